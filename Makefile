@@ -1,0 +1,94 @@
+# Everything that a person or a machine does with this project. `make` alone lists it.
+# Needs make and Python 3.11 or later; all else is installed by `make setup`, which the other targets call.
+
+VENV        := .venv
+PEERS       := .venv-peers
+PY          := $(VENV)/bin/python
+UV          := $(VENV)/bin/uv
+UV_VERSION  := 0.13.7
+PYTHON      ?=
+# Two are faster than one on two cores, and every test has its own folders, ports and services.
+WORKERS     ?= 2
+ARGS        ?=
+# Folders that not every branch has yet.
+SOURCES     := $(wildcard src tests scripts benchmarks)
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Only what each command names is used, not an environment that happens to be active.
+unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup azurite demo test lint unit soak bench docs lock clean distclean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(VENV)/.deps $(PEERS)/.deps $(VENV)/.java azurite  ## install everything into .venv (a second run is quick)
+
+demo: setup  ## show what lazydelta does, on a real table made on the spot
+	@$(VENV)/bin/lazydelta demo $(ARGS)
+
+test: setup lint unit  ## lint, then all tests but the soak tests
+
+lint: $(VENV)/.deps  ## ruff (rules and format) and mypy, all strict
+	$(VENV)/bin/ruff check $(SOURCES)
+	$(VENV)/bin/ruff format --check $(SOURCES)
+	$(VENV)/bin/mypy $(SOURCES)
+
+unit: setup  ## the tests alone; ARGS="-k name" chooses some
+	$(PY) -m pytest -m "not slow" -n $(WORKERS) --dist worksteal $(ARGS)
+
+soak: setup  ## the tests that take minutes
+	$(PY) -m pytest -m slow --timeout 3600 $(ARGS)
+
+bench: setup  ## benchmarks beside deltalake and the other peers
+	$(PY) -m benchmarks $(ARGS)
+
+docs: $(VENV)/.deps  ## build the documentation into build/site; a broken link is an error
+	$(VENV)/bin/zensical build --strict --clean
+
+lock: $(VENV)/.uv  ## refresh requirements/dev.txt from pyproject.toml
+	$(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --extra dev --no-header --no-annotate \
+	    --no-emit-index-url --no-emit-find-links --output-file requirements/dev.txt pyproject.toml
+
+clean:  ## remove what builds, tests and tools leave behind
+	rm -rf build dist site .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests scripts $(wildcard benchmarks) -type d -name __pycache__ -prune -exec rm -rf {} +
+
+distclean: clean  ## also remove the environments
+	rm -rf $(VENV) $(PEERS)
+
+# Stamp files: each is written when its step is whole, so an interrupted setup goes on where it stopped.
+
+# A working environment that somebody made by hand is adopted as it is.
+$(VENV)/.venv: scripts/find_python
+	@if ! $(PY) -m pip --version >/dev/null 2>&1; then \
+	    python="$(PYTHON)"; [ -n "$$python" ] || python=$$(scripts/find_python) || exit 1; \
+	    echo "creating $(VENV) with $$python"; "$$python" -m venv $(VENV) || exit 1; \
+	fi
+	@touch $@
+
+$(VENV)/.uv: $(VENV)/.venv
+	$(PY) -m pip install --quiet 'uv==$(UV_VERSION)'
+	@touch $@
+
+# The pins go in as constraints, so that a dependency missing from them is installed rather than forgotten.
+$(VENV)/.deps: $(VENV)/.uv pyproject.toml requirements/dev.txt
+	$(UV) pip install --quiet --python $(PY) --constraint requirements/dev.txt \
+	    --build-constraint requirements/dev.txt --editable '.[dev]'
+	@touch $@
+
+$(PEERS)/.deps: $(VENV)/.uv requirements/peers.txt
+	$(UV) venv --quiet --allow-existing --python $(PY) $(PEERS)
+	$(UV) pip install --quiet --python $(PEERS)/bin/python --requirement requirements/peers.txt
+	@touch $@
+
+# Java is for the Spark pipeline only, so its absence is a warning. Asked for once, not at every run.
+$(VENV)/.java: scripts/find_java | $(VENV)/.venv
+	@scripts/find_java --install >/dev/null || echo "warning: going on without Java" >&2
+	@touch $@
+
+# Looked at every time, because the cache it lives in is outside this folder and may be emptied.
+azurite: $(VENV)/.deps
+	@$(PY) scripts/install_azurite.py

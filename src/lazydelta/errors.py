@@ -1,0 +1,191 @@
+"""Every error lazydelta raises, in one tree.
+
+    LazyDeltaError
+    ├── OptionError                 an option, argument or URI that makes no sense
+    ├── StorageError                the store said no
+    │   ├── ObjectNotFoundError
+    │   ├── ObjectExistsError       put-if-absent lost the race
+    │   ├── ObjectChangedError      if-match failed: the object is not the one we knew
+    │   ├── AccessDeniedError       missing, wrong or expired credentials
+    │   └── StorageTimeoutError
+    ├── TableNotFoundError          no Delta log at this place
+    ├── LogError                    the log is there and cannot be trusted
+    │   ├── CorruptLogError         an object of the log does not parse or contradicts itself
+    │   ├── MissingCommitError      a gap in the commits
+    │   ├── VersionNotFoundError    cleaned up, or never written
+    │   └── ChecksumMismatchError   the version checksum disagrees with the replayed state
+    ├── UnsupportedFeatureError     the table needs a feature that we do not implement
+    ├── PredicateError              a predicate that cannot be understood
+    │   └── UnknownColumnError
+    ├── DataFileError               a data file or deletion vector is missing or unreadable
+    └── ScanError                   the scan may not go on
+        ├── FallbackDisabledError   the tripwire fired and `enable_fallback` is off
+        ├── RetentionGuardError     the caller's guard refused the scan's floor
+        └── StreamClosedError       the stream was used again after it ended
+
+A message says what failed, on which object, and what to do next. The facts are attributes as well, and they
+survive pickling, because Spark workers raise these errors.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AccessDeniedError",
+    "ChecksumMismatchError",
+    "CorruptLogError",
+    "DataFileError",
+    "FallbackDisabledError",
+    "LazyDeltaError",
+    "LogError",
+    "MissingCommitError",
+    "ObjectChangedError",
+    "ObjectExistsError",
+    "ObjectNotFoundError",
+    "OptionError",
+    "PredicateError",
+    "RetentionGuardError",
+    "ScanError",
+    "StorageError",
+    "StorageTimeoutError",
+    "StreamClosedError",
+    "TableNotFoundError",
+    "UnknownColumnError",
+    "UnsupportedFeatureError",
+    "VersionNotFoundError",
+]
+
+
+class LazyDeltaError(Exception):
+    """Root of every error raised by lazydelta.
+
+    ``path`` names the object concerned, ``version`` the table version, ``hint`` what to do next; each is None
+    where it does not apply. Subclasses add facts of their own as keyword-only attributes with defaults, so that
+    the default pickling of exceptions (class, message, ``__dict__``) rebuilds them whole.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        version: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.path = path
+        self.version = version
+        self.hint = hint
+
+    def __str__(self) -> str:
+        message = str(self.args[0])
+        return f"{message} ({self.hint})" if self.hint else message
+
+
+class OptionError(LazyDeltaError):
+    """An option, argument or URI that makes no sense."""
+
+
+class StorageError(LazyDeltaError):
+    """The store refused or failed a request."""
+
+
+class ObjectNotFoundError(StorageError):
+    """The object does not exist."""
+
+
+class ObjectExistsError(StorageError):
+    """Put-if-absent found the object already there."""
+
+
+class ObjectChangedError(StorageError):
+    """The object is not the one whose etag we knew."""
+
+
+class AccessDeniedError(StorageError):
+    """Credentials are missing, wrong, expired or not sufficient."""
+
+
+class StorageTimeoutError(StorageError):
+    """The store did not answer in time."""
+
+
+class TableNotFoundError(LazyDeltaError):
+    """There is no Delta log at this place."""
+
+
+class LogError(LazyDeltaError):
+    """The log cannot be trusted."""
+
+
+class CorruptLogError(LogError):
+    """An object of the log does not parse, or contradicts itself."""
+
+
+class MissingCommitError(LogError):
+    """A commit between two others is not there."""
+
+
+class VersionNotFoundError(LogError):
+    """The version was cleaned up or never written; ``earliest`` and ``latest`` give the range there is."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        earliest: int | None = None,
+        latest: int | None = None,
+        path: str | None = None,
+        version: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, path=path, version=version, hint=hint)
+        self.earliest = earliest
+        self.latest = latest
+
+
+class ChecksumMismatchError(LogError):
+    """The version checksum disagrees with the state that the log gives."""
+
+
+class UnsupportedFeatureError(LazyDeltaError):
+    """The table needs features that we do not implement; ``features`` names them."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        features: tuple[str, ...] = (),
+        path: str | None = None,
+        version: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, path=path, version=version, hint=hint)
+        self.features = features
+
+
+class PredicateError(LazyDeltaError):
+    """A predicate that cannot be understood."""
+
+
+class UnknownColumnError(PredicateError):
+    """The predicate or projection names a column that the table does not have."""
+
+
+class DataFileError(LazyDeltaError):
+    """A data file or deletion vector is missing or unreadable."""
+
+
+class ScanError(LazyDeltaError):
+    """The scan may not go on."""
+
+
+class FallbackDisabledError(ScanError):
+    """Metadata or protocol changed in the tail and falling back was forbidden."""
+
+
+class RetentionGuardError(ScanError):
+    """The caller's retention guard refused the floor of the scan."""
+
+
+class StreamClosedError(ScanError):
+    """A stream is single use; this one has ended or was closed."""

@@ -1,0 +1,65 @@
+"""The version checksum ``N.crc``: protocol, metadata and totals of version N, without a replay."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from lazydelta.errors import ChecksumMismatchError, ObjectNotFoundError
+from lazydelta.log.actions import Count, DomainMetadata, Long, Metadata, Protocol, Txn
+from lazydelta.log.names import LogFile
+from lazydelta.storage import Store
+
+__all__ = ["VersionChecksum", "compare_totals", "read_checksum"]
+
+logger = logging.getLogger(__name__)
+
+
+class VersionChecksum(msgspec.Struct, rename="camel", frozen=True):
+    """What we use of a version checksum; the lists are None where the writer did not know them."""
+
+    table_size_bytes: Count
+    num_files: Count
+    num_metadata: int
+    num_protocol: int
+    metadata: Metadata
+    protocol: Protocol
+    txn_id: str | None = None
+    in_commit_timestamp_opt: Long | None = None
+    set_transactions: tuple[Txn, ...] | None = None
+    domain_metadata: tuple[DomainMetadata, ...] | None = None
+
+
+def read_checksum(store: Store, file: LogFile) -> VersionChecksum | None:
+    """Read a checksum; one that cannot be used is None, because the log itself has everything that is in it."""
+    if file.info.size == 0:
+        logger.warning("%s is empty and is ignored", file.path)
+        return None
+    try:
+        checksum = msgspec.json.decode(bytes(store.get(file.path)), type=VersionChecksum)
+    except ObjectNotFoundError:
+        return None
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        logger.warning("%s is unreadable and is ignored: %s", file.path, error)
+        return None
+    if checksum.num_metadata != 1 or checksum.num_protocol != 1:
+        logger.warning("%s does not count one protocol and one metadata and is ignored", file.path)
+        return None
+    return checksum
+
+
+def compare_totals(checksum: VersionChecksum, file: LogFile, *, num_files: int, size: int) -> ChecksumMismatchError | None:
+    """Compare a complete scan with the checksum; return the error to raise or to log where they disagree."""
+    if (checksum.num_files, checksum.table_size_bytes) == (num_files, size):
+        return None
+    message = (
+        f"{file.path} counts {checksum.num_files} files of {checksum.table_size_bytes} bytes, "
+        f"the log gives {num_files} files of {size} bytes"
+    )
+    return ChecksumMismatchError(
+        message,
+        path=file.path,
+        version=file.version,
+        hint="the log or its checksum was damaged; set the option checksum='off' to read on regardless",
+    )

@@ -1,0 +1,156 @@
+"""``FileBatch``: files of the table as Arrow columns, from wherever in the log they were read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lazydelta.log.actions import Add, DeletionVector
+
+__all__ = ["DELETION_VECTOR", "PARTITION_VALUES", "FileBatch", "deletion_vector_array", "int64_array", "string_array"]
+
+DELETION_VECTOR = pa.struct(
+    [
+        pa.field("storageType", pa.string()),
+        pa.field("pathOrInlineDv", pa.string()),
+        pa.field("offset", pa.int32()),
+        pa.field("sizeInBytes", pa.int32()),
+        pa.field("cardinality", pa.int64()),
+    ],
+)
+PARTITION_VALUES = pa.map_(pa.string(), pa.string())
+
+
+@dataclass(frozen=True, slots=True)
+class FileBatch:
+    """Active files, one row each, as far as this scan has to know them.
+
+    Partition values carry physical names and the strings of the log. Statistics come as the log has them: JSON
+    text, or a struct with native types, or neither when nobody asked; ``load_stats`` then reads the JSON or struct
+    of just these rows (see ``checkpoint``), so that listing files costs no statistics and asking for them still works.
+    """
+
+    path: pa.Array
+    size: pa.Array
+    modification_time: pa.Array
+    partition_values: pa.Array
+    deletion_vector: pa.Array | None = None
+    json_stats: pa.Array | None = None
+    parsed_stats: pa.Array | None = None
+    parsed_partitions: pa.Array | None = None
+    version: int | None = None
+    tier: int = 0
+    load_stats: Callable[[], FileBatch] | None = None
+
+    def __len__(self) -> int:
+        return len(self.path)
+
+    def filter(self, keep: pa.Array) -> FileBatch:
+        """Return the rows where ``keep`` is true."""
+        changes: dict[str, Any] = {
+            name: column.filter(keep) for name in _COLUMNS if (column := getattr(self, name)) is not None
+        }
+        if (load := self.load_stats) is not None:
+            changes["load_stats"] = lambda: load().filter(keep)
+        return replace(self, **changes)
+
+    def slice(self, offset: int, length: int | None = None) -> FileBatch:
+        """Return a zero-copy part of the rows."""
+        changes: dict[str, Any] = {
+            name: column.slice(offset, length) for name in _COLUMNS if (column := getattr(self, name)) is not None
+        }
+        if (load := self.load_stats) is not None:
+            changes["load_stats"] = lambda: load().slice(offset, length)
+        return replace(self, **changes)
+
+    def with_stats(self) -> FileBatch:
+        """Return the batch with its statistics, reading them where they were left out."""
+        return self if self.load_stats is None else self.load_stats()
+
+    @classmethod
+    def from_adds(cls, adds: Sequence[Add], *, version: int | None = None, tier: int = 0) -> FileBatch:
+        """Build a batch from decoded actions."""
+        vectors = [each.deletion_vector for each in adds]
+        return cls(
+            path=string_array([each.path for each in adds]),
+            size=int64_array([each.size for each in adds]),
+            modification_time=int64_array([each.modification_time for each in adds]),
+            partition_values=_map_array([each.partition_values for each in adds]),
+            deletion_vector=deletion_vector_array(vectors) if any(vector is not None for vector in vectors) else None,
+            json_stats=string_array([each.stats for each in adds]),
+            version=version,
+            tier=tier,
+        )
+
+
+_COLUMNS = (
+    "path",
+    "size",
+    "modification_time",
+    "partition_values",
+    "deletion_vector",
+    "json_stats",
+    "parsed_stats",
+    "parsed_partitions",
+)
+
+
+# The builders below go through buffers: the first conversion of a Python object by `pa.array` imports pandas where it
+# is installed, which takes a second and 48 MB in the middle of a scan.
+
+
+def string_array(values: Sequence[str | None]) -> pa.StringArray:
+    """Build a string array without `pa.array`."""
+    encoded = [b"" if value is None else value.encode("utf-8", "surrogatepass") for value in values]
+    offsets = np.zeros(len(encoded) + 1, np.int32)
+    np.cumsum([len(each) for each in encoded], out=offsets[1:])
+    return pa.StringArray.from_buffers(
+        len(values), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)), _validity(values)
+    )
+
+
+def int64_array(values: Sequence[int | None]) -> pa.Int64Array:
+    """Build an int64 array without `pa.array`."""
+    return _integers(values, np.int64, pa.int64())
+
+
+def _integers(values: Sequence[int | None], kind: type[np.signedinteger[Any]], type_: pa.DataType) -> pa.Array:
+    numbers = np.array([0 if value is None else value for value in values], kind)
+    return pa.Array.from_buffers(type_, len(values), [_validity(values), pa.py_buffer(numbers)])
+
+
+def _validity(values: Sequence[object]) -> pa.Buffer | None:
+    if all(value is not None for value in values):
+        return None
+    bits = np.packbits([value is not None for value in values], bitorder="little")
+    return pa.py_buffer(bits)
+
+
+def _map_array(maps: Sequence[dict[str, str | None]]) -> pa.MapArray:
+    offsets = np.zeros(len(maps) + 1, np.int32)
+    np.cumsum([len(each) for each in maps], out=offsets[1:])
+    keys = string_array([key for each in maps for key in each])
+    values = string_array([value for each in maps for value in each.values()])
+    fields = [PARTITION_VALUES.key_field, PARTITION_VALUES.item_field]
+    entries = pa.StructArray.from_arrays([keys, values], fields=fields)
+    return pa.Array.from_buffers(PARTITION_VALUES, len(maps), [None, pa.py_buffer(offsets)], children=[entries])
+
+
+def deletion_vector_array(vectors: Sequence[DeletionVector | None]) -> pa.StructArray:
+    """Build the column of deletion vectors without `pa.array`."""
+
+    def pick(name: str) -> list[Any]:
+        return [None if vector is None else getattr(vector, name) for vector in vectors]
+
+    children = [
+        string_array(pick("storage_type")),
+        string_array(pick("path_or_inline_dv")),
+        _integers(pick("offset"), np.int32, pa.int32()),
+        _integers(pick("size_in_bytes"), np.int32, pa.int32()),
+        int64_array(pick("cardinality")),
+    ]
+    return pa.Array.from_buffers(DELETION_VECTOR, len(vectors), [_validity(vectors)], children=children)

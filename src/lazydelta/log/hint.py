@@ -1,0 +1,74 @@
+"""``_last_checkpoint``: a hint where the newest checkpoint is, never a promise."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from lazydelta.errors import ObjectNotFoundError
+from lazydelta.log.actions import Count
+from lazydelta.log.names import LOG
+from lazydelta.storage import Store
+
+__all__ = ["HINT_PATH", "CheckpointHint", "hint_checksum", "read_hint"]
+
+logger = logging.getLogger(__name__)
+
+HINT_PATH = f"{LOG}/_last_checkpoint"
+
+
+class CheckpointHint(msgspec.Struct, rename="camel", frozen=True):
+    """What we use of ``_last_checkpoint``."""
+
+    version: Count
+    size: int | None = None
+    parts: int | None = None
+    size_in_bytes: int | None = None
+    num_of_add_files: int | None = None
+    checksum: str | None = None
+
+
+def read_hint(store: Store) -> CheckpointHint | None:
+    """Read the hint; missing, unparsable or failing its checksum are all None, because listing finds out anyway."""
+    try:
+        data = bytes(store.get(HINT_PATH))
+    except ObjectNotFoundError:
+        return None
+    try:
+        hint = msgspec.json.decode(data, type=CheckpointHint)
+        if hint.checksum is not None and hint.checksum != hint_checksum(json.loads(data)):
+            logger.warning("%s fails its checksum and is ignored", HINT_PATH)
+            return None
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        logger.warning("%s is unreadable and is ignored: %s", HINT_PATH, error)
+        return None
+    return hint
+
+
+def hint_checksum(content: dict[str, Any]) -> str:
+    """Return the protocol's checksum of a hint: MD5 over the flattened, sorted, percent-encoded pairs."""
+    pairs = _flatten({key: value for key, value in content.items() if key != "checksum"}, "")
+    canonical = ",".join(f"{key}={value}" for key, value in sorted(pairs))
+    return hashlib.md5(canonical.encode(), usedforsecurity=False).hexdigest()
+
+
+def _flatten(value: object, prefix: str) -> Iterator[tuple[str, str]]:
+    join = f"{prefix}+" if prefix else ""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flatten(inner, join + _encode(key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _flatten(inner, f"{join}{index}")
+    else:
+        yield prefix, _encode(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _encode(text: str) -> str:
+    return f'"{quote(text, safe="-._~")}"'

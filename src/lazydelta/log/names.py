@@ -1,0 +1,100 @@
+"""What each file in ``_delta_log`` is, told by its name alone."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+
+from lazydelta.storage import ObjectInfo
+
+__all__ = ["LOG", "MAX_VERSION", "FileKind", "LogFile", "commit_name", "first_name", "parse_log_file"]
+
+LOG = "_delta_log"
+MAX_VERSION = 2**63 - 1
+
+_UUID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
+_NAME = re.compile(
+    r"(?P<version>\d{20})\."
+    r"(?:(?P<commit>json)"
+    r"|(?P<checksum>crc)"
+    r"|(?P<end>\d{20})\.compacted\.json"
+    r"|checkpoint\.parquet"
+    r"|checkpoint\.(?P<part>\d{10})\.(?P<parts>\d{10})\.parquet"
+    rf"|checkpoint\.(?P<unique>{_UUID})\.(?:parquet|json))",
+)
+_STAGED = re.compile(rf"(?P<version>\d{{20}})\.{_UUID}\.json")
+
+
+class FileKind(enum.Enum):
+    """The kinds of log files that we act on."""
+
+    COMMIT = "commit"
+    STAGED_COMMIT = "staged commit"
+    COMPACTION = "compacted commits"
+    CHECKPOINT = "checkpoint"
+    CHECKSUM = "checksum"
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A file of the log: for a compaction ``version`` to ``end``, for a checkpoint part ``part`` of ``parts``."""
+
+    kind: FileKind
+    version: int
+    info: ObjectInfo
+    end: int
+    part: int = 1
+    parts: int = 1
+
+    @property
+    def path(self) -> str:
+        """Return the path from the table's root."""
+        return self.info.path
+
+    @property
+    def is_json(self) -> bool:
+        """Tell whether the file holds lines of JSON actions."""
+        return self.info.path.endswith(".json")
+
+
+def commit_name(version: int) -> str:
+    """Return the name of the published commit ``version``."""
+    return f"{version:020}.json"
+
+
+def first_name(version: int) -> str:
+    """Return a name that sorts before every file of ``version`` and after all of the version before it."""
+    return f"{version:020}"
+
+
+def parse_log_file(info: ObjectInfo) -> LogFile | None:
+    """Tell what an object of the log is; None for everything that is not ours to read."""
+    folder, _, name = info.path.rpartition("/")
+    if name.startswith("."):
+        return None
+    if folder.endswith("/_staged_commits"):
+        staged = _STAGED.fullmatch(name)
+        if staged is None or int(staged["version"]) > MAX_VERSION:
+            return None
+        version = int(staged["version"])
+        return LogFile(FileKind.STAGED_COMMIT, version, info, version)
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    version = int(match["version"])
+    if version > MAX_VERSION:
+        return None
+    if match["commit"]:
+        return LogFile(FileKind.COMMIT, version, info, version)
+    if match["checksum"]:
+        return LogFile(FileKind.CHECKSUM, version, info, version)
+    if match["end"]:
+        end = int(match["end"])
+        return LogFile(FileKind.COMPACTION, version, info, end) if version < end <= MAX_VERSION else None
+    if match["part"]:
+        part, parts = int(match["part"]), int(match["parts"])
+        if not 1 <= part <= parts:
+            return None
+        return LogFile(FileKind.CHECKPOINT, version, info, version, part, parts)
+    return LogFile(FileKind.CHECKPOINT, version, info, version)

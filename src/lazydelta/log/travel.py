@@ -1,0 +1,147 @@
+"""Versions in time: which version a moment means, when a version was written, and by what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from lazydelta.errors import CorruptLogError, OptionError, TableNotFoundError, VersionNotFoundError
+from lazydelta.log.actions import Metadata
+from lazydelta.log.commits import decode_actions
+from lazydelta.log.names import LogFile
+from lazydelta.log.segment import LogSegment, available_versions, list_commits
+from lazydelta.storage import Store
+
+__all__ = ["commit_info", "history", "milliseconds", "version_at"]
+
+_ENABLED = "delta.enableInCommitTimestamps"
+_ENABLED_SINCE = "delta.inCommitTimestampEnablementVersion"
+_HEAD = 64 << 10
+
+
+def milliseconds(moment: str | datetime) -> int:
+    """Return a moment as epoch milliseconds; text is ISO 8601, and without a zone it is UTC."""
+    if isinstance(moment, str):
+        try:
+            moment = datetime.fromisoformat(moment.strip())
+        except ValueError:
+            message = f"{moment!r} is not an ISO 8601 timestamp"
+            raise OptionError(message, hint="write it like 2026-02-10T14:00:00Z") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)
+
+
+def version_at(store: Store, metadata: Metadata, moment: int, *, log_tail: Sequence[LogFile] = ()) -> int:
+    """Return the newest version that was committed at or before ``moment`` (epoch milliseconds).
+
+    ``metadata`` is that of the newest version: it tells since when commits carry their own timestamps.
+    """
+    known = available_versions(store)
+    if known is None:
+        message = f"There is no Delta table at {store.uri}"
+        raise TableNotFoundError(message, path=store.uri)
+    earliest = known[0]
+    commits = {file.version: file for file in list_commits(store, earliest)}
+    commits.update({file.version: file for file in log_tail})
+    versions = sorted(commits)
+    if not versions:
+        message = f"No commit of {store.uri} is left, so no version can be told by time"
+        raise VersionNotFoundError(message, path=store.uri, earliest=earliest, latest=known[1])
+    since = _in_commit_since(metadata)
+    first_stamped = next((index for index, v in enumerate(versions) if since is not None and v >= since), len(versions))
+    # Commits that carry their own time are monotonic by contract, so the newest half is searched and not read.
+    found = _search([commits[v] for v in versions[first_stamped:]], store, moment)
+    if found is None:
+        found = _by_modification_time([commits[v] for v in versions[:first_stamped]], moment)
+    if found is None:
+        oldest = datetime.fromtimestamp(_timestamp(store, commits[versions[0]], since) / 1000, UTC)
+        asked = datetime.fromtimestamp(moment / 1000, UTC)
+        message = f"No version of {store.uri} is as old as {asked.isoformat()}"
+        hint = f"the oldest that can be read is version {versions[0]} of {oldest.isoformat()}"
+        raise VersionNotFoundError(message, path=store.uri, earliest=earliest, latest=versions[-1], hint=hint)
+    return found
+
+
+def commit_info(store: Store, file: LogFile) -> dict[str, Any]:
+    """Return a commit's ``commitInfo``, empty where it has none; usually just the first line is fetched."""
+    head = bytes(store.get(file.path, length=_HEAD)) if file.info.size > _HEAD else bytes(store.get(file.path))
+    first, newline, _ = head.partition(b"\n")
+    if newline or len(head) == file.info.size:
+        lines = next(decode_actions([first], file.path, file.version), [])
+        if lines and lines[0].commit_info is not None:
+            return lines[0].commit_info
+    if file.info.size > len(head):
+        head = bytes(store.get(file.path))
+    for lines in decode_actions([head], file.path, file.version):
+        for line in lines:
+            if line.commit_info is not None:
+                return line.commit_info
+    return {}
+
+
+def history(store: Store, segment: LogSegment, metadata: Metadata, limit: int | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the provenance of the versions up to the segment's, newest first, as far back as commits are left."""
+    since = _in_commit_since(metadata)
+    known = {file.version: file for file in segment.commits}
+    if segment.checkpoint_commit is not None:
+        known[segment.checkpoint_commit.version] = segment.checkpoint_commit
+    below = min(known, default=segment.version + 1)
+    if limit is None or limit > len(known):
+        known.update({file.version: file for file in list_commits(store, 0, below - 1)} if below else {})
+    for version in sorted(known, reverse=True)[:limit]:
+        info = dict(commit_info(store, known[version]))
+        if since is not None and version >= since and isinstance(info.get("inCommitTimestamp"), int):
+            info["timestamp"] = info["inCommitTimestamp"]
+        info.setdefault("timestamp", known[version].info.last_modified)
+        info["version"] = version
+        yield info
+
+
+def _in_commit_since(metadata: Metadata) -> int | None:
+    if (metadata.property(_ENABLED) or "").lower() != "true":
+        return None
+    since = metadata.property(_ENABLED_SINCE, "0")
+    try:
+        return int(since or 0)
+    except ValueError:
+        message = f"The table property {_ENABLED_SINCE} is {since!r}, which is not a version"
+        raise CorruptLogError(message, path="metaData") from None
+
+
+def _timestamp(store: Store, file: LogFile, since: int | None) -> int:
+    if since is None or file.version < since:
+        return file.info.last_modified
+    stamp = commit_info(store, file).get("inCommitTimestamp")
+    if not isinstance(stamp, int):
+        message = f"{file.path} should carry an in-commit timestamp and has none"
+        raise CorruptLogError(message, path=file.path, version=file.version)
+    return stamp
+
+
+def _search(files: Sequence[LogFile], store: Store, moment: int) -> int | None:
+    low, high = 0, len(files)  # files[:low] are not newer than the moment, files[high:] are
+    while low < high:
+        middle = (low + high) // 2
+        if _timestamp(store, files[middle], 0) <= moment:
+            low = middle + 1
+        else:
+            high = middle
+    return files[low - 1].version if low else None
+
+
+def _by_modification_time(files: Sequence[LogFile], moment: int) -> int | None:
+    # Clocks of writers and stores disagree: a commit counts as at least one millisecond younger than the one before.
+    found: int | None = None
+    previous: int | None = None
+    for file in files:
+        stamp = file.info.last_modified
+        if previous is not None and stamp <= previous:
+            stamp = previous + 1
+        if stamp > moment:
+            break
+        found, previous = file.version, stamp
+    return found
+
+

@@ -1,0 +1,68 @@
+"""The options of a table or a scan, from a mapping or from the environment; never from the table itself."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from lazydelta.errors import OptionError
+
+__all__ = ["Options"]
+
+_Positive = Annotated[int, msgspec.Meta(ge=1)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0)]
+_MB = 1 << 20
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every option with its default.
+
+    The dotted names are the documented ones; environment variables are the same names in capitals with underscores,
+    with ``DELTA_`` before those that do not begin with ``delta.`` (``DELTA_COMMIT_PARALLELISM``, ``DELTA_BATCH_SIZE``).
+    """
+
+    sidecar_enabled: bool = msgspec.field(default=True, name="delta.sidecar.enabled")
+    commit_parallelism: _Positive = msgspec.field(default=10, name="delta.commit.parallelism")
+    sidecar_row_groups_per_batch: _Positive = msgspec.field(default=5, name="delta.sidecar.row_groups_per_batch")
+    reverse_window: _Positive = msgspec.field(default=1000, name="delta.reverse.window")
+    checkpoint_row_groups_per_batch: _Positive = 10
+    batch_size: _Positive = 8192
+    remove_set_memory_limit: _Positive = 64 * _MB
+    memory_budget: _Positive = 150 * _MB
+    cache_size: Annotated[int, msgspec.Meta(ge=0)] = 64 * _MB
+    enable_fallback: bool = True
+    checksum: Literal["warn", "error", "off"] = "warn"
+    max_staleness: _Seconds = 0.0
+    retries: Annotated[int, msgspec.Meta(ge=0)] = 5
+    request_timeout: _Seconds = 30.0
+
+    @classmethod
+    def load(cls, given: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> Options:
+        """Merge what was given over what the environment says over the defaults."""
+        environment = os.environ if env is None else env
+        values: dict[str, Any] = {
+            name: environment[variable] for name in _NAMES if (variable := _variable(name)) in environment
+        }
+        for key, value in (given or {}).items():
+            if key not in _NAMES:
+                near = difflib.get_close_matches(key, _NAMES, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known options: {', '.join(_NAMES)}"
+                raise OptionError(f"There is no option {key!r}", hint=hint)
+            values[key] = value
+        try:
+            # Not strict: environment variables and storage-option style mappings carry text.
+            return msgspec.convert(values, cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise OptionError(f"A bad option: {error}") from error
+
+
+_NAMES = tuple(each.encode_name for each in msgspec.structs.fields(Options))
+
+
+def _variable(name: str) -> str:
+    dotted = name if name.startswith("delta.") else f"delta.{name}"
+    return dotted.replace(".", "_").upper()

@@ -1,0 +1,77 @@
+"""Arrow values made from Python ones without pandas.
+
+Where pandas is installed, the first ``pa.scalar`` or ``pa.array`` of a process imports it: a second and 48 MB in the
+middle of a scan. Building from buffers does not. Values come in the form Arrow stores: days for dates, microseconds
+for timestamps, the unscaled integer for decimals.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["Stored", "bitmap", "typed_array", "typed_scalar"]
+
+Stored: TypeAlias = int | float | bool | str | bytes
+"""A value as Arrow stores it; which of these depends on the Arrow type."""
+
+_TYPECODES = {1: "b", 2: "h", 4: "i", 8: "q"}
+_DECIMAL_BYTES = 16
+
+
+def typed_scalar(value: Stored | None, kind: pa.DataType) -> pa.Scalar:
+    """Return ``value`` as a scalar of ``kind``."""
+    return typed_array([value], kind)[0]
+
+
+def typed_array(values: Sequence[Stored | None], kind: pa.DataType) -> pa.Array:
+    """Return ``values`` as an array of ``kind``; None is null.
+
+    Raises OverflowError if an integer does not fit, and TypeError if a value has the wrong Python type.
+    """
+    validity = bitmap([value is not None for value in values]) if None in values else None
+    if pa.types.is_null(kind):
+        return pa.nulls(len(values))
+    if pa.types.is_boolean(kind):
+        return pa.Array.from_buffers(kind, len(values), [validity, bitmap([bool(value) for value in values])])
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return _variable(values, kind, validity)
+    if pa.types.is_decimal128(kind):
+        packed = b"".join(_integer(value).to_bytes(_DECIMAL_BYTES, "little", signed=True) for value in values)
+        return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(packed)])
+    if pa.types.is_floating(kind):
+        code = "f" if kind.bit_width == 32 else "d"  # noqa: PLR2004 - the width of float32
+    else:
+        code = _TYPECODES[kind.bit_width // 8]
+    try:
+        data = array(code, values)  # type: ignore[arg-type]  # None is what the next line is for
+    except TypeError:
+        data = array(code, [0 if value is None else value for value in values])  # type: ignore[list-item]
+    return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(data)])
+
+
+def bitmap(flags: Sequence[bool]) -> pa.Buffer:
+    """Pack flags into the bits that Arrow uses for booleans and for validity."""
+    packed = pa.Array.from_buffers(pa.uint8(), len(flags), [None, pa.py_buffer(bytes(flags))])
+    return pc.cast(packed, pa.bool_()).buffers()[1]
+
+
+def _variable(values: Sequence[Stored | None], kind: pa.DataType, validity: pa.Buffer | None) -> pa.Array:
+    encoded = [value.encode() if isinstance(value, str) else (value or b"") for value in values]
+    data = b"".join(encoded)  # type: ignore[arg-type]  # a wrong type raises TypeError, as documented
+    offsets = array("i", accumulate(map(len, encoded), initial=0))  # type: ignore[arg-type]
+    return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _integer(value: Stored | None) -> int:
+    if value is None:
+        return 0
+    if not isinstance(value, int):
+        message = f"an unscaled integer is needed, not {type(value).__name__}"
+        raise TypeError(message)
+    return value

@@ -1,0 +1,207 @@
+"""The predicate tree: what every input form becomes, and all that evaluation knows.
+
+Negation is pushed down to the leaves when the tree is made, so a tree has no NOT above a leaf and only one question
+is left: for which rows is it *true*? Rows for which it is false and rows for which it is unknown (null) need not be
+told apart any more, which is what makes pruning under three-valued logic simple enough to be right. ``Not`` remains
+around order comparisons of floats alone, because NaN makes ``NOT (x < 5)`` another question than ``x >= 5``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lazydelta.log.schema import Column
+
+__all__ = [
+    "And",
+    "Compare",
+    "Constant",
+    "In",
+    "IsNull",
+    "Not",
+    "Opaque",
+    "Or",
+    "Predicate",
+    "Prefix",
+    "WithExpression",
+    "leaves",
+    "partition_columns",
+    "referenced_columns",
+    "stats_columns",
+]
+
+
+class Predicate:
+    """A node of the tree; the subclasses here are all there are."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(Predicate):
+    """The same truth for every row; None is unknown, which no row passes."""
+
+    value: bool | None
+
+    def __str__(self) -> str:
+        return "NULL" if self.value is None else str(self.value).upper()
+
+
+@dataclass(frozen=True, slots=True)
+class Compare(Predicate):
+    """A column against a value of exactly the column's type; ``op`` is one of =, !=, <, <=, >, >=."""
+
+    column: Column
+    op: str
+    value: pa.Scalar
+
+    def __str__(self) -> str:
+        return f"{_name(self.column)} {self.op} {_literal(self.value)}"
+
+
+@dataclass(frozen=True, slots=True)
+class In(Predicate):
+    """A column against a set: ``values`` are sorted, distinct, not null and of the column's type."""
+
+    column: Column
+    values: pa.Array = field(hash=False)
+    negated: bool = False
+
+    def __str__(self) -> str:
+        shown = ", ".join(_literal(value) for value in self.values[:10])
+        more = f", … {len(self.values) - 10} more" if len(self.values) > 10 else ""  # noqa: PLR2004 - a display cut
+        return f"{_name(self.column)} {'NOT ' if self.negated else ''}IN ({shown}{more})"
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull(Predicate):
+    """IS NULL, or IS NOT NULL if ``negated``."""
+
+    column: Column
+    negated: bool = False
+
+    def __str__(self) -> str:
+        return f"{_name(self.column)} IS {'NOT ' if self.negated else ''}NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix(Predicate):
+    """A string column that starts with ``prefix``, or one that does not if ``negated`` (null is neither)."""
+
+    column: Column
+    prefix: str
+    negated: bool = False
+
+    def __str__(self) -> str:
+        escaped = self.prefix.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("'", "''")
+        return f"{_name(self.column)} {'NOT ' if self.negated else ''}LIKE '{escaped}%'"
+
+
+@dataclass(frozen=True, slots=True)
+class And(Predicate):
+    """All of the parts."""
+
+    parts: tuple[Predicate, ...]
+
+    def __str__(self) -> str:
+        return "(" + " AND ".join(map(str, self.parts)) + ")"
+
+
+@dataclass(frozen=True, slots=True)
+class Or(Predicate):
+    """At least one of the parts."""
+
+    parts: tuple[Predicate, ...]
+
+    def __str__(self) -> str:
+        return "(" + " OR ".join(map(str, self.parts)) + ")"
+
+
+@dataclass(frozen=True, slots=True)
+class Not(Predicate):
+    """True where an order comparison of a float column is false, NaN included, and null where it is null."""
+
+    part: Compare
+
+    def __str__(self) -> str:
+        return f"NOT ({self.part})"
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque(Predicate):
+    """Something we cannot reason about: it prunes nothing and proves nothing.
+
+    ``expression`` filters rows by it where PyArrow can do what we cannot.
+    """
+
+    text: str
+    columns: tuple[Column, ...] = ()
+    expression: pc.Expression | None = field(default=None, compare=False, hash=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class WithExpression(Predicate):
+    """A predicate given as a PyArrow expression that was translated in part; rows are filtered by the original."""
+
+    part: Predicate
+    expression: pc.Expression = field(compare=False, hash=False)
+
+    def __str__(self) -> str:
+        return str(self.part)
+
+
+def leaves(predicate: Predicate) -> Iterator[Predicate]:
+    """Yield the nodes that are not connectives, left to right."""
+    match predicate:
+        case And(parts) | Or(parts):
+            for part in parts:
+                yield from leaves(part)
+        case Not(part) | WithExpression(part):
+            yield from leaves(part)
+        case _:
+            yield predicate
+
+
+def referenced_columns(predicate: Predicate | None) -> tuple[Column, ...]:
+    """Return each column that pruning can use, once, in the order of appearance; those of opaque parts are left out."""
+    if predicate is None:
+        return ()
+    found: dict[Column, None] = {}
+    for leaf in leaves(predicate):
+        if isinstance(leaf, Compare | In | IsNull | Prefix):
+            found[leaf.column] = None
+    return tuple(found)
+
+
+def partition_columns(predicate: Predicate | None) -> tuple[Column, ...]:
+    """Return the referenced columns whose values the log holds for each file."""
+    return tuple(column for column in referenced_columns(predicate) if column.is_partition)
+
+
+def stats_columns(predicate: Predicate | None) -> tuple[Column, ...]:
+    """Return the referenced columns that need file statistics."""
+    return tuple(column for column in referenced_columns(predicate) if not column.is_partition)
+
+
+def _name(column: Column) -> str:
+    return ".".join(part if part.isidentifier() else "`" + part.replace("`", "``") + "`" for part in column.path)
+
+
+def _literal(value: pa.Scalar) -> str:
+    kind = value.type
+    if pa.types.is_string(kind):
+        return "'" + str(value.as_py()).replace("'", "''") + "'"
+    if pa.types.is_binary(kind):
+        return f"X'{value.as_py().hex()}'"
+    if pa.types.is_date(kind):
+        return f"DATE '{value}'"
+    if pa.types.is_timestamp(kind):
+        return f"TIMESTAMP '{value}'"
+    return str(value)

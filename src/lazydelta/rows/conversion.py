@@ -1,0 +1,203 @@
+"""Turning a file's arrays into arrays of the table's types.
+
+A conversion is planned once for each file from the types alone, so that a file of the wrong types fails before any
+of its values are used, and is then applied to every batch. It never changes a value: what does not fit is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lazydelta.errors import DataFileError
+from lazydelta.log.schema import Array, DataType, Decimal, Field, Map, Primitive, Struct
+from lazydelta.log.type_widening import is_widening
+
+if TYPE_CHECKING:
+    from lazydelta.rows.columns import ColumnFinder
+
+__all__ = ["Conversion", "Converter"]
+
+Conversion: TypeAlias = Callable[[pa.Array], pa.Array]
+
+# Integers without a sign that a signed type of the table holds in full.
+_UNSIGNED = {
+    pa.uint8(): {"short", "integer", "long"},
+    pa.uint16(): {"integer", "long"},
+    pa.uint32(): {"long"},
+}
+_DELTA_NAMES = {
+    pa.null(): "void",
+    pa.int8(): "byte",
+    pa.int16(): "short",
+    pa.int32(): "integer",
+    pa.int64(): "long",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.bool_(): "boolean",
+    pa.date32(): "date",
+    pa.date64(): "date",
+}
+_TEXT = {pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view()}
+
+
+@dataclass(frozen=True, slots=True)
+class Converter:
+    """Plans the conversions of one file's columns."""
+
+    finder: ColumnFinder
+
+    def plan(self, wanted: DataType, stored: pa.DataType, name: str) -> Conversion:
+        """Return what turns arrays of type ``stored`` into the table's type ``wanted`` for column ``name``."""
+        if isinstance(stored, pa.BaseExtensionType):
+            inner = self.plan(wanted, stored.storage_type, name)
+            return lambda array: inner(array.storage)
+        if pa.types.is_dictionary(stored):
+            inner = self.plan(wanted, stored.value_type, name)
+            return lambda array: inner(array.dictionary_decode())
+        if pa.types.is_null(stored):
+            arrow = wanted.to_arrow()
+            return lambda array: pa.nulls(len(array), arrow)
+        conversion = self._nested(wanted, stored, name) or _leaf(wanted, stored)
+        if conversion is None:
+            raise self._mismatch(name, wanted, stored)
+        return conversion
+
+    def _nested(self, wanted: DataType, stored: pa.DataType, name: str) -> Conversion | None:
+        if isinstance(wanted, Struct) and pa.types.is_struct(stored):
+            return self._struct(wanted, stored, name)
+        if isinstance(wanted, Array):
+            return self._list(wanted, stored, name)
+        if isinstance(wanted, Map) and pa.types.is_map(stored):
+            return self._map(wanted, stored, name)
+        return None
+
+    def fields(self, wanted: Sequence[Field], among: Sequence[pa.Field], above: str) -> list[tuple[int, Conversion]]:
+        """Return for each wanted field where it is in ``among`` and its conversion; -1 for those that are missing."""
+        plans: list[tuple[int, Conversion]] = []
+        for field in wanted:
+            name = f"{above}{field.name}"
+            index = self.finder.find(field, among, name)
+            if index is None:
+                plans.append((-1, _nothing(field.type.to_arrow())))
+            else:
+                plans.append((index, self.plan(field.type, among[index].type, name)))
+        return plans
+
+    def _struct(self, wanted: Struct, stored: pa.DataType, name: str) -> Conversion:
+        among = [stored.field(index) for index in range(stored.num_fields)]
+        plans = self.fields(wanted.fields, among, f"{name}.")
+        arrow = wanted.to_arrow()
+        fields = [each.to_arrow() for each in wanted.fields]
+
+        def convert(array: pa.Array) -> pa.Array:
+            if not plans:
+                return pa.Array.from_buffers(arrow, len(array), array.buffers()[:1], offset=array.offset)
+            children = [inner(array if index < 0 else array.field(index)) for index, inner in plans]
+            mask = pc.is_null(array) if array.null_count else None
+            return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
+
+        return convert
+
+    def _list(self, wanted: Array, stored: pa.DataType, name: str) -> Conversion | None:
+        types = pa.types
+        if types.is_list(stored):
+            inner = self.plan(wanted.element, stored.value_type, f"{name}.element")
+            arrow = wanted.to_arrow()
+            return lambda array: _with_child(array, arrow, inner(array.values))
+        other = types.is_large_list(stored) or types.is_fixed_size_list(stored)
+        if other or types.is_list_view(stored) or types.is_large_list_view(stored):
+            plain = pa.list_(stored.value_field)
+            rest = self._list(wanted, plain, name)
+            return rest and (lambda array: rest(array.cast(plain)))
+        return None
+
+    def _map(self, wanted: Map, stored: pa.DataType, name: str) -> Conversion:
+        keys = self.plan(wanted.key, stored.key_type, f"{name}.key")
+        items = self.plan(wanted.value, stored.item_type, f"{name}.value")
+        arrow = wanted.to_arrow()
+        fields = [arrow.key_field, arrow.item_field]
+
+        def convert(array: pa.Array) -> pa.Array:
+            entries = pa.StructArray.from_arrays([keys(array.keys), items(array.items)], fields=fields)
+            return _with_child(array, arrow, entries)
+
+        return convert
+
+    def _mismatch(self, name: str, wanted: DataType, stored: pa.DataType) -> DataFileError:
+        path = self.finder.path
+        message = f"Column {name!r} of data file {path} has type {stored}, which cannot be read as {wanted}"
+        return DataFileError(message, path=path, hint="the table's schema does not fit the file; rewrite the file")
+
+
+def _nothing(arrow: pa.DataType) -> Conversion:
+    return lambda array: pa.nulls(len(array), arrow)
+
+
+def _with_child(array: pa.Array, arrow: pa.DataType, child: pa.Array) -> pa.Array:
+    # The same offsets and nulls over other values: lists are never taken apart.
+    return pa.Array.from_buffers(
+        arrow, len(array), array.buffers()[:2], null_count=array.null_count, offset=array.offset, children=[child]
+    )
+
+
+def _leaf(wanted: DataType, stored: pa.DataType) -> Conversion | None:
+    if not isinstance(wanted, Primitive | Decimal):
+        return None
+    arrow = wanted.to_arrow()
+    if isinstance(wanted, Primitive):
+        if wanted.name == "void":
+            return _nothing(arrow)
+        if wanted.name == "timestamp" or (wanted.name == "timestamp_ntz" and pa.types.is_timestamp(stored)):
+            return _timestamp(wanted.name, stored)
+        if wanted.name in {"string", "binary"}:
+            # Strings are bytes to old writers; the cast to a string checks that they are UTF-8.
+            fits = stored in _TEXT or (wanted.name == "binary" and pa.types.is_fixed_size_binary(stored))
+            return _cast(stored, arrow) if fits else None
+    return _cast(stored, arrow) if _is_readable(wanted, stored) else None
+
+
+def _is_readable(wanted: DataType, stored: pa.DataType) -> bool:
+    known: DataType
+    if pa.types.is_decimal(stored):
+        if stored.scale < 0:
+            return False
+        known = Decimal(stored.precision, stored.scale)
+    elif stored in _DELTA_NAMES:
+        known = Primitive(_DELTA_NAMES[stored])
+    else:
+        return isinstance(wanted, Primitive) and wanted.name in _UNSIGNED.get(stored, ())
+    if known == wanted or is_widening(known, wanted):
+        return True
+    # Parquet has no integer below 32 bits, and not every writer notes that it meant one. The cast checks each value.
+    return known == Primitive("integer") and wanted in (Primitive("byte"), Primitive("short"))
+
+
+def _cast(stored: pa.DataType, arrow: pa.DataType) -> Conversion:
+    if stored == arrow:
+        return lambda array: array
+    return lambda array: array.cast(arrow)
+
+
+def _timestamp(name: str, stored: pa.DataType) -> Conversion | None:
+    if not pa.types.is_timestamp(stored):
+        return None
+    if name == "timestamp_ntz" and stored.tz is not None:
+        return None  # an instant is no wall clock
+    arrow = Primitive(name).to_arrow()
+    micros = pa.timestamp("us")
+
+    def convert(array: pa.Array) -> pa.Array:
+        if stored.unit == "ns":
+            # Rounded down, as for every writer that stores microseconds; a plain cast would round towards 1970.
+            array = pc.floor_temporal(array.view(pa.timestamp("ns")), unit="microsecond")
+        elif stored.tz is not None:
+            array = array.view(pa.timestamp(stored.unit))
+        # Values without a zone are UTC here, so the zone is a label and never a shift.
+        return array.cast(micros).view(arrow)
+
+    return convert

@@ -1,0 +1,135 @@
+"""``RemoveSet``: the keys of the tail, exact and compact.
+
+Keys are 128-bit hashes in sorted runs, 16 bytes a key. A new run is merged with its neighbours once it is as large as
+they are, so a million insertions sort a million keys about twenty times in total and a lookup searches few runs. A
+bitmap of eight bits a key stands before the large runs: most base rows are in no run, and one gather from the bitmap
+says so without a binary search. Above the memory limit the largest run moves to a temporary file, mapped back in; the
+answers do not change.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from typing import IO
+
+import numpy as np
+import numpy.typing as npt
+
+from lazydelta.log.keys import Hashes
+
+__all__ = ["RemoveSet"]
+
+_KEY_BYTES = 16
+_BITMAP_FROM = 1 << 14
+
+
+class RemoveSet:
+    """A set of file keys that grows by batches and answers by batches."""
+
+    def __init__(self, memory_limit: int = 64 << 20) -> None:
+        self._memory_limit = memory_limit
+        self._runs: list[_Run] = []
+        self._spilled: list[_Run] = []
+
+    def __len__(self) -> int:
+        return sum(len(run) for run in (*self._runs, *self._spilled))
+
+    @property
+    def memory(self) -> int:
+        """Return the bytes held in memory."""
+        return sum(run.memory for run in (*self._runs, *self._spilled))
+
+    def add(self, hashes: Hashes) -> None:
+        """Insert keys; a key may be inserted again."""
+        if hashes.shape[1] == 0:
+            return
+        run = _Run.of(hashes)
+        while self._runs and len(self._runs[-1]) <= 2 * len(run):
+            run = _Run.of(np.concatenate([self._runs.pop().keys, run.keys], axis=1))
+        self._runs.append(run)
+        if self.memory > self._memory_limit:
+            self._spill()
+
+    def contains(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
+        """Tell for each key whether it is in the set."""
+        found = np.zeros(hashes.shape[1], np.bool_)
+        for run in (*self._runs, *self._spilled):
+            run.mark(hashes, found)
+        return found
+
+    def close(self) -> None:
+        """Give back memory and temporary files."""
+        for run in self._spilled:
+            run.close()
+        self._runs, self._spilled = [], []
+
+    def _spill(self) -> None:
+        self._spilled.append(self._runs.pop(0).to_disk())
+
+
+class _Run:
+    """Sorted, distinct keys."""
+
+    def __init__(self, keys: Hashes, file: IO[bytes] | None = None) -> None:
+        self.keys = keys
+        self._file = file
+        count = keys.shape[1]
+        self._bits = _bitmap(keys[0]) if count >= _BITMAP_FROM else None
+        # Two different keys may share their first half; how far such a stretch reaches bounds the look beyond a hit.
+        same = keys[0, 1:] == keys[0, :-1]
+        self._reach = 1 + (int(same.sum()) if same.any() else 0)
+
+    @classmethod
+    def of(cls, hashes: Hashes) -> _Run:
+        order = np.lexsort((hashes[1], hashes[0]))
+        keys = hashes[:, order]
+        if keys.shape[1] > 1:
+            fresh = np.empty(keys.shape[1], np.bool_)
+            fresh[0] = True
+            np.not_equal(keys[0, 1:], keys[0, :-1], out=fresh[1:])
+            fresh[1:] |= keys[1, 1:] != keys[1, :-1]
+            if not fresh.all():
+                keys = keys[:, fresh]
+        return cls(np.ascontiguousarray(keys))
+
+    def __len__(self) -> int:
+        return self.keys.shape[1]
+
+    @property
+    def memory(self) -> int:
+        keys = 0 if self._file is not None else len(self) * _KEY_BYTES
+        return keys + (0 if self._bits is None else self._bits.nbytes)
+
+    def mark(self, hashes: Hashes, found: npt.NDArray[np.bool_]) -> None:
+        if self._bits is None:
+            candidates = np.flatnonzero(~found)
+        else:
+            slots = hashes[0] & np.uint64(len(self._bits) * 8 - 1)
+            bits = self._bits[slots >> np.uint64(3)] >> (slots & np.uint64(7)).astype(np.uint8)
+            candidates = np.flatnonzero(((bits & 1) == 1) & ~found)
+        if len(candidates) == 0:
+            return
+        first, second = hashes[0, candidates], hashes[1, candidates]
+        at = np.searchsorted(self.keys[0], first)
+        for step in range(self._reach):
+            spot = np.minimum(at + step, len(self) - 1)
+            found[candidates] |= (self.keys[0, spot] == first) & (self.keys[1, spot] == second)
+
+    def to_disk(self) -> _Run:
+        file = tempfile.TemporaryFile(prefix="lazydelta-remove-set-")  # noqa: SIM115 - lives as long as the run
+        file.write(self.keys.tobytes())
+        file.flush()
+        mapped = np.memmap(file, np.uint64, "r", shape=self.keys.shape)
+        return _Run(mapped, file)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def _bitmap(first: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
+    slots = 1 << (8 * len(first) - 1).bit_length()
+    bits = np.zeros(slots // 8, np.uint8)
+    wanted = first & np.uint64(slots - 1)
+    np.bitwise_or.at(bits, wanted >> np.uint64(3), np.uint8(1) << (wanted & np.uint64(7)).astype(np.uint8))
+    return bits

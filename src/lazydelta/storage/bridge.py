@@ -1,0 +1,189 @@
+"""From the synchronous code above to the asynchronous HTTP client below: one event loop on one daemon thread.
+
+The object-store client is asynchronous; only its asynchronous calls can be aborted in flight, which is what makes
+"closing a stream stops its I/O at once" true. Everything above is written once, synchronously; asynchronous callers
+use ``asyncio.wrap_future(pending.future)``.
+
+The thread starts with the first request. A forked child finds neither our thread nor the client's worker threads:
+:func:`forget_after_fork` drops ours, and :func:`client_runtime_lost` tells callers to use the client's synchronous
+calls, whose worker threads are made on first use and therefore exist in the child.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import os
+import threading
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from lazydelta.errors import StorageError, StorageTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+__all__ = ["Pending", "client_runtime_lost", "generation", "in_thread", "run", "submit"]
+
+T = TypeVar("T")
+
+_JOIN_SECONDS = 2.0
+_FILE_THREADS = 8
+
+
+class Pending(Generic[T]):
+    """A request under way. ``result()`` waits for it, ``cancel()`` aborts it."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: Future[T]) -> None:
+        self.future = future
+
+    @classmethod
+    def done_with(cls, value: T) -> Pending[T]:
+        """Return a request that has already succeeded."""
+        future: Future[T] = Future()
+        future.set_result(value)
+        return cls(future)
+
+    @classmethod
+    def failed_with(cls, error: BaseException) -> Pending[T]:
+        """Return a request that has already failed; waiting for it raises ``error``."""
+        future: Future[T] = Future()
+        future.set_exception(error)
+        return cls(future)
+
+    def result(self, timeout: float | None = None) -> T:
+        """Wait for the answer; an interrupt of the wait aborts the request too."""
+        try:
+            return self.future.result(timeout)
+        except CancelledError:
+            message = "the request was cancelled before it was answered"
+        except FutureTimeoutError:
+            if self.future.done():
+                raise
+            message = f"no answer within {timeout} s"
+            raise StorageTimeoutError(message) from None
+        except (KeyboardInterrupt, SystemExit):
+            self.future.cancel()
+            raise
+        raise StorageError(message)
+
+    def cancel(self) -> None:
+        """Abort the request in flight; harmless when it has ended."""
+        self.future.cancel()
+
+    def done(self) -> bool:
+        """Tell whether waiting would return at once."""
+        return self.future.done()
+
+
+class _Loop:
+    """The event loop and its thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self._run, name="lazydelta-io", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def stop(self) -> None:
+        """Cancel what is in flight, then stop: client threads must not call into a dying interpreter."""
+
+        async def wind_down() -> None:
+            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks, timeout=_JOIN_SECONDS / 2)
+
+        with contextlib.suppress(RuntimeError, FutureTimeoutError, CancelledError):
+            asyncio.run_coroutine_threadsafe(wind_down(), self.loop).result(_JOIN_SECONDS)
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(_JOIN_SECONDS)
+
+
+class _State:
+    """What belongs to this process and must be made anew in a forked child."""
+
+    def __init__(self, *, generation: int = 0, runtime_lost: bool = False) -> None:
+        self.lock = threading.Lock()
+        self.loop: _Loop | None = None
+        self.pool: ThreadPoolExecutor | None = None
+        self.generation = generation
+        self.runtime_lost = runtime_lost
+
+
+_state = _State()
+_hooked = False
+
+
+def _hook_process() -> None:
+    global _hooked  # noqa: PLW0603 - process-wide by nature
+    if not _hooked:
+        _hooked = True
+        os.register_at_fork(after_in_child=forget_after_fork)
+        atexit.register(_shut_down)
+
+
+def forget_after_fork() -> None:
+    """Drop the parent's loop and threads, which do not exist in this child."""
+    global _state  # noqa: PLW0603 - process-wide by nature
+    _state = _State(
+        generation=_state.generation + 1,
+        runtime_lost=_state.runtime_lost or _state.loop is not None,
+    )
+
+
+def _shut_down() -> None:
+    state = _state
+    if state.loop is not None:
+        state.loop.stop()
+        state.loop = None
+
+
+def _the_loop() -> asyncio.AbstractEventLoop:
+    state = _state
+    if state.loop is None:
+        with state.lock:
+            if state.loop is None:
+                _hook_process()
+                state.loop = _Loop()
+    return state.loop.loop
+
+
+def generation() -> int:
+    """Count the forks since this module started threads; connections of another generation are not ours to use."""
+    return _state.generation
+
+
+def client_runtime_lost() -> bool:
+    """Tell whether the client's asynchronous worker threads stayed behind in a parent process."""
+    return _state.runtime_lost
+
+
+def submit(work: Coroutine[Any, Any, T]) -> Pending[T]:
+    """Start ``work`` on the event loop now."""
+    return Pending(asyncio.run_coroutine_threadsafe(work, _the_loop()))
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Start ``work`` and wait for it."""
+    return submit(work).result()
+
+
+def in_thread(work: Callable[[], T]) -> Pending[T]:
+    """Start blocking ``work`` (a local file read) on a small pool: mounted file systems can be slow."""
+    state = _state
+    if state.pool is None:
+        with state.lock:
+            if state.pool is None:
+                _hook_process()
+                state.pool = ThreadPoolExecutor(_FILE_THREADS, thread_name_prefix="lazydelta-file")
+    return Pending(state.pool.submit(work))

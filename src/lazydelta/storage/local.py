@@ -1,0 +1,336 @@
+"""Tables on a file system.
+
+Reads are ``pread`` without any detour. Writes go to a temporary name in the same folder and become visible by one
+rename or hard link, so no reader ever sees half an object. Nothing here needs the object-store client, so local
+tables also work in forked processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from lazydelta.errors import ObjectChangedError, StorageError
+from lazydelta.storage.bridge import Pending, in_thread
+from lazydelta.storage.input import open_native
+from lazydelta.storage.store import READ_AHEAD, ObjectInfo, Store
+from lazydelta.storage.stream import ByteStream
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["FileStore"]
+
+T = TypeVar("T")
+
+_TEMPORARY = ".lazydelta-"
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC
+
+
+def _etag(info: os.stat_result) -> str:
+    """Identify a file's content as well as a file system can: which file, when written, how long."""
+    return f"{info.st_ino:x}-{info.st_mtime_ns // 1000:x}-{info.st_size:x}"
+
+
+def _info(path: str, info: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(path, info.st_size, info.st_mtime_ns // 1_000_000, _etag(info))
+
+
+def _pread_all(fd: int, start: int, length: int) -> bytes:
+    """Read exactly ``length`` bytes unless the file ends: one ``pread`` returns at most 2 GiB."""
+    data = os.pread(fd, length, start)
+    if len(data) in (length, 0):
+        return data
+    parts = [data]
+    got = len(data)
+    while got < length and (data := os.pread(fd, length - got, start + got)):
+        parts.append(data)
+        got += len(data)
+    return b"".join(parts)
+
+
+class FileStore(Store):
+    """A folder of a file system."""
+
+    def _file(self, path: str) -> str:
+        return "/" + self._key(path)
+
+    def _guard(self, verb: str, path: str, work: Callable[[], T]) -> T:
+        """Run ``work``; whatever goes wrong leaves as an error of ours, without its cause."""
+        try:
+            return work()
+        except BaseException as error:  # noqa: BLE001 - translated, or raised again as it was
+            failure = self._fault(error, verb, path)
+        raise failure
+
+    def list(self, folder: str, *, after: str = "") -> Iterator[ObjectInfo]:
+        def names() -> list[str]:  # type: ignore[valid-type]
+            self._announce("LIST", folder)
+            try:
+                with os.scandir(self._file(folder)) as entries:
+                    found = [
+                        entry.name
+                        for entry in entries
+                        if entry.name > after and not entry.name.startswith(_TEMPORARY) and not entry.is_dir()
+                    ]
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+            found.sort(key=os.fsencode)
+            return found
+
+        prefix = f"{folder.strip('/')}/" if folder.strip("/") else ""
+        place = self._file(folder)
+        for name in self._guard("LIST", folder, names):
+            # A file deleted since the folder was read is simply not there any more.
+            with contextlib.suppress(FileNotFoundError):
+                info = os.stat(f"{place}/{name}")  # noqa: PTH116
+                if stat.S_ISREG(info.st_mode):
+                    yield _info(prefix + name, info)
+
+    def _open(self, path: str, if_match: str | None) -> tuple[int, os.stat_result]:
+        fd = os.open(self._file(path), _READ_FLAGS)
+        try:
+            info = os.fstat(fd)
+            if stat.S_ISDIR(info.st_mode):
+                raise IsADirectoryError(path)
+            if if_match is not None and if_match != _etag(info):
+                message = f"{self._file(path)} is not the file it was (its etag differs)"
+                raise ObjectChangedError(message, path=path, hint="read the table again")
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd, info
+
+    def _read(self, path: str, ranges: Sequence[tuple[int, int | None]], if_match: str | None) -> list[bytes]:  # type: ignore[valid-type]
+        fd, info = self._open(path, if_match)
+        try:
+            parts = []
+            for start, length in ranges:
+                if start >= info.st_size and (start > 0 or length):
+                    message = f"{self._file(path)} has {info.st_size} bytes; byte {start} is past its end"
+                    raise StorageError(message, path=path)
+                wanted = info.st_size - start if length is None else min(length, info.st_size - start)
+                parts.append(_pread_all(fd, start, wanted))
+        finally:
+            os.close(fd)
+        self.counters.count_bytes(read=sum(map(len, parts)))
+        return parts
+
+    def get(self, path: str, *, start: int = 0, length: int | None = None, if_match: str | None = None) -> bytes:
+        if start < 0 or (length is not None and length < 0):
+            self._not_a_range(path, start, length)
+
+        def work() -> bytes:
+            self._announce("GET", path, start, length)
+            return b"" if length == 0 else self._read(path, [(start, length)], if_match)[0]
+
+        return self._guard("GET", path, work)
+
+    def fetch(
+        self, path: str, *, start: int = 0, length: int | None = None, if_match: str | None = None
+    ) -> Pending[bytes]:
+        return in_thread(lambda: self.get(path, start=start, length=length, if_match=if_match))
+
+    def fetch_ranges(
+        self,
+        path: str,
+        ranges: Sequence[tuple[int, int]],
+        *,
+        if_match: str | None = None,
+        coalesce: int = 64 << 10,  # noqa: ARG002 - a gap costs nothing here
+    ) -> Pending[list[bytes]]:  # type: ignore[valid-type]
+        def work() -> list[bytes]:  # type: ignore[valid-type]
+            for start, length in ranges:
+                if start < 0 or length < 0:
+                    self._not_a_range(path, start, length)
+                self._announce("GET", path, start, length)
+            return self._read(path, ranges, if_match)
+
+        return in_thread(lambda: self._guard("GET", path, work))
+
+    def stream(self, path: str, *, chunk_size: int = 1 << 20, start: int = 0) -> ByteStream:
+        def work() -> _FileStream:
+            self._announce("GET", path, start, None)
+            fd, _ = self._open(path, None)
+            return _FileStream(self, path, fd, start, chunk_size)
+
+        return self._guard("GET", path, work)
+
+    def head(self, path: str) -> ObjectInfo:
+        def work() -> ObjectInfo:
+            self._announce("HEAD", path)
+            info = os.stat(self._file(path))  # noqa: PTH116
+            if stat.S_ISDIR(info.st_mode):
+                raise IsADirectoryError(path)
+            return _info(path, info)
+
+        return self._guard("HEAD", path, work)
+
+    def open_input(
+        self,
+        path: str,
+        *,
+        size: int,
+        if_match: str | None = None,
+        read_ahead: int = READ_AHEAD,  # noqa: ARG002 - the operating system reads ahead
+    ) -> pa.NativeFile:
+        fd, _ = self._guard("GET", path, lambda: self._open(path, if_match))
+        return open_native(_FileReads(self, path, fd), size, path)
+
+    def put(self, path: str, data: bytes, *, if_match: str | None = None) -> None:
+        def work() -> None:
+            self._announce("PUT", path, 0, len(data))
+            file = self._file(path)
+            if if_match is None:
+                self._write(file, [data], os.replace)
+            else:
+                self._replace_if(file, path, data, if_match)
+
+        self._guard("PUT", path, work)
+
+    def _replace_if(self, file: str, path: str, data: bytes, if_match: str) -> None:
+        """Compare and replace under a lock on the folder, which every writer of ours takes for this."""
+        folder = os.open(os.path.dirname(file), _READ_FLAGS)  # noqa: PTH120
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            if _etag(os.stat(file)) != if_match:  # noqa: PTH116
+                message = f"{file} is not the file it was (its etag differs)"
+                raise ObjectChangedError(message, path=path, hint="read it again")
+            self._write(file, [data], os.replace)
+        finally:
+            os.close(folder)
+
+    def put_if_absent(self, path: str, data: bytes) -> None:
+        def work() -> None:
+            self._announce("PUT", path, 0, len(data))
+            self._write(self._file(path), [data], os.link)
+
+        self._guard("PUT", path, work)
+
+    def put_stream(self, path: str, chunks: Iterable[bytes]) -> int:
+        def begin() -> None:
+            self._announce("PUT", path)
+
+        self._guard("PUT", path, begin)
+        # What the caller's own generator raises must reach the caller as it is.
+        raised: list[BaseException] = []  # type: ignore[valid-type]
+
+        def watched() -> Iterator[bytes]:
+            try:
+                yield from chunks
+            except BaseException as error:
+                raised.append(error)
+                raise
+
+        try:
+            return self._write(self._file(path), watched(), os.replace)
+        except BaseException as error:
+            if raised:
+                raise
+            failure = self._fault(error, "PUT", path)
+        raise failure
+
+    def _write(self, file: str, chunks: Iterable[bytes], publish: Callable[[str, str], None]) -> int:
+        folder, name = os.path.split(file)
+        temporary = os.path.join(folder, f"{_TEMPORARY}{uuid.uuid4().hex}-{name[:100]}")  # noqa: PTH118
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            fd = os.open(temporary, flags, 0o666)
+        except FileNotFoundError:
+            os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+            fd = os.open(temporary, flags, 0o666)
+        size = 0
+        try:
+            with os.fdopen(fd, "wb", buffering=0) as target:
+                for chunk in chunks:
+                    view = memoryview(chunk)
+                    size += view.nbytes
+                    while view.nbytes:
+                        view = view[target.write(view) :]
+            publish(temporary, file)
+        finally:
+            # Still there after a hard link and after any failure; gone after a rename.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)  # noqa: PTH108
+        self.counters.count_bytes(written=size)
+        return size
+
+    def delete(self, path: str, *, missing_ok: bool = True) -> None:
+        def work() -> None:
+            self._announce("DELETE", path)
+            try:
+                os.unlink(self._file(path))  # noqa: PTH108
+            except FileNotFoundError:
+                if not missing_ok:
+                    raise
+
+        self._guard("DELETE", path, work)
+
+
+class _FileStream(ByteStream):
+    """Chunks of a local file; nothing is read ahead, the operating system does that."""
+
+    def __init__(self, store: FileStore, path: str, fd: int, start: int, chunk_size: int) -> None:
+        self._store = store
+        self._path = path
+        self._fd: int | None = fd
+        self._at = start
+        self._chunk = max(1, chunk_size)
+        self._lock = threading.Lock()
+
+    def __next__(self) -> bytes:
+        with self._lock:
+            fd = self._fd
+            if fd is None:
+                raise StopIteration
+            data = self._store._guard("GET", self._path, lambda: _pread_all(fd, self._at, self._chunk))
+            self._at += len(data)
+            self._store.counters.count_bytes(read=len(data))
+        if len(data) < self._chunk:
+            self.close()
+        if not data:
+            raise StopIteration
+        return data
+
+    def close(self) -> None:
+        lock = getattr(self, "_lock", None)
+        if lock is None:
+            return
+        with lock:
+            fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+
+class _FileReads:
+    """Positioned reads of one open file, for :func:`open_native`."""
+
+    def __init__(self, store: FileStore, path: str, fd: int) -> None:
+        self._store = store
+        self._path = path
+        self._fd: int | None = fd
+
+    def read_at(self, start: int, length: int) -> bytes:
+        store, path, fd = self._store, self._path, self._fd
+
+        def work() -> bytes:
+            if fd is None:
+                message = f"{path!r} was closed"
+                raise StorageError(message, path=path)
+            store._announce("GET", path, start, length)
+            data = _pread_all(fd, start, length)
+            store.counters.count_bytes(read=len(data))
+            return data
+
+        return store._guard("GET", path, work)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)

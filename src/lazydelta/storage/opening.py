@@ -1,0 +1,44 @@
+"""From a URI to a store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lazydelta.errors import OptionError
+from lazydelta.storage.local import FileStore
+from lazydelta.storage.location import Location, parse_location
+from lazydelta.storage.options import normalise, secrets_of
+from lazydelta.storage.remote import ObjectStore
+from lazydelta.storage.store import Settings, Store
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+__all__ = ["open_store"]
+
+
+def _open_at(location: Location, settings: Settings) -> Store:
+    if location.kind == "local":
+        return FileStore(location, settings)
+    return ObjectStore(location, settings)
+
+
+def open_store(
+    uri: str | os.PathLike[str],
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    retries: int = 5,
+    request_timeout: float = 30.0,
+) -> Store:
+    """Open the folder at ``uri``; no request is made, so a folder that does not exist is not noticed here.
+
+    ``memory://name/…`` stores live as long as the process and are shared by name, so that one part of a program can
+    write what another opens.
+    """
+    if retries < 0 or request_timeout <= 0:
+        message = f"retries must not be negative and request_timeout must be positive: {retries}, {request_timeout}"
+        raise OptionError(message)
+    location, options = parse_location(uri, normalise(storage_options))
+    settings = Settings(options, secrets_of(options), retries, request_timeout, _open_at)
+    return _open_at(location, settings)

@@ -1,0 +1,249 @@
+"""``storage_options``: the keys that deltalake and object_store users already have, sorted out per back end.
+
+Keys are case-insensitive. A key nobody knows is logged once (never its value) and ignored, as deltalake does, so
+that one dictionary can serve several tools.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lazydelta.errors import OptionError
+
+__all__ = ["EMULATOR_ACCOUNT", "EMULATOR_KEY", "Sorted", "normalise", "secrets_of", "sort_options"]
+
+_log = logging.getLogger("lazydelta.storage")
+
+EMULATOR_ACCOUNT = "devstoreaccount1"
+# The fixed, public key of every Azure storage emulator (learn.microsoft.com, "Use the Azurite emulator").
+EMULATOR_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+
+_CLIENT = {
+    "allow_http",
+    "allow_invalid_certificates",
+    "connect_timeout",
+    "default_content_type",
+    "http1_only",
+    "http2_only",
+    "http2_keep_alive_interval",
+    "http2_keep_alive_timeout",
+    "http2_keep_alive_while_idle",
+    "http2_max_frame_size",
+    "pool_idle_timeout",
+    "pool_max_idle_per_host",
+    "proxy_url",
+    "proxy_ca_certificate",
+    "proxy_excludes",
+    "randomize_addresses",
+    "read_timeout",
+    "root_certificate",
+    "timeout",
+    "user_agent",
+}
+_AZURE = {
+    "account_name",
+    "account_key",
+    "authority_host",
+    "client_id",
+    "client_secret",
+    "connection_string",
+    "container_name",
+    "credential_type",
+    "disable_tagging",
+    "encryption_key",
+    "endpoint",
+    "fabric_cluster_identifier",
+    "fabric_session_token",
+    "fabric_token_service_url",
+    "fabric_workload_host",
+    "federated_token_file",
+    "msi_endpoint",
+    "msi_resource_id",
+    "object_id",
+    "sas_key",
+    "skip_signature",
+    "tenant_id",
+    "token",
+    "use_azure_cli",
+    "use_emulator",
+    "use_fabric_endpoint",
+}
+_AZURE_ALIASES = {
+    "access_key": "account_key",
+    "account": "account_name",
+    "authority_id": "tenant_id",
+    "bearer_token": "token",
+    "identity_endpoint": "msi_endpoint",
+    "key": "account_key",
+    "master_key": "account_key",
+    "sas_token": "sas_key",
+}
+_S3 = {
+    "access_key_id",
+    "bucket",
+    "checksum_algorithm",
+    "conditional_put",
+    "container_authorization_token_file",
+    "container_credentials_full_uri",
+    "container_credentials_relative_uri",
+    "copy_if_not_exists",
+    "default_region",
+    "disable_bulk_delete",
+    "disable_tagging",
+    "endpoint",
+    "imdsv1_fallback",
+    "metadata_endpoint",
+    "region",
+    "request_payer",
+    "role_arn",
+    "role_session_name",
+    "s3_express",
+    "secret_access_key",
+    "server_side_encryption",
+    "session_token",
+    "skip_signature",
+    "sse_bucket_key_enabled",
+    "sse_customer_key_base64",
+    "sse_kms_key_id",
+    "sts_endpoint",
+    "unsigned_payload",
+    "virtual_hosted_style_request",
+    "web_identity_token_file",
+}
+_S3_ALIASES = {
+    "bucket_name": "bucket",
+    "endpoint_url": "endpoint",
+    "endpoint_url_s3": "endpoint",
+    "endpoint_url_sts": "sts_endpoint",
+    "iam_role_arn": "role_arn",
+    "iam_role_session_name": "role_session_name",
+    "secret_key": "secret_access_key",
+    "token": "session_token",
+}
+_GCS = {
+    "application_credentials",
+    "base_url",
+    "bearer_token",
+    "bucket",
+    "service_account",
+    "service_account_key",
+    "skip_signature",
+}
+_GCS_ALIASES = {
+    "bucket_name": "bucket",
+    "service_account_path": "service_account",
+    "storage_token": "bearer_token",
+    "token": "bearer_token",
+}
+_RETRY = {"max_retries", "retry_timeout"}
+# Keys that mean something to deltalake's writer or table loader only; nothing to warn about.
+_OTHERS = {
+    "allow_unsafe_rename",
+    "aws_s3_allow_unsafe_rename",
+    "aws_s3_locking_provider",
+    "aws_force_credential_load",
+    "mount_allow_unsafe_rename",
+}
+_OTHER_PREFIXES = ("delta_dynamo", "backoff_config.", "dynamo", "aws_profile")
+
+_KINDS: dict[str, tuple[tuple[str, ...], set[str], dict[str, str]]] = {
+    "azure": (("azure_storage_", "azure_", "object_store_"), _AZURE, _AZURE_ALIASES),
+    "s3": (("aws_",), _S3, _S3_ALIASES),
+    "gcs": (("google_", "gcs_", "gcp_"), _GCS, _GCS_ALIASES),
+}
+_SECRET = re.compile(r"key|secret|token|sas|password|connection_string|credential", re.IGNORECASE)
+_NOT_SECRET = {"access_key_id", "aws_access_key_id", "federated_token_file", "web_identity_token_file"}
+
+_warned: set[str] = set()
+_warned_lock = threading.Lock()
+
+
+@dataclass(slots=True)
+class Sorted:
+    """Options by whom they are for."""
+
+    config: dict[str, str] = field(default_factory=dict, repr=False)
+    client: dict[str, str] = field(default_factory=dict, repr=False)
+    retry: dict[str, str] = field(default_factory=dict)
+
+
+def normalise(options: Mapping[str, object] | None) -> dict[str, str]:
+    """Return options with lower-case keys and text values (a Python True is the text ``true``)."""
+    result: dict[str, str] = {}
+    for key, value in (options or {}).items():
+        if not isinstance(key, str):
+            message = f"a storage option's name must be text, not {type(key).__name__}"
+            raise OptionError(message)
+        if value is None:
+            continue
+        result[key.lower()] = str(value).lower() if isinstance(value, bool) else os.fspath(str(value))
+    return result
+
+
+def secrets_of(options: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the values that must never be shown, including the parts of a SAS token or connection string."""
+    found: list[str] = []
+    for key, value in options.items():
+        if key in _NOT_SECRET or not _SECRET.search(key):
+            continue
+        found.append(value)
+        for pair in re.split("[;&]", value.removeprefix("?")):
+            name, _, part = pair.partition("=")
+            if name.lower() in ("sig", "accountkey", "sharedaccesssignature"):
+                found.append(part)
+    return tuple(found)
+
+
+def _canonical(kind: str, key: str) -> tuple[str, str] | None:
+    """Return (family, canonical name) of a lower-case key for this back end, or None if it knows no such key."""
+    prefixes, known, aliases = _KINDS[kind]
+    bare = next((key[len(prefix) :] for prefix in prefixes if key.startswith(prefix)), key)
+    # S3's own prefix is optional in the middle of a name as well (aws_s3_express).
+    for name in (bare, key):
+        name = aliases.get(name, name)  # noqa: PLW2901
+        if name in known:
+            return "config", name
+        if name in _CLIENT:
+            return "client", name
+        if name in _RETRY:
+            return "retry", name
+    return None
+
+
+def sort_options(kind: str, options: Mapping[str, str]) -> Sorted:
+    """Sort normalised options for one kind of back end and warn once about those that nobody knows."""
+    result = Sorted()
+    if kind not in _KINDS:
+        return result
+    unknown = []
+    for key, value in options.items():
+        place = _canonical(kind, key)
+        if place is not None:
+            getattr(result, place[0])[place[1]] = value
+        elif key not in _OTHERS and not key.startswith(_OTHER_PREFIXES) and not _of_another_kind(kind, key):
+            unknown.append(key)
+    _warn(kind, unknown)
+    return result
+
+
+def _of_another_kind(kind: str, key: str) -> bool:
+    return any(_canonical(other, key) is not None for other in _KINDS if other != kind)
+
+
+def _warn(kind: str, unknown: list[str]) -> None:
+    for key in unknown:
+        with _warned_lock:
+            if key in _warned:
+                continue
+            _warned.add(key)
+        prefixes, known, aliases = _KINDS[kind]
+        names = [*known, *aliases, *_CLIENT, *(prefix + name for prefix in prefixes for name in (*known, *aliases))]
+        near = difflib.get_close_matches(key, names, n=1)
+        meant = f"; did you mean {near[0]!r}?" if near else ""
+        _log.warning("storage option %r is not known and is ignored%s", key, meant)

@@ -1,0 +1,219 @@
+"""The seam: what every store can do, in the words the rest of the package uses.
+
+Paths are decoded, relative to the store's root, with ``/`` between segments and none at the ends. Every method
+raises errors of :mod:`lazydelta.errors` only.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn
+
+from lazydelta.errors import DataFileError, LazyDeltaError, ObjectNotFoundError, StorageError
+from lazydelta.storage.counters import IoCounters, announce
+from lazydelta.storage.faults import translate
+from lazydelta.storage.location import Location, parse_location
+from lazydelta.storage.logged import decode_path, is_plain, within
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from lazydelta.storage.bridge import Pending
+    from lazydelta.storage.stream import ByteStream
+
+__all__ = ["READ_AHEAD", "ObjectInfo", "Settings", "Store"]
+
+READ_AHEAD = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One object: path relative to the store's root, size in bytes, modification time in epoch milliseconds."""
+
+    path: str
+    size: int
+    last_modified: int
+    etag: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to reach stores: shared by a store and the other stores its log points to."""
+
+    options: dict[str, str] = field(repr=False)
+    secrets: tuple[str, ...] = field(repr=False)
+    retries: int
+    request_timeout: float
+    opener: Callable[[Location, Settings], Store] = field(repr=False)
+
+
+class Store(ABC):
+    """A folder of a file system or object store; cheap to copy, safe to share between threads."""
+
+    def __init__(self, location: Location, settings: Settings, counters: IoCounters | None = None) -> None:
+        self._location = location
+        self._settings = settings
+        self._elsewhere: dict[Location, Store] = {}
+        self.counters = counters if counters is not None else IoCounters()
+        self.uri = location.uri
+        self._plain = location.plain
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.uri!r})"
+
+    def __reduce__(self) -> tuple[Callable[[Location, Settings], Store], tuple[Location, Settings]]:
+        # Connections and counters stay behind: the other process opens its own.
+        return (self._settings.opener, (self._location, self._settings))
+
+    def with_counters(self, counters: IoCounters) -> Store:
+        """Return the same store over the same connections with a scan's own counters."""
+        twin = copy.copy(self)  # type: ignore[misc]
+        twin.counters = counters
+        twin._elsewhere = {}
+        return twin
+
+    def __copy__(self) -> Store:
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    # --- reading
+
+    @abstractmethod
+    def list(self, folder: str, *, after: str = "") -> Iterator[ObjectInfo]:
+        """Yield the objects directly in ``folder`` whose name is greater than ``after``, sorted by name.
+
+        Pages are fetched as they are needed; dropping the iterator stops the listing. A folder that does not exist
+        is empty. Object stores list recursively, so a caller who knows where the names it wants end should stop
+        there; whole sub-folders that fill a page are jumped over.
+        """
+
+    @abstractmethod
+    def fetch(
+        self, path: str, *, start: int = 0, length: int | None = None, if_match: str | None = None
+    ) -> Pending[bytes]:
+        """Start reading an object, or a range of it (cut at the object's end; past the end is an error)."""
+
+    def get(self, path: str, *, start: int = 0, length: int | None = None, if_match: str | None = None) -> bytes:
+        """Read an object or a range of it and wait."""
+        return self.fetch(path, start=start, length=length, if_match=if_match).result()
+
+    @abstractmethod
+    def fetch_ranges(
+        self, path: str, ranges: Sequence[tuple[int, int]], *, if_match: str | None = None, coalesce: int = 64 << 10
+    ) -> Pending[list[bytes]]:  # type: ignore[valid-type]
+        """Start reading several (start, length) ranges in parallel; gaps up to ``coalesce`` bytes are read over."""
+
+    @abstractmethod
+    def stream(self, path: str, *, chunk_size: int = 1 << 20, start: int = 0) -> ByteStream:
+        """Read an object from front to back in chunks, at most one of them ahead of the caller."""
+
+    @abstractmethod
+    def head(self, path: str) -> ObjectInfo:
+        """Return what is known of an object without reading it."""
+
+    def exists(self, path: str) -> bool:
+        """Tell whether there is such an object."""
+        try:
+            self.head(path)
+        except ObjectNotFoundError:
+            return False
+        return True
+
+    @abstractmethod
+    def open_input(
+        self, path: str, *, size: int, if_match: str | None = None, read_ahead: int = READ_AHEAD
+    ) -> pa.NativeFile:
+        """Open an object of known size for random access by pyarrow; closing it stops its requests."""
+
+    # --- writing
+
+    @abstractmethod
+    def put(self, path: str, data: bytes, *, if_match: str | None = None) -> None:
+        """Write an object whole; with ``if_match`` only over the object that has this etag."""
+
+    @abstractmethod
+    def put_if_absent(self, path: str, data: bytes) -> None:
+        """Write an object that must not exist yet; of several racing writers one wins, atomically."""
+
+    @abstractmethod
+    def put_stream(self, path: str, chunks: Iterable[bytes]) -> int:
+        """Write an object of unknown size, visible only when complete; return its size."""
+
+    @abstractmethod
+    def delete(self, path: str, *, missing_ok: bool = True) -> None:
+        """Delete an object."""
+
+    # --- paths of the log
+
+    def locate(self, logged_path: str) -> tuple[Store, str]:
+        """Resolve a data file's path as logged to a store and the decoded path in it.
+
+        Paths that leave the root, and ``file:`` paths in a table that is not on a local disk, are refused.
+        """
+        if is_plain(logged_path):
+            return self, logged_path
+        scheme, path = decode_path(logged_path)
+        if scheme == "":
+            return self, path
+        if scheme == "/":
+            return self._at(self._location.at(""), path)
+        if scheme == "file" and self._location.kind != "local":
+            message = f"the log of {self.uri} names a file of this machine: {logged_path!r}"
+            raise DataFileError(message, path=logged_path, hint="the table was copied, or its log is hostile")
+        try:
+            found, _ = parse_location(logged_path, self._settings.options)
+        except LazyDeltaError as error:
+            reason = f"the log of {self.uri} names a data file that cannot be resolved: {error}"
+        else:
+            if found.root:
+                return self._at(found.at(""), found.root)
+            reason = f"the log of {self.uri} names a data file without a name: {logged_path!r}"
+        raise DataFileError(reason, path=logged_path)
+
+    def _at(self, container: Location, key: str) -> tuple[Store, str]:
+        """Return the store for ``key`` of ``container``: this one if the key is below its root."""
+        if container.container_id == self._location.container_id:
+            inside = within(self._location.root, key)
+            if inside is not None:
+                return self, inside
+            container = self._location.at("")
+        other = self._elsewhere.get(container)
+        if other is None:
+            other = self._settings.opener(container, self._settings).with_counters(self.counters)
+            self._elsewhere[container] = other
+        return other, key
+
+    def uri_of(self, logged_path: str) -> str:
+        """Return the resolved, decoded place of a data file: a plain absolute path for local tables, else a URI."""
+        if is_plain(logged_path):
+            return f"{self._plain.rstrip('/')}/{logged_path}"
+        store, path = self.locate(logged_path)
+        return f"{store._plain.rstrip('/')}/{path}"
+
+    # --- for the back ends
+
+    def _key(self, path: str) -> str:
+        """Return the container's key for a path; one that could leave the root never reaches the back end."""
+        if ".." in path and ".." in path.split("/") or "\0" in path:
+            message = f"{path!r} is not a path below {self.uri}"
+            raise StorageError(message, path=path)
+        root = self._location.root
+        path = path.strip("/")
+        return f"{root}/{path}" if root and path else root or path
+
+    def _announce(self, verb: str, path: str, start: int | None = None, length: int | None = None) -> None:
+        announce(self.counters, verb, path, self.uri, start, length)
+
+    def _fault(self, error: BaseException, verb: str, path: str) -> BaseException:
+        """Return our error for whatever ``verb`` raised on ``path``."""
+        return translate(
+            error, verb=verb, uri=f"{self._plain.rstrip('/')}/{path}", path=path, secrets=self._settings.secrets
+        )
+
+    def _not_a_range(self, path: str, start: int, length: int | None) -> NoReturn:
+        message = f"bytes from {start}" + ("" if length is None else f", {length} of them,") + f" of {path!r}: no range"
+        raise StorageError(message, path=path, hint="start and length must not be negative")

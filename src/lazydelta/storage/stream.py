@@ -1,0 +1,40 @@
+"""An object read from front to back, with the right to stop at any moment."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["ByteStream"]
+
+
+class ByteStream(ABC):
+    """An iterator of chunks; ``close()`` aborts the request in flight, and leaving a ``with`` block closes.
+
+    Chunks have at least the chunk size asked for, except the last. After ``close()`` the stream is at its end.
+    """
+
+    def __iter__(self) -> ByteStream:
+        return self
+
+    @abstractmethod
+    def __next__(self) -> bytes:
+        """Return the next chunk."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop at once; harmless when repeated."""
+
+    def __enter__(self) -> ByteStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()

@@ -1,0 +1,48 @@
+"""Fixtures that all tests share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.golden import find_golden, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytest_plugins = ["tests.support.azurite", "tests.support.s3"]
+
+_MARKER_OF_FIXTURE = {"azurite": "azurite", "s3_server": "s3", "golden_dir": "golden", "unpack_golden": "golden"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by the services they use, so that `-m "not azurite"` needs no care by their authors."""
+    for item in items:
+        for fixture in getattr(item, "fixturenames", ()):
+            if fixture in _MARKER_OF_FIXTURE:
+                item.add_marker(_MARKER_OF_FIXTURE[fixture])
+
+
+@pytest.fixture(scope="session")
+def golden_dir() -> Path:
+    """Return the folder of the compatibility suite; it is no part of the project, so its absence is a skip."""
+    folder = find_golden()
+    if not folder.is_dir():
+        pytest.skip("the compatibility suite (../shared/golden from the project's root) is absent")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def unpack_golden(golden_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function that unpacks a table of the suite, once per session, and gives its folder."""
+    into = tmp_path_factory.mktemp("golden")
+    done: dict[str, Path] = {}
+
+    def unpack_once(name: str) -> Path:
+        if name not in done:
+            done[name] = unpack(golden_dir, name, into)
+        return done[name]
+
+    return unpack_once

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from lazydelta.errors import CorruptLogError, UnsupportedFeatureError
+from lazydelta.log.actions import Format, Metadata, Protocol
+from lazydelta.log.features import READER_FEATURES, check_readable, column_mapping_mode
+from lazydelta.log.schema import Decimal, Primitive
+from lazydelta.log.type_widening import is_widening
+
+
+def _metadata(properties: dict[str, str | None] | None = None, **field: Any) -> Metadata:  # noqa: ANN401 - JSON
+    fields = [{"name": "a", "type": "long", "nullable": True, "metadata": {}} | field]
+    return Metadata(id="t", schema_string=json.dumps({"type": "struct", "fields": fields}), configuration=properties)
+
+
+def _features(*names: str) -> Protocol:
+    return Protocol(min_reader_version=3, min_writer_version=7, reader_features=names, writer_features=names)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_versions_before_table_features_are_readable(version: int) -> None:
+    check_readable(Protocol(min_reader_version=version), _metadata())
+
+
+def test_every_supported_reader_feature_is_readable_together() -> None:
+    check_readable(_features(*READER_FEATURES), _metadata())
+
+
+def test_features_that_bind_writers_alone_do_not_keep_us_from_reading() -> None:
+    writers = ("appendOnly", "rowTracking", "domainMetadata", "clustering", "inCommitTimestamp", "somethingNew")
+    check_readable(Protocol(min_reader_version=1, min_writer_version=7, writer_features=writers), _metadata())
+
+
+def test_every_unknown_reader_feature_is_named() -> None:
+    protocol = _features("deletionVectors", "variantType", "collations-preview")
+    with pytest.raises(UnsupportedFeatureError, match="collations-preview, variantType") as caught:
+        check_readable(protocol, _metadata(), path="s3://bucket/table")
+    assert caught.value.features == ("collations-preview", "variantType")
+    assert caught.value.path == "s3://bucket/table"
+
+
+def test_a_reader_version_from_the_future_is_refused_by_number() -> None:
+    with pytest.raises(UnsupportedFeatureError, match="reader version 4"):
+        check_readable(Protocol(min_reader_version=4, min_writer_version=7), _metadata())
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        Protocol(min_reader_version=0),
+        Protocol(min_reader_version=3, min_writer_version=7),
+        Protocol(min_reader_version=1, min_writer_version=7, reader_features=("deletionVectors",)),
+    ],
+    ids=["version 0", "features missing", "features without version 3"],
+)
+def test_a_protocol_that_contradicts_itself_is_corrupt(protocol: Protocol) -> None:
+    with pytest.raises(CorruptLogError, match="protocol"):
+        check_readable(protocol, _metadata())
+
+
+@pytest.mark.parametrize("feature", ["catalogManaged", "catalogOwned-preview"])
+def test_a_catalog_managed_table_is_readable_only_with_a_log_tail(feature: str) -> None:
+    check_readable(_features(feature), _metadata(), has_log_tail=True)
+    with pytest.raises(UnsupportedFeatureError, match=r"managed by a catalog.*log_tail") as caught:
+        check_readable(_features(feature), _metadata())
+    assert caught.value.features == (feature,)
+
+
+def test_data_that_is_not_parquet_is_refused() -> None:
+    metadata = Metadata(id="t", schema_string='{"type":"struct","fields":[]}', format=Format(provider="orc"))
+    with pytest.raises(UnsupportedFeatureError, match="orc"):
+        check_readable(Protocol(), metadata)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "mode"),
+    [
+        (Protocol(min_reader_version=2, min_writer_version=5), "name"),
+        (_features("columnMapping"), "name"),
+        (_features("deletionVectors"), "none"),
+        (Protocol(min_reader_version=1, min_writer_version=5), "none"),
+    ],
+    ids=["version 2", "feature", "feature missing", "version 1"],
+)
+def test_column_mapping_counts_only_where_the_protocol_supports_it(protocol: Protocol, mode: str) -> None:
+    metadata = _metadata({"delta.columnMapping.mode": "name"})
+    assert column_mapping_mode(metadata, protocol) == mode
+
+
+def test_column_mapping_is_off_where_the_property_is_missing() -> None:
+    assert column_mapping_mode(_metadata(), Protocol(min_reader_version=2)) == "none"
+
+
+def test_an_unknown_column_mapping_mode_is_refused_by_name() -> None:
+    metadata = _metadata({"delta.columnMapping.mode": "position"})
+    with pytest.raises(UnsupportedFeatureError, match="position"):
+        check_readable(Protocol(min_reader_version=2), metadata)
+
+
+def _changed(*changes: Any) -> Metadata:  # noqa: ANN401 - JSON
+    return _metadata(metadata={"delta.typeChanges": list(changes)})
+
+
+def test_recorded_type_changes_that_widen_are_readable() -> None:
+    check_readable(
+        _features("typeWidening"),
+        _changed({"fromType": "short", "toType": "integer"}, {"fromType": "integer", "toType": "long"}),
+    )
+
+
+def test_a_recorded_type_change_that_is_no_widening_is_refused() -> None:
+    with pytest.raises(UnsupportedFeatureError, match=r"'a' was changed from long to string"):
+        check_readable(_features("typeWidening"), _changed({"fromType": "long", "toType": "string"}))
+
+
+@pytest.mark.parametrize("changes", ["short", [3], [{"fromType": "short"}]], ids=str)
+def test_type_changes_of_another_shape_are_corrupt(changes: object) -> None:
+    with pytest.raises(CorruptLogError, match="'a'"):
+        check_readable(_features("typeWidening"), _metadata(metadata={"delta.typeChanges": changes}))
+
+
+def test_a_type_change_nested_in_a_map_of_structs_is_found() -> None:
+    inner = {"name": "b", "type": "long", "metadata": {"delta.typeChanges": [{"fromType": "date", "toType": "long"}]}}
+    value = {"type": "struct", "fields": [inner]}
+    nested = {"type": "map", "keyType": "string", "valueType": {"type": "array", "elementType": value}}
+    with pytest.raises(UnsupportedFeatureError, match=r"'a\.b'"):
+        check_readable(_features("typeWidening"), _metadata(type=nested))
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide", "allowed"),
+    [
+        (Primitive("byte"), Primitive("long"), True),
+        (Primitive("integer"), Primitive("double"), True),
+        (Primitive("long"), Primitive("double"), False),
+        (Primitive("long"), Primitive("integer"), False),
+        (Primitive("float"), Primitive("double"), True),
+        (Primitive("date"), Primitive("timestamp_ntz"), True),
+        (Primitive("date"), Primitive("timestamp"), False),
+        (Primitive("integer"), Decimal(10, 0), True),
+        (Primitive("integer"), Decimal(11, 2), False),
+        (Primitive("long"), Decimal(20, 0), True),
+        (Primitive("long"), Decimal(19, 0), False),
+        (Decimal(5, 2), Decimal(7, 3), True),
+        (Decimal(5, 2), Decimal(6, 4), False),
+        (Decimal(5, 2), Decimal(10, 1), False),
+        (Primitive("void"), Primitive("string"), True),
+        (Primitive("string"), Decimal(10, 0), False),
+        (Decimal(5, 2), Primitive("double"), False),
+    ],
+    ids=str,
+)
+def test_widening_follows_the_protocols_table(narrow: Any, wide: Any, allowed: bool) -> None:  # noqa: ANN401, FBT001
+    assert is_widening(narrow, wide) is allowed
