@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,9 @@ from lazydelta.log.segment import load_segment
 from lazydelta.log.snapshot import Snapshot, load_snapshot
 from lazydelta.log.travel import history, milliseconds, version_at
 from lazydelta.options import Options
-from lazydelta.scan.data_file import DataFile
+from lazydelta.pruning import Predicate, Where, conjunction, parse_predicate, to_arrow_expression
+from lazydelta.rows import RowReader
+from lazydelta.scan.request import RetentionGuard, ScanRequest
 from lazydelta.scan.scanner import LazyDeltaScanner
 from lazydelta.scan.stream import FileStream
 from lazydelta.storage import open_store
@@ -114,9 +116,112 @@ class DeltaTable:
         """Pin the newest version."""
         self._snapshot = self._open(None)
 
-    def files(self) -> FileStream:
-        """Return the active files as a lazy stream."""
-        return FileStream(LazyDeltaScanner(self._snapshot, self._options))
+    def files(  # noqa: PLR0913 - keywords that each say one thing
+        self,
+        where: Where = None,
+        *,
+        limit: int | None = None,
+        row_limit: int | None = None,
+        strategy: str = "auto",
+        stats_columns: Sequence[str] | None = None,
+        batch_size: int | None = None,
+        retention_guard: RetentionGuard | None = None,
+    ) -> FileStream:
+        """Return the active files that may hold rows matching ``where``, as a lazy stream.
+
+        ``limit`` counts files; ``row_limit`` counts the live rows of files whose every row is proven to match.
+        ``strategy`` is ``reverse`` (newest first), ``forward`` (most files a second) or ``auto``. ``stats_columns`` adds
+        statistics to ``batches()``; an empty list fills ``num_records`` alone. ``retention_guard`` may refuse the
+        version below which the scan does not look.
+        """
+        request = ScanRequest.of(
+            self._snapshot.schema,
+            where=where,
+            limit=limit,
+            row_limit=row_limit,
+            strategy=strategy,
+            stats_columns=stats_columns,
+            batch_size=self._options.batch_size if batch_size is None else batch_size,
+            retention_guard=retention_guard,
+        )
+        return FileStream(LazyDeltaScanner(self._snapshot, request, self._options))
+
+    def file_infos(self, predicate: Where = None, **keywords: Any) -> FileStream:
+        """Return the active files that may match ``predicate``; keywords as for ``files``."""
+        return self.files(predicate, **keywords)
+
+    def file_uris(
+        self, partition_filters: Where = None, *, file_pruning_predicate: Where = None
+    ) -> list[str]:
+        """Return the resolved places of the active files: plain paths for local tables, else URIs."""
+        where = self._both(partition_filters, file_pruning_predicate)
+        store = self._snapshot.store
+        return [
+            store.uri_of(path) for batch in self.files(where).batches() for path in batch.column("path").to_pylist()
+        ]
+
+    def partitions(
+        self, partition_filters: Where = None, *, file_pruning_predicate: Where = None
+    ) -> list[dict[str, str | None]]:
+        """Return the distinct partitions of the active files."""
+        where = self._both(partition_filters, file_pruning_predicate)
+        found: dict[tuple[tuple[str, str | None], ...], None] = {}
+        for batch in self.files(where).batches():
+            found.update(dict.fromkeys(tuple(values) for values in batch.column("partition_values").to_pylist()))
+        return [dict(values) for values in found]
+
+    def count(self) -> int:
+        """Return the number of live rows, from the log where it has record counts, else from the files."""
+        total = 0
+        reader = RowReader(self._snapshot.store, self._snapshot.schema, columns=[])
+        for file in self.files():
+            records = file.num_records
+            if records is None:
+                total += sum(batch.num_rows for batch in reader.read(file.to_read()))
+            else:
+                total += records - (0 if file.deletion_vector is None else file.deletion_vector["cardinality"])
+        return total
+
+    def rows(self, columns: Sequence[str] | None = None, where: Where = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that match ``where`` as record batches, file by file while files are found."""
+        schema = self._snapshot.schema
+        predicate = parse_predicate(where, schema)
+        expression = None if predicate is None else to_arrow_expression(predicate, schema)
+        reader = RowReader(self._snapshot.store, schema, columns=columns)
+        with self.files(predicate) as files:
+            for file in files:
+                yield from reader.read(file.to_read(), filter=expression)
+
+    def to_pyarrow_table(
+        self,
+        partitions: Where = None,
+        columns: list[str] | None = None,
+        filesystem: object = None,
+        filters: Where = None,
+    ) -> pa.Table:
+        """Return the rows as a table; ``partitions`` and ``filters`` take every form of predicate that ``files`` takes."""
+        if filesystem is not None:
+            raise OptionError("lazydelta reads through its own store", hint="leave filesystem out; use storage_options")
+        where = self._both(partitions, filters)
+        reader = RowReader(self._snapshot.store, self._snapshot.schema, columns=columns)
+        return pa.Table.from_batches(self.rows(columns, where), schema=reader.schema)
+
+    def to_pandas(
+        self,
+        partitions: Where = None,
+        columns: list[str] | None = None,
+        filesystem: object = None,
+        filters: Where = None,
+        types_mapper: Callable[[pa.DataType], Any] | None = None,
+    ) -> pd.DataFrame:
+        """Return the rows as a pandas data frame."""
+        table = self.to_pyarrow_table(partitions, columns, filesystem, filters)
+        return table.to_pandas(types_mapper=types_mapper)
+
+    def _both(self, first: Where, second: Where) -> Predicate | None:
+        schema = self._snapshot.schema
+        given = [each for each in (parse_predicate(first, schema), parse_predicate(second, schema)) if each is not None]
+        return conjunction(given) if given else None
 
     def __repr__(self) -> str:
         return f"DeltaTable({self._store.uri!r}, version={self.version()})"
@@ -137,6 +242,3 @@ class DeltaTable:
             has_log_tail=bool(self._log_tail),
             parallelism=self._options.commit_parallelism,
         )
-
-
-_ = (Iterator, DataFile, "pd")

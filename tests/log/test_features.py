@@ -23,7 +23,7 @@ def _features(*names: str) -> Protocol:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_the_versions_before_table_features_are_readable(version: int) -> None:
-    check_readable(Protocol(min_reader_version=version), _metadata())
+    check_readable(Protocol(min_reader_version=version, min_writer_version=5), _metadata())
 
 
 def test_every_supported_reader_feature_is_readable_together() -> None:
@@ -51,7 +51,7 @@ def test_a_reader_version_from_the_future_is_refused_by_number() -> None:
 @pytest.mark.parametrize(
     "protocol",
     [
-        Protocol(min_reader_version=0),
+        Protocol(min_reader_version=0, min_writer_version=5),
         Protocol(min_reader_version=3, min_writer_version=7),
         Protocol(min_reader_version=1, min_writer_version=7, reader_features=("deletionVectors",)),
     ],
@@ -73,7 +73,7 @@ def test_a_catalog_managed_table_is_readable_only_with_a_log_tail(feature: str) 
 def test_data_that_is_not_parquet_is_refused() -> None:
     metadata = Metadata(id="t", schema_string='{"type":"struct","fields":[]}', format=Format(provider="orc"))
     with pytest.raises(UnsupportedFeatureError, match="orc"):
-        check_readable(Protocol(), metadata)
+        check_readable(Protocol(min_reader_version=1, min_writer_version=2), metadata)
 
 
 @pytest.mark.parametrize(
@@ -92,13 +92,13 @@ def test_column_mapping_counts_only_where_the_protocol_supports_it(protocol: Pro
 
 
 def test_column_mapping_is_off_where_the_property_is_missing() -> None:
-    assert column_mapping_mode(_metadata(), Protocol(min_reader_version=2)) == "none"
+    assert column_mapping_mode(_metadata(), Protocol(min_reader_version=2, min_writer_version=5)) == "none"
 
 
 def test_an_unknown_column_mapping_mode_is_refused_by_name() -> None:
     metadata = _metadata({"delta.columnMapping.mode": "position"})
     with pytest.raises(UnsupportedFeatureError, match="position"):
-        check_readable(Protocol(min_reader_version=2), metadata)
+        check_readable(Protocol(min_reader_version=2, min_writer_version=5), metadata)
 
 
 def _changed(*changes: Any) -> Metadata:  # noqa: ANN401 - JSON

@@ -46,6 +46,8 @@ WITHOUT_ROWS = {
     "more/app-txn-with-last-updated": "its data files do not exist",
     "more/with_checkpoint_no_last_checkpoint": "its data files do not exist",
 }
+# Tables whose checkpoint kept no statistics, so that row counts are in superseded commits only.
+WITHOUT_STATISTICS = {"more/parquet_row_group_skipping"}
 # Columns of which the suite's expectation contradicts the table's own log.
 CONTRADICTED: dict[str, dict[str, str]] = {
     "tables/data-reader-partition-values": {
@@ -83,7 +85,7 @@ def assert_same_rows(ours: pa.Table, theirs: pa.Table, without: dict[str, str]) 
 def test_every_exception_names_a_table_of_the_suite(golden_dir: Path) -> None:
     """No exception outlives its table."""
     assert golden_dir.is_dir()
-    assert {*REFUSED, *LOG_ONLY, *WITHOUT_ROWS, *CONTRADICTED} <= {*TABLES, *MORE}
+    assert {*REFUSED, *LOG_ONLY, *WITHOUT_ROWS, *WITHOUT_STATISTICS, *CONTRADICTED} <= {*TABLES, *MORE}
 
 
 @pytest.mark.parametrize("name", [*TABLES, *MORE])
@@ -107,7 +109,10 @@ def test_active_files_equal_a_plain_replay(name: str, unpack_golden: Callable[[s
     expected = replay(path / "_delta_log")
     table = DeltaTable(str(path))
     assert table.version() == expected.version
-    assert observed_facts(table) == expected.facts
+    wanted = expected.facts
+    if name in WITHOUT_STATISTICS:
+        wanted = [fact._replace(num_records=None) for fact in wanted]
+    assert observed_facts(table) == wanted
 
 
 @pytest.mark.parametrize("name", [name for name in TABLES if name not in {*REFUSED, *LOG_ONLY, *WITHOUT_ROWS}])

@@ -13,6 +13,7 @@ from lazydelta import DeltaTable
 from lazydelta.errors import LazyDeltaError
 from tests.oracle.mutate import COMMIT_MUTATORS
 from tests.oracle.mutate_checkpoint import CHECKPOINT_MUTATORS
+from tests.oracle.mutate_objects import OBJECT_MUTATORS
 from tests.oracle.observe import observed_facts
 from tests.oracle.replay import dv_id
 from tests.oracle.victim import Mutant, Verdict, Victim
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS = 60
 MUTANTS = 300
+LOG_MUTATORS = {**COMMIT_MUTATORS, **OBJECT_MUTATORS}
 
 
 @contextmanager
@@ -89,7 +91,7 @@ def check(mutant: Mutant, result: list[FileFacts] | LazyDeltaError) -> None:
 
 def test_there_are_as_many_mutants_as_promised() -> None:
     """The suite damages logs in at least 300 ways."""
-    assert len(COMMIT_MUTATORS) + len(CHECKPOINT_MUTATORS) >= MUTANTS
+    assert len(LOG_MUTATORS) + len(CHECKPOINT_MUTATORS) >= MUTANTS
 
 
 @pytest.mark.parametrize("kind", ["", "classic", "plain", "multipart", "parquet+2", "json+2", "classic+1"])
@@ -99,11 +101,11 @@ def test_the_undamaged_table_reads(kind: str, tmp_path: Path) -> None:
     check(Mutant(Verdict.MUST_EQUAL, (), victim.healthy()), outcome(victim.table))
 
 
-@pytest.mark.parametrize("name", COMMIT_MUTATORS)
+@pytest.mark.parametrize("name", LOG_MUTATORS)
 def test_a_damaged_commit_is_read_right_or_refused_by_name(name: str, tmp_path: Path) -> None:
     """Damage to commits, checksums, hints and names."""
     victim = Victim(tmp_path, seed=zlib.crc32(name.encode()))
-    mutant = COMMIT_MUTATORS[name](victim)
+    mutant = LOG_MUTATORS[name](victim)
     check(mutant, outcome(victim.table))
 
 

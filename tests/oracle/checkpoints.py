@@ -75,7 +75,8 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 def physical_name(field: Json) -> str:
     """Return the name that statistics and partition values use for a schema field."""
     metadata: dict[str, str] = field.get("metadata") or {}
-    return metadata.get("delta.columnMapping.physicalName", field["name"])
+    name: str = field["name"]
+    return metadata.get("delta.columnMapping.physicalName", name)
 
 
 def typed(value: Any, delta_type: str) -> Any:  # noqa: ANN401 (a JSON value of any type)

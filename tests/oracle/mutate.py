@@ -7,12 +7,10 @@ whether a reader must refuse, must give the right answer, or may do either.
 from __future__ import annotations
 
 import json
-import shutil
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tests.oracle.replay import commit_name
-from tests.oracle.victim import LATEST, Mutant, Verdict, Victim
+from tests.oracle.victim import Mutant, Verdict, Victim
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -121,10 +119,10 @@ def nul_bytes(victim: Victim) -> Mutant:
 
 
 def glued_lines(victim: Victim) -> Mutant:
-    """Lose the line break between two actions."""
+    """Lose the line break between two actions: both are still whole."""
     path = victim.commit()
     path.write_bytes(path.read_bytes().replace(b"}\n{", b"}{", 1))
-    return refuse(path)
+    return Mutant(Verdict.EITHER, (path.name,), victim.healthy())
 
 
 def scalar_line(text: str, victim: Victim) -> Mutant:
@@ -143,13 +141,14 @@ def wrong_value(action: str, field: str, value: Any, victim: Victim) -> Mutant: 
 def odd_value(action: str, field: str, value: Any, victim: Victim) -> Mutant:  # noqa: ANN401 (any JSON)
     """Put a value in a field that a reader may take or refuse."""
     path = victim.edit(action, lambda body: body.update({field: value}))
-    return Mutant(Verdict.EITHER, (path.name,), victim.damaged(), keys_only=True)
+    names = (path.name, "metadata of") if action == "metaData" else (path.name,)
+    return Mutant(Verdict.EITHER, names, victim.damaged(), keys_only=True)
 
 
 def odd_path(value: str, victim: Victim) -> Mutant:
     """Log a path that leads elsewhere: listing gives it as logged or refuses it, and touches nothing."""
     path = victim.edit("add", lambda body: body.update({"path": value}))
-    return Mutant(Verdict.EITHER, (path.name, value[:40] or path.name), victim.damaged())
+    return Mutant(Verdict.EITHER, (path.name, value[:40] or "''"), victim.damaged())
 
 
 def raw_value(action: str, field: str, text: str, victim: Victim) -> Mutant:
@@ -354,34 +353,37 @@ _BAD_SCHEMAS = [
     '{"type":"struct","fields":[{"name":"id","type":{"type":"array"},"nullable":true,"metadata":{}}]}',
     '{"type":"struct","fields":[5]}',
 ]
+
+
+def each(function: Callable[..., Mutant], rows: list[Any]) -> dict[str, Mutator]:
+    """Return one named mutator for each row of arguments."""
+    found: dict[str, Mutator] = {}
+    for i, row in enumerate(rows):
+        arguments = row if isinstance(row, tuple) else (row,)
+        label = f"{row[0]}-{row[1]}-{i}" if isinstance(row, tuple) else str(i)
+        found[f"{function.__name__}-{label}"] = partial(function, *arguments)
+    return found
+
+
 def _commit_mutators() -> Mapping[str, Mutator]:
     found: dict[str, Mutator] = {}
 
-    def many(name: str, function: Callable[..., Mutant], rows: list[Any]) -> None:
-        for i, row in enumerate(rows):
-            label = "-".join(row[:2]) + f"-{i}" if isinstance(row, tuple) and isinstance(row[1], str) else str(i)
-            found[f"{name}-{label}"] = partial(function, *row) if isinstance(row, tuple) else partial(function, row)
-
     plain = [cut_line, cut_file, cut_at_line, empty_commit, blank_commit, random_commit, invalid_utf8, utf16_commit]
-    plain += [byte_order_mark, nul_bytes, glued_lines, two_actions, deep_schema, missing_commit, folder_for_commit]
-    plain += [commit_far_ahead, absurd_version, short_name, torn_compaction, flipped_checksum, folder_for_hint]
+    plain += [byte_order_mark, nul_bytes, glued_lines, two_actions, deep_schema]
     found |= {function.__name__: function for function in plain}
-    many("scalar_line", scalar_line, ["5", '"add"', "[]", "null", "true", '[{"add":{}}]'])
-    many("wrong_value", wrong_value, _WRONG_VALUES)
-    many("odd_value", odd_value, _ODD_VALUES)
-    many("odd_path", odd_path, _ODD_PATHS)
-    many("odd_stats", odd_stats, _ODD_STATS)
-    many("raw_value", raw_value, _RAW)
-    many("absent_field", absent_field, _ABSENT)
-    many("optional_field", optional_field, _OPTIONAL)
-    many("replaced_action", replaced_action, ["5", "[]", '"x"', "{}", "true"])
-    many(
-        "commit_info",
-        commit_info,
-        ["5", "[]", "null", "{}", '{"timestamp":"late"}', '{"timestamp":1e400}', DEEP_OBJECT],
-    )
-    many("deep_unknown", deep_unknown, [DEEP_LIST, DEEP_OBJECT])
-    many("bad_schema", bad_schema, _BAD_SCHEMAS)
+    found |= each(scalar_line, ["5", '"add"', "[]", "null", "true", '[{"add":{}}]'])
+    found |= each(wrong_value, _WRONG_VALUES)
+    found |= each(odd_value, _ODD_VALUES)
+    found |= each(odd_path, _ODD_PATHS)
+    found |= each(odd_stats, _ODD_STATS)
+    found |= each(raw_value, _RAW)
+    found |= each(absent_field, _ABSENT)
+    found |= each(optional_field, _OPTIONAL)
+    found |= each(replaced_action, ["5", "[]", '"x"', "{}", "true"])
+    infos = ["5", "[]", "null", "{}", '{"timestamp":"late"}', '{"timestamp":1e400}', DEEP_OBJECT]
+    found |= each(commit_info, infos)
+    found |= each(deep_unknown, [DEEP_LIST, DEEP_OBJECT])
+    found |= each(bad_schema, _BAD_SCHEMAS)
     unknown = {"readerFeatures": ["timeTravelToTheFuture"], "writerFeatures": ["timeTravelToTheFuture"]}
     found["unknown_feature"] = partial(unknown_protocol, unknown, "timeTravelToTheFuture")
     found["unknown_reader_version"] = partial(unknown_protocol, {"minReaderVersion": 99}, "99")

@@ -53,10 +53,10 @@ def random_parquet(victim: Victim) -> Mutant:
 
 
 def appended_bytes(victim: Victim) -> Mutant:
-    """Append bytes to a file of the checkpoint."""
+    """Append bytes to a file of the checkpoint: who trusts a logged size never sees them."""
     path = victim.rng.choice(_files(victim))
     path.write_bytes(path.read_bytes() + victim.rng.randbytes(100) + b"\0")
-    return refuse(path)
+    return Mutant(Verdict.EITHER, (path.name,), victim.healthy())
 
 
 def zero_bytes(victim: Victim) -> Mutant:
@@ -220,7 +220,7 @@ def _edit_sidecar(victim: Victim, **changes: object) -> Mutant:
     sidecar.update(changes)
     main.write_text("\n".join(json.dumps(line) for line in lines) + "\n", encoding="utf-8")
     path = changes.get("path")
-    return Mutant(Verdict.MUST_ERROR, (main.name, *([path] if isinstance(path, str) and path else [])))
+    return Mutant(Verdict.MUST_ERROR, (main.name, *([path.rpartition("/")[2]] if isinstance(path, str) else [])))
 
 
 def sidecar_path(path: object, victim: Victim) -> Mutant:
@@ -274,7 +274,7 @@ _JSON_CHANGES: list[Callable[[bytes], bytes]] = [
     lambda data: data.replace(b'"metaData"', b'"otherData"'),
     lambda data: data.replace(b'"protocol"', b'"otherData"'),
     lambda data: b"\xff" + data,
-    lambda data: data.replace(b"\n", b"", 1),
+    lambda data: data.replace(b'"partitionColumns": ["p"]', b'"partitionColumns": "p"'),
     lambda _: b"[]\n",
 ]
 _ODD_NAMES = [

@@ -23,6 +23,7 @@ LAYERS: dict[str, int] = {
     "write": 7,
     "table": 8,
     "__init__": 9,
+    "bench": 10,
     "capi": 10,
     "cli": 10,
     "engines": 10,

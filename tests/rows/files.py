@@ -33,6 +33,8 @@ _B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+
 
 @dataclass
 class LoggedFile:
+    """A data file as the log describes it."""
+
     path: str
     size: int
     partition_values: dict[str, str | None] = field(default_factory=dict)
@@ -67,7 +69,7 @@ def write(folder: Path, table: pa.Table, name: str = "part-0.parquet", **options
     return LoggedFile(name, (folder / name).stat().st_size)
 
 
-def rows(
+def rows(  # noqa: PLR0913 - everything a read can be asked for
     store: Store,
     schema: TableSchema,
     file: LoggedFile,

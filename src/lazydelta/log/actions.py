@@ -27,6 +27,7 @@ __all__ = [
 # JSON has no integer width, Arrow and Parquet do: what does not fit is an error here, not an overflow later.
 Long: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Int: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+Path: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
@@ -87,7 +88,7 @@ class DeletionVector(_Action):
 class Add(_Action):
     """A file that belongs to the table from this version on."""
 
-    path: str
+    path: Path
     size: Count
     modification_time: Long
     partition_values: dict[str, str | None]
@@ -103,7 +104,7 @@ class Add(_Action):
 class Remove(_Action):
     """A file that belongs to the table no longer."""
 
-    path: str
+    path: Path
     deletion_timestamp: Long | None = None
     data_change: bool = True
     extended_file_metadata: bool | None = None
@@ -135,7 +136,7 @@ class DomainMetadata(_Action):
 class SidecarFile(_Action):
     """A file of a V2 checkpoint that holds the checkpoint's file actions (not one of our sidecars)."""
 
-    path: str
+    path: Path
     size_in_bytes: Count = 0
     modification_time: Long = 0
 

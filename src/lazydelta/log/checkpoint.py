@@ -6,13 +6,17 @@ decoded page by page from buffers that are small and fixed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from itertools import accumulate
+from threading import Lock
+from typing import Any
 from urllib.parse import unquote
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -47,7 +51,6 @@ _FIELDS = {
     "domainMetadata": "domain_metadata",
     "sidecar": "sidecar",
 }
-_Any = TypeVar("_Any")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +65,17 @@ class StatsWanted:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointReader:
-    """Reads one complete checkpoint."""
+    """Reads one complete checkpoint.
+
+    ``stats_store`` is where statistics are read that somebody asks for after the scan (``store`` may be closed by
+    then); ``row_groups`` is told how many row groups were begun.
+    """
 
     store: Store
     checkpoint: Checkpoint
     batch_size: int = BATCH_SIZE
+    stats_store: Store | None = None
+    row_groups: Callable[[int], None] | None = None
 
     def actions(self, *names: str) -> Iterator[LogLine]:
         """Yield the actions of the given kinds (``protocol``, ``metaData``, …) that are not files."""
@@ -99,8 +108,9 @@ class CheckpointReader:
     def _sidecar(self, sidecar: SidecarFile) -> LogFile:
         # The protocol keeps sidecars in their folder and lets writers log the bare name; anything else is an escape.
         owner = self.checkpoint.files[0]
-        name = unquote(sidecar.path).rpartition("/")[2]
-        if not name.endswith(".parquet") or name in {".", ".."} or "\0" in name:
+        folder, _, name = unquote(sidecar.path).rpartition("/")
+        at_home = not folder or f"/{folder}".endswith(f"/{_SIDECARS}")
+        if not at_home or not name.endswith(".parquet") or "\0" in name or "/../" in sidecar.path:
             message = f"{owner.path} names a sidecar {sidecar.path!r}, which is not a Parquet file in {_SIDECARS}"
             raise CorruptLogError(message, path=owner.path, version=owner.version)
         info = ObjectInfo(f"{_SIDECARS}/{name}", sidecar.size_in_bytes, sidecar.modification_time, None)
@@ -120,8 +130,10 @@ class CheckpointReader:
             columns = [f"add.{name}" for name in _CORE if name in available]
             columns += _stats_columns(stats, available)
             later = None if stats is not None else _LaterStats(self, part, available)
-            row = 0
+            row, begun = 0, _RowGroups(parquet)
             for batch in _batches(parquet, part, columns, self.batch_size):
+                if self.row_groups is not None:
+                    self.row_groups(begun.upto(row + batch.num_rows))
                 adds = batch.column("add")
                 files = _file_batch(adds, part)
                 if len(files):
@@ -136,9 +148,25 @@ class CheckpointReader:
                 size = self.store.head(file.path).size
             source = self.store.open_input(file.path, size=size, read_ahead=_BUFFER)
             try:
-                yield pq.ParquetFile(source, pre_buffer=False, buffer_size=_BUFFER)
+                yield pq.ParquetFile(
+                    source, pre_buffer=False, buffer_size=_BUFFER, page_checksum_verification=True
+                )
             finally:
                 source.close()
+
+
+class _RowGroups:
+    """Counts the row groups that reading rows in order begins."""
+
+    def __init__(self, parquet: pq.ParquetFile) -> None:
+        sizes = [parquet.metadata.row_group(index).num_rows for index in range(parquet.num_row_groups)]
+        self._starts = [0, *accumulate(sizes)][:-1]
+        self._begun = 0
+
+    def upto(self, row: int) -> int:
+        before = self._begun
+        self._begun = bisect_left(self._starts, row)
+        return self._begun - before
 
 
 class _LaterStats:
@@ -155,6 +183,7 @@ class _LaterStats:
         self._cursor: Iterator[pa.RecordBatch] | None = None
         self._held: list[tuple[int, pa.Array]] = []
         self._next_row = 0
+        self._lock = Lock()
 
     def attach(self, files: FileBatch, first_row: int, adds: pa.StructArray) -> FileBatch:
         if not self._columns:
@@ -162,14 +191,15 @@ class _LaterStats:
         live = adds.is_valid() if adds.null_count else None
 
         def load() -> FileBatch:
-            found = self._read(first_row, len(adds))
+            with self._lock:
+                found = self._read(first_row, len(adds))
             found = found if live is None else found.filter(live)
             return replace(files, **_stats_of(found), load_stats=None)
 
         return replace(files, load_stats=load)
 
     def _read(self, first_row: int, count: int) -> pa.Array:
-        if self._cursor is None or (self._held and first_row < self._held[0][0]) or first_row < self._start():
+        if self._cursor is None or first_row < self._start():
             self._cursor = self._open_cursor()
             self._held, self._next_row = [], 0
         while self._next_row < first_row + count:
@@ -192,7 +222,8 @@ class _LaterStats:
         return self._held[0][0] if self._held else self._next_row
 
     def _open_cursor(self) -> Iterator[pa.RecordBatch]:
-        with self._reader._open(self._part) as parquet:  # noqa: SLF001 - the two halves of one reader
+        reader = replace(self._reader, store=self._reader.stats_store or self._reader.store)
+        with reader._open(self._part) as parquet:  # noqa: SLF001 - the two halves of one reader
             yield from _batches(parquet, self._part, self._columns, self._reader.batch_size)
 
 
@@ -276,7 +307,7 @@ def _file_batch(adds: pa.StructArray, file: LogFile) -> FileBatch:
         path = _column(adds, "path", pa.string(), file)
         size = _column(adds, "size", pa.int64(), file)
         modified = _column(adds, "modificationTime", pa.int64(), file)
-        if path.null_count or size.null_count or modified.null_count:
+        if path.null_count or size.null_count or modified.null_count or _any_empty(path):
             message = f"{file.path} holds files without path, size or modification time"
             raise CorruptLogError(message, path=file.path, version=file.version)
         return FileBatch(
@@ -284,7 +315,7 @@ def _file_batch(adds: pa.StructArray, file: LogFile) -> FileBatch:
             size=size,
             modification_time=modified,
             partition_values=_column(adds, "partitionValues", PARTITION_VALUES, file),
-            deletion_vector=_vectors(adds),
+            deletion_vector=_vectors(adds, file),
             tier=TIER,
             **_stats_of(adds),
         )
@@ -313,13 +344,38 @@ def _column(adds: pa.StructArray, name: str, type_: pa.DataType, file: LogFile) 
     if column is None:
         message = f"{file.path} has no column 'add.{name}'"
         raise CorruptLogError(message, path=file.path, version=file.version)
-    return column if column.type == type_ else column.cast(type_)
+    if column.type == type_:
+        return column
+    # Writers differ in width (int32, large strings) and in the names inside a map; a number for a path is damage.
+    alike = (
+        (pa.types.is_integer(column.type) and pa.types.is_integer(type_))
+        or (_is_text(column.type) and _is_text(type_))
+        or (pa.types.is_map(column.type) and _is_text(column.type.key_type) and _is_text(column.type.item_type))
+    )
+    if not alike:
+        message = f"{file.path} has a column 'add.{name}' of type {column.type} where {type_} is due"
+        raise CorruptLogError(message, path=file.path, version=file.version)
+    return column.cast(type_)
 
 
-def _vectors(adds: pa.StructArray) -> pa.Array | None:
+def _is_text(type_: pa.DataType) -> bool:
+    if pa.types.is_dictionary(type_):
+        return _is_text(type_.value_type)
+    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_binary(type_))
+
+
+def _any_empty(path: pa.StringArray) -> bool:
+    offsets = np.frombuffer(path.buffers()[1], np.int32, len(path) + 1, path.offset * 4)
+    return bool((offsets[1:] == offsets[:-1]).any())
+
+
+def _vectors(adds: pa.StructArray, file: LogFile) -> pa.Array | None:
     column = _child(adds, "deletionVector")
     if column is None or column.null_count == len(column):
         return None
+    if not pa.types.is_struct(column.type):
+        message = f"{file.path} has deletion vectors of type {column.type}, which is not a struct"
+        raise CorruptLogError(message, path=file.path, version=file.version)
     children = []
     for field in DELETION_VECTOR:
         index = column.type.get_field_index(field.name)
@@ -337,6 +393,9 @@ def _parquet_actions(parquet: pq.ParquetFile, file: LogFile, names: Sequence[str
             column = batch.column(name)
             if column.null_count == len(column):
                 continue
+            if not pa.types.is_struct(column.type):
+                message = f"{file.path} has a column {name!r} of type {column.type}, which is not a struct"
+                raise CorruptLogError(message, path=file.path, version=file.version)
             with _corrupt_if_unreadable(file):
                 rows = column.filter(column.is_valid()).to_pylist(maps_as_pydicts="strict")
                 actions = [msgspec.convert(_without_nulls(row), _ACTIONS[name], strict=True) for row in rows]

@@ -49,6 +49,11 @@ class FileBatch:
     def __len__(self) -> int:
         return len(self.path)
 
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes that the columns hold."""
+        return sum(column.nbytes for name in _COLUMNS if (column := getattr(self, name)) is not None)
+
     def filter(self, keep: pa.Array) -> FileBatch:
         """Return the rows where ``keep`` is true."""
         changes: dict[str, Any] = {

@@ -45,6 +45,7 @@ class LogSegment:
     ``commits`` is the tail: contiguous, ascending, from just above the checkpoint (or from 0) to ``version``.
     ``checkpoint_commit`` is the commit of the checkpoint's own version, kept for its in-commit timestamp.
     ``checksum`` is the newest one that is neither newer than ``version`` nor older than the checkpoint.
+    ``base_bytes`` is the size of the checkpoint as far as listing and hint tell.
     """
 
     version: int
@@ -54,6 +55,7 @@ class LogSegment:
     checkpoint_commit: LogFile | None = None
     checksum: LogFile | None = None
     published_version: int | None = None
+    base_bytes: int = 0
 
     @property
     def base_version(self) -> int:
@@ -194,7 +196,7 @@ def load_segment(
     for pause in (*_BACKOFF, None):
         listing = _list(store, end if version is None else version, bounded=version is not None, hint=hint)
         try:
-            return _assemble(store, listing, version, log_tail)
+            return _assemble(store, listing, version, log_tail, hint)
         except MissingCommitError:
             if pause is None:
                 raise
@@ -218,7 +220,13 @@ def _list(store: Store, end: int, *, bounded: bool, hint: CheckpointHint | None)
     return _Listing().extend(list_from(store, 0, end))
 
 
-def _assemble(store: Store, listing: _Listing, version: int | None, log_tail: Sequence[LogFile]) -> LogSegment:
+def _assemble(
+    store: Store,
+    listing: _Listing,
+    version: int | None,
+    log_tail: Sequence[LogFile],
+    hint: CheckpointHint | None,
+) -> LogSegment:
     published = max(listing.commits, default=None)
     if log_tail:
         # The catalog's word counts from its first commit on, whatever was published meanwhile.
@@ -250,7 +258,17 @@ def _assemble(store: Store, listing: _Listing, version: int | None, log_tail: Se
         checkpoint_commit=listing.commits.get(base),
         checksum=listing.checksums[max(checksums)] if checksums else None,
         published_version=published,
+        base_bytes=_base_bytes(checkpoint, hint),
     )
+
+
+def _base_bytes(checkpoint: Checkpoint | None, hint: CheckpointHint | None) -> int:
+    if checkpoint is None:
+        return 0
+    listed = sum(file.info.size for file in checkpoint.files)
+    # The main file of a V2 checkpoint is small; only the hint counts the sidecars in.
+    hinted = hint.size_in_bytes if hint is not None and hint.version == checkpoint.version else None
+    return max(listed, hinted or 0)
 
 
 def _check_contiguous(store: Store, commits: tuple[LogFile, ...], base: int, newest: int) -> None:

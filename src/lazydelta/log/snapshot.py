@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from lazydelta.errors import CorruptLogError
-from lazydelta.log.actions import LogLine, Metadata, Protocol
+from lazydelta.log.actions import Metadata, Protocol
 from lazydelta.log.checkpoint import CheckpointReader
 from lazydelta.log.checksum import VersionChecksum, read_checksum
 from lazydelta.log.features import check_readable, column_mapping_mode
-from lazydelta.log.names import LogFile
 from lazydelta.log.schema import TableSchema
 from lazydelta.log.segment import LogSegment
-from lazydelta.log.tail import CommitCache, ReverseCommitReader
+from lazydelta.log.tail import CommitCache, ReverseCommitReader, TailCommit
+from lazydelta.log.tripwire import FeatureTripwire, TailChange
 from lazydelta.storage import Store
 
 __all__ = ["Snapshot", "load_snapshot"]
@@ -20,7 +22,11 @@ __all__ = ["Snapshot", "load_snapshot"]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything about a version but its files. ``checksum`` is the one of exactly this version, if there is one."""
+    """Everything about a version but its files.
+
+    ``checksum`` is the one of exactly this version, if there is one. ``changes`` are the protocol and metadata actions
+    that had to be looked for in the tail, newest first; where a checksum settles both there are none.
+    """
 
     store: Store
     segment: LogSegment
@@ -28,6 +34,7 @@ class Snapshot:
     metadata: Metadata
     schema: TableSchema
     checksum: VersionChecksum | None = None
+    changes: tuple[TailChange, ...] = ()
     commits: CommitCache = field(default_factory=CommitCache, compare=False, repr=False)
     parallelism: int = 10
 
@@ -73,81 +80,66 @@ class Snapshot:
                     domains.setdefault(domain.domain, None if domain.removed else domain.configuration)
         return {domain: value for domain, value in domains.items() if value is not None}
 
-    def tail(self) -> ReverseCommitReader:
-        """Return a reader over the tail, newest first."""
+    def tail(self, store: Store | None = None) -> ReverseCommitReader:
+        """Return a reader over the tail, newest first; ``store`` counts its requests elsewhere."""
         return ReverseCommitReader(
-            self.store, self.segment.tail(), parallelism=self.parallelism, cache=self.commits
+            store or self.store, self.segment.tail(), parallelism=self.parallelism, cache=self.commits
         )
 
 
-def load_snapshot(
-    store: Store, segment: LogSegment, *, has_log_tail: bool = False, parallelism: int = 10
-) -> Snapshot:
+def load_snapshot(store: Store, segment: LogSegment, *, has_log_tail: bool = False, parallelism: int = 10) -> Snapshot:
     """Settle protocol and metadata: from the checksum, else the commits after it, else the tail and the checkpoint."""
     cache = CommitCache()
-    checksum = None if segment.checksum is None else read_checksum(store, segment.checksum)
-    at_version = checksum is not None and segment.checksum is not None and segment.checksum.version == segment.version
-    if checksum is not None and at_version:
-        protocol, metadata = checksum.protocol, checksum.metadata
+    tripwire = FeatureTripwire()
+    file = segment.checksum
+    checksum = None if file is None else read_checksum(store, file)
+    if file is not None and checksum is not None:
+        newer = [each for each in segment.commits if each.version > file.version]
+        _watch(tripwire, ReverseCommitReader(store, newer, parallelism=parallelism, cache=cache))
+        tripwire.fill(checksum.protocol, checksum.metadata, file.path)
     else:
-        known = -1 if checksum is None or segment.checksum is None else segment.checksum.version
-        found_protocol, found_metadata = _newest(store, segment, known, cache, parallelism)
-        if checksum is not None:
-            found_protocol = found_protocol or checksum.protocol
-            found_metadata = found_metadata or checksum.metadata
-        protocol = found_protocol or _absent(segment, "protocol")
-        metadata = found_metadata or _absent(segment, "metaData")
-    check_readable(protocol, metadata, has_log_tail=has_log_tail, path=store.uri)
-    schema = TableSchema.parse(
-        metadata.schema_string,
-        partition_columns=metadata.partition_columns,
-        column_mapping=column_mapping_mode(metadata, protocol),
-        origin=f"the metadata of {store.uri} at version {segment.version}",
-    )
+        _watch(tripwire, ReverseCommitReader(store, segment.tail(), parallelism=parallelism, cache=cache))
+        _ask_checkpoint(tripwire, store, segment)
+    protocol = tripwire.protocol or _absent(segment, "protocol")
+    metadata = tripwire.metadata or _absent(segment, "metaData")
+    check_readable(protocol, metadata, has_log_tail=has_log_tail, path=tripwire.origin)
     return Snapshot(
         store=store,
         segment=segment,
         protocol=protocol,
         metadata=metadata,
-        schema=schema,
-        checksum=checksum if at_version else None,
+        schema=TableSchema.parse(
+            metadata.schema_string,
+            partition_columns=metadata.partition_columns,
+            column_mapping=column_mapping_mode(metadata, protocol),
+            origin=tripwire.origin,
+        ),
+        checksum=checksum if file is not None and file.version == segment.version else None,
+        changes=tuple(tripwire.changes),
         commits=cache,
         parallelism=parallelism,
     )
 
 
-def _newest(
-    store: Store, segment: LogSegment, known: int, cache: CommitCache, parallelism: int
-) -> tuple[Protocol | None, Metadata | None]:
-    """Look for protocol and metadata in the commits above ``known``, then, if nothing is known, in the checkpoint."""
-    protocol: Protocol | None = None
-    metadata: Metadata | None = None
-    # Plain commits here, never compactions: a compaction may span `known`, and the commits are cached for the scan.
-    files: list[LogFile] = segment.tail() if known < 0 else [each for each in segment.commits if each.version > known]
-    for commit in ReverseCommitReader(store, files, parallelism=parallelism, cache=cache):
+def _watch(tripwire: FeatureTripwire, commits: Iterable[TailCommit]) -> None:
+    for commit in commits:
+        # A commit of a million adds streams by; only the rare lines that matter are kept.
         lines = [line for lines in commit.actions for line in lines if line.protocol or line.meta_data]
-        protocol = protocol or _last_protocol(lines)
-        metadata = metadata or _last_metadata(lines)
-        if protocol is not None and metadata is not None:
-            return protocol, metadata
-    if known < 0 and segment.checkpoint is not None:
-        for line in CheckpointReader(store, segment.checkpoint).actions("protocol", "metaData"):
-            protocol = protocol or line.protocol
-            metadata = metadata or line.meta_data
-            if protocol is not None and metadata is not None:
-                break
-    return protocol, metadata
+        tripwire.watch(lines, commit.file)
+        if tripwire.settled:
+            return
 
 
-def _last_protocol(lines: list[LogLine]) -> Protocol | None:
-    return next((line.protocol for line in reversed(lines) if line.protocol is not None), None)
+def _ask_checkpoint(tripwire: FeatureTripwire, store: Store, segment: LogSegment) -> None:
+    if segment.checkpoint is None or tripwire.settled:
+        return
+    for line in CheckpointReader(store, segment.checkpoint).actions("protocol", "metaData"):
+        tripwire.fill(line.protocol, line.meta_data, segment.checkpoint.files[0].path)
+        if tripwire.settled:
+            return
 
 
-def _last_metadata(lines: list[LogLine]) -> Metadata | None:
-    return next((line.meta_data for line in reversed(lines) if line.meta_data is not None), None)
-
-
-def _absent(segment: LogSegment, action: str) -> Protocol | Metadata:
+def _absent(segment: LogSegment, action: str) -> NoReturn:
     message = f"The log has no {action} action up to version {segment.version}"
     file = segment.checkpoint.files[0] if segment.checkpoint is not None else segment.commits[0]
     hint = f"{file.path} should hold one; restore it from a backup"

@@ -5,13 +5,16 @@ Each function takes ``negated``, so that a NOT above never survives as a node: t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from lazydelta.errors import PredicateError
 from lazydelta.log.schema import Array, Column, Map, Primitive, Struct
 from lazydelta.pruning.literals import Placed, is_float, place
 from lazydelta.pruning.native import Stored, typed_array, typed_scalar
 from lazydelta.pruning.tree import And, Compare, Constant, In, IsNull, Not, Or, Predicate, Prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["MIRRORED", "OPERATORS", "compare", "conjunction", "disjunction", "is_null", "membership", "starts_with"]
 
@@ -129,4 +132,3 @@ def _need_comparable(column: Column) -> None:
     if isinstance(column.type, Struct | Array | Map):
         message = f"Column {column.name!r} of type {column.type} cannot be compared with a value"
         raise PredicateError(message, hint="compare one of its fields, or test it with IS NULL")
-

@@ -14,13 +14,15 @@ import struct
 from dataclasses import dataclass
 from decimal import Decimal as PyDecimal
 from decimal import InvalidOperation
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from lazydelta.errors import PredicateError
 from lazydelta.log.schema import Column, DataType, Decimal, Primitive
-from lazydelta.pruning.native import Stored
+
+if TYPE_CHECKING:
+    from lazydelta.pruning.native import Stored
 
 __all__ = ["Instant", "Placed", "is_float", "parse_instant", "place", "scaled", "short_repr"]
 

@@ -8,12 +8,14 @@ for timestamps, the unscaled integer for decimals.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from itertools import accumulate
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["Stored", "bitmap", "typed_array", "typed_scalar"]
 
@@ -34,9 +36,12 @@ def typed_array(values: Sequence[Stored | None], kind: pa.DataType) -> pa.Array:
 
     Raises OverflowError if an integer does not fit, and TypeError if a value has the wrong Python type.
     """
-    validity = bitmap([value is not None for value in values]) if None in values else None
-    if pa.types.is_null(kind):
-        return pa.nulls(len(values))
+    validity = None
+    if None in values:
+        present = [value is not None for value in values]
+        if not any(present):
+            return pa.nulls(len(values), kind)
+        validity = bitmap(present)
     if pa.types.is_boolean(kind):
         return pa.Array.from_buffers(kind, len(values), [validity, bitmap([bool(value) for value in values])])
     if pa.types.is_string(kind) or pa.types.is_binary(kind):

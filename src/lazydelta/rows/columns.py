@@ -128,13 +128,7 @@ def _children(data_type: pa.DataType) -> list[pa.Field]:
 
 def _is_list(data_type: pa.DataType) -> bool:
     types = pa.types
-    return bool(
-        types.is_list(data_type)
-        or types.is_large_list(data_type)
-        or types.is_fixed_size_list(data_type)
-        or types.is_list_view(data_type)
-        or types.is_large_list_view(data_type)
-    )
+    return bool(types.is_list(data_type) or types.is_large_list(data_type) or types.is_fixed_size_list(data_type))
 
 
 def _leaf_count(data_type: pa.DataType) -> int:

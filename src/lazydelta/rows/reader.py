@@ -74,6 +74,7 @@ class RowReader:
         self._fields = fields
         self._partitions = frozenset(schema.partition_columns)
         self.schema: pa.Schema = pa.schema([each.to_arrow() for each in fields])
+        self._last_filter: tuple[pc.Expression, list[Field]] | None = None
         if self._by_id:
             check_field_ids(each for each in schema.fields if each.name not in self._partitions)
 
@@ -102,6 +103,13 @@ class RowReader:
         An expression does not tell which columns it names. It cannot be bound without one that it does name, so
         each column is left out in turn.
         """
+        last = self._last_filter
+        if last is None or not last[0].equals(expression):
+            # Files come by the thousand with one and the same filter: it is taken apart once.
+            last = self._last_filter = (expression, self._find_fields(expression))
+        return last[1]
+
+    def _find_fields(self, expression: pc.Expression) -> list[Field]:
         if _binds(expression, self.schema) is None:
             return []
         known = self._table.to_arrow()
@@ -128,7 +136,7 @@ class RowReader:
             _check_extent(parquet, deleted, file.path)
             plans: list[tuple[int, Conversion]] | None = None
             for batch in _live(self._batches(parquet, leaves, file.path), deleted):
-                with _faults(file.path):
+                with _faults(file.path, "has values that do not fit the table's types"):
                     if plans is None:
                         plans = Converter(finder).fields(stored, list(batch.schema), "")
                     arrays = iter([_column(batch, index, convert) for index, convert in plans])
@@ -202,11 +210,10 @@ def _open(store: Store, path: str, file: FileToRead) -> Iterator[tuple[pa.Native
         size = file.size if file.size > 0 else store.head(path).size
         try:
             source, parquet = _open_sized(store, path, size)
-        except (pa.ArrowException, OSError, ValueError, StorageError) as error:
+        except (pa.ArrowException, OSError, ValueError, StorageError):
             actual = store.head(path).size
             if actual == size:
                 raise
-            del error
             source, parquet = _open_sized(store, path, actual)
     except ObjectNotFoundError as error:
         raise _missing(file.path) from error
@@ -253,13 +260,13 @@ def _check_extent(parquet: pq.ParquetFile, deleted: DeletedRows | None, path: st
 
 
 @contextmanager
-def _faults(path: str) -> Iterator[None]:
+def _faults(path: str, what: str = "cannot be read as Parquet") -> Iterator[None]:
     try:
         yield
     except ObjectNotFoundError as error:
         raise _missing(path) from error
     except (pa.ArrowException, OSError, ValueError, OverflowError, KeyError, IndexError) as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable(path, error, what) from error
 
 
 def _missing(path: str) -> DataFileError:
@@ -267,11 +274,11 @@ def _missing(path: str) -> DataFileError:
     return DataFileError(message, path=path, hint="it may have been vacuumed; read a newer version of the table")
 
 
-def _unreadable(path: str, error: Exception) -> DataFileError:
+def _unreadable(path: str, error: Exception, what: str = "cannot be read as Parquet") -> DataFileError:
     if "encrypt" in str(error).lower():
         message = f"Data file {path} is encrypted"
         return DataFileError(message, path=path, hint="lazydelta does not read Parquet modular encryption")
-    message = f"Data file {path} cannot be read as Parquet: {error}"
+    message = f"Data file {path} {what}: {error}"
     return DataFileError(message, path=path, hint="the file is damaged or of another format; restore it")
 
 

@@ -7,6 +7,7 @@ batch is asked for it. Statistics that the scan did not need are read then, for 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +18,7 @@ from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.schema import TableSchema
 from lazydelta.storage import Store
 
-__all__ = ["DataFile", "data_files"]
+__all__ = ["DataFile", "StoredFile", "data_files"]
 
 
 class _Rows:
@@ -69,6 +70,16 @@ class _Rows:
         return [_from_json(each) or _compact(struct) for each, struct in zip(text, parsed, strict=True)]
 
 
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file as its rows are read: partition values by physical name, the deletion vector as logged."""
+
+    path: str
+    size: int
+    partition_values: Mapping[str, str | None]
+    deletion_vector: DeletionVector | None = None
+
+
 class DataFile:
     """An active file of the table at the scanned version."""
 
@@ -104,11 +115,6 @@ class DataFile:
         return self._rows.partition_values[self._index]
 
     @property
-    def physical_partition_values(self) -> dict[str, str | None]:
-        """The partition values under the names that the log has for them."""
-        return self._rows.physical_partition_values[self._index]
-
-    @property
     def num_records(self) -> int | None:
         """How many rows the file holds, deleted ones included; None where the log does not say."""
         count = (self.stats or {}).get("numRecords")
@@ -134,6 +140,16 @@ class DataFile:
         """Where the file was found: 0 the commits after the checkpoint, 3 the checkpoint."""
         return self._rows.tier
 
+    def to_read(self) -> StoredFile:
+        """Return what a reader of rows needs: the log's own names and values."""
+        vector = self.deletion_vector
+        return StoredFile(
+            path=self.path,
+            size=self.size,
+            partition_values=self._rows.physical_partition_values[self._index],
+            deletion_vector=None if vector is None else msgspec.convert(_compact(dict(vector)), DeletionVector),
+        )
+
     def __repr__(self) -> str:
         return f"DataFile(path={self.path!r}, size={self.size})"
 
@@ -151,11 +167,6 @@ def data_files(batch: FileBatch, store: Store, schema: TableSchema) -> Iterator[
     """Yield the files of a batch as objects."""
     rows = _Rows(batch, store, schema)
     return (DataFile(rows, index) for index in range(len(batch)))
-
-
-def as_deletion_vector(file: DataFile) -> DeletionVector | None:
-    """Return the descriptor as an action, for those who read rows."""
-    return None if file.deletion_vector is None else msgspec.convert(_compact(dict(file.deletion_vector)), DeletionVector)
 
 
 def _from_json(text: str | None) -> dict[str, Any] | None:

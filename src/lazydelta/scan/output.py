@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
 from lazydelta.log.file_batch import DELETION_VECTOR, PARTITION_VALUES, FileBatch, string_array
-from lazydelta.log.schema import TableSchema
+from lazydelta.log.schema import Column, TableSchema
+from lazydelta.scan.pruner import stats_ranges
 
 __all__ = ["FILES_SCHEMA", "to_record_batch"]
 
@@ -24,21 +27,47 @@ FILES_SCHEMA = pa.schema(
 )
 
 
-def to_record_batch(batch: FileBatch, schema: TableSchema) -> pa.RecordBatch:
-    """Return the files of a batch under the documented schema, partition values under logical names."""
+def to_record_batch(
+    batch: FileBatch, schema: TableSchema, reported: tuple[Column, ...] | None = None
+) -> pa.RecordBatch:
+    """Return the files of a batch under the documented schema, partition values under logical names.
+
+    ``reported`` None leaves ``num_records`` null; otherwise it is filled, and each column named adds ``min.``, ``max.``
+    and ``null_count.`` with its logical name.
+    """
     count = len(batch)
+    records: pa.Array | None = None
+    extra: list[tuple[pa.Field, pa.Array]] = []
+    if reported is not None:
+        ranges = stats_ranges(batch, reported)
+        records = ranges.num_records
+        for column in reported:
+            known = ranges.column(column)
+            type_ = column.type.to_arrow()
+            extra += [
+                _field(f"min.{column.name}", type_, None if known is None else known.min, count),
+                _field(f"max.{column.name}", type_, None if known is None else known.max, count),
+                _field(f"null_count.{column.name}", pa.int64(), None if known is None else known.null_count, count),
+            ]
     vectors = batch.deletion_vector
-    columns = [
+    columns: Sequence[pa.Array] = [
         batch.path,
         batch.size,
         batch.modification_time,
         _logical_partitions(batch.partition_values, schema),
-        pa.nulls(count, pa.int64()),
+        pa.nulls(count, pa.int64()) if records is None else records,
         pa.nulls(count, DELETION_VECTOR) if vectors is None else vectors,
         _constant(batch.version, count),
         pa.Array.from_buffers(pa.int8(), count, [None, pa.py_buffer(np.full(count, batch.tier, np.int8))]),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=FILES_SCHEMA)
+    if not extra:
+        return pa.RecordBatch.from_arrays(columns, schema=FILES_SCHEMA)
+    fields = [*FILES_SCHEMA, *(field for field, _ in extra)]
+    return pa.RecordBatch.from_arrays([*columns, *(array for _, array in extra)], schema=pa.schema(fields))
+
+
+def _field(name: str, type_: pa.DataType, values: pa.Array | None, count: int) -> tuple[pa.Field, pa.Array]:
+    return pa.field(name, type_), pa.nulls(count, type_) if values is None else values
 
 
 def _constant(version: int | None, count: int) -> pa.Array:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from lazydelta.errors import FallbackDisabledError, RetentionGuardError
 from lazydelta.log.checkpoint import CheckpointReader
 from lazydelta.log.checksum import compare_totals
 from lazydelta.log.file_batch import FileBatch
@@ -13,47 +14,123 @@ from lazydelta.log.snapshot import Snapshot
 from lazydelta.metrics import ScanMetrics
 from lazydelta.options import Options
 from lazydelta.scan.arrays import numpy_of
+from lazydelta.scan.limits import Limits
+from lazydelta.scan.plan import ScanPlan, choose_plan
+from lazydelta.scan.pruner import Pruner
+from lazydelta.scan.read_ahead import ReadAhead
 from lazydelta.scan.reconcile import active_tail_files, unmasked
 from lazydelta.scan.remove_set import RemoveSet
+from lazydelta.scan.request import ScanRequest, ScanStrategy
+from lazydelta.storage import IoCounters
 
 __all__ = ["LazyDeltaScanner"]
 
 logger = logging.getLogger(__name__)
 
+_READ_AHEAD_BATCHES = 4
+
 
 @dataclass(frozen=True, slots=True)
 class LazyDeltaScanner:
-    """One scan of one snapshot: the tail newest first, then the base without what the tail removed or replaced."""
+    """One scan of one snapshot: the tail newest first, then the base without what the tail removed or replaced.
+
+    ``io`` counts the scan's requests and ends them: once it is stopped, no request of this scan leaves any more.
+    """
 
     snapshot: Snapshot
+    request: ScanRequest = field(default_factory=ScanRequest)
     options: Options = field(default_factory=Options)
     metrics: ScanMetrics = field(default_factory=ScanMetrics)
+    io: IoCounters = field(default_factory=IoCounters)
+
+    @property
+    def plan(self) -> ScanPlan:
+        """How the scan goes, and why."""
+        return choose_plan(self.request, self.snapshot.segment)
 
     def batches(self) -> Iterator[FileBatch]:
-        """Yield the active files; nothing is read before the consumer asks, and nothing after it stops."""
+        """Yield the files that may match; nothing is read before the consumer asks, and nothing after it stops."""
+        self._check_floor()
+        self._check_tripwire()
         seen = RemoveSet(self.options.remove_set_memory_limit)
+        pruner = Pruner(self.request, self.metrics)
+        limits = Limits(self.request, pruner)
         totals = _Totals()
+        active = self._active(seen, pruner)
         try:
-            for batch in self._active(seen):
+            for batch in () if limits.reached else active:
                 totals.count(batch)
-                self.metrics.first_file()
-                self.metrics.files_emitted += len(batch)
-                yield batch
+                self.metrics.buffered(batch.nbytes + seen.memory)
+                found = limits.cut(pruner.prune(batch))
+                for start in range(0, len(found), self.request.batch_size):
+                    self.metrics.first_file()
+                    part = found.slice(start, self.request.batch_size)
+                    self.metrics.files_emitted += len(part)
+                    self._count_io()
+                    yield part
+                if limits.reached:
+                    return
         finally:
+            active.close()
             seen.close()
+            self._count_io()
         self._verify(totals)
 
-    def _active(self, seen: RemoveSet) -> Iterator[FileBatch]:
-        yield from active_tail_files(self.snapshot.tail(), seen, self.metrics)
+    def _active(self, seen: RemoveSet, pruner: Pruner) -> Iterator[FileBatch]:
+        store = self.snapshot.store.with_counters(self.io)
+        base: Iterator[FileBatch] = iter(())
         checkpoint = self.snapshot.segment.checkpoint
-        if checkpoint is None:
+        if checkpoint is not None:
+            reader = CheckpointReader(
+                store,
+                checkpoint,
+                batch_size=self.request.batch_size,
+                stats_store=self.snapshot.store,
+                row_groups=self._count_row_groups,
+            )
+            base = reader.files(pruner.wanted)
+            if self.plan.strategy is ScanStrategy.FORWARD:
+                # The base is decoded while the tail is read, but no row of it leaves before all keys are known.
+                base = ReadAhead(base, depth=_READ_AHEAD_BATCHES, stop=self.io.stop)
+        try:
+            yield from active_tail_files(self.snapshot.tail(store), seen, self.metrics)
+            for batch in base:
+                self.metrics.tier = batch.tier
+                yield unmasked(batch, seen)
+        finally:
+            close = getattr(base, "close", None)
+            if close is not None:
+                close()
+
+    def _check_floor(self) -> None:
+        guard, segment = self.request.retention_guard, self.snapshot.segment
+        if guard is None:
             return
-        reader = CheckpointReader(self.snapshot.store, checkpoint, self.options.batch_size)
-        self.metrics.tier = 3
-        for batch in reader.files():
-            live = unmasked(batch, seen)
-            if len(live):
-                yield live
+        floor = segment.checkpoint_commit
+        if floor is None:
+            floor = segment.checkpoint.files[0] if segment.checkpoint is not None else segment.commits[0]
+        if not guard(floor.version, floor.info.last_modified):
+            message = f"The retention guard refuses version {floor.version} as the floor of a scan of version"
+            hint = "files below it may be gone; scan a version whose checkpoint is younger"
+            raise RetentionGuardError(
+                f"{message} {self.snapshot.version}", version=floor.version, path=floor.path, hint=hint
+            )
+
+    def _check_tripwire(self) -> None:
+        if not self.snapshot.changes:
+            return
+        change = self.snapshot.changes[0]
+        if not self.options.enable_fallback:
+            message = f"Version {change.version} has a {change.action} action and no checksum settles what is in force"
+            hint = "set the option enable_fallback=True to replay it"
+            raise FallbackDisabledError(message, version=change.version, hint=hint)
+        self.metrics.fallback_triggered = 1
+
+    def _count_row_groups(self, number: int) -> None:
+        self.metrics.row_groups_read += number
+
+    def _count_io(self) -> None:
+        self.metrics.requests, self.metrics.bytes_read = self.io.requests, self.io.bytes_read
 
     def _verify(self, totals: _Totals) -> None:
         file, checksum = self.snapshot.segment.checksum, self.snapshot.checksum

@@ -12,6 +12,7 @@ from lazydelta.errors import StreamClosedError
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.metrics import ScanMetrics
 from lazydelta.scan.data_file import DataFile, data_files
+from lazydelta.scan.explanation import Explanation
 from lazydelta.scan.output import to_record_batch
 from lazydelta.scan.scanner import LazyDeltaScanner
 
@@ -36,6 +37,10 @@ class FileStream:
         """What the scan has done so far."""
         return self._scanner.metrics
 
+    def explain(self) -> Explanation:
+        """Return the plan with its reason, and what the scan has cost so far."""
+        return Explanation.of(self._scanner)
+
     def __iter__(self) -> Iterator[DataFile]:
         self._begin()
         return self
@@ -59,20 +64,19 @@ class FileStream:
             file = next(self._objects, None)
             if file is not None:
                 return file
-            batch = await asyncio.to_thread(self._next_batch)
+            try:
+                batch = await asyncio.to_thread(self._next_batch)
+            except asyncio.CancelledError:
+                self.close()  # the thread meets the end of its requests and unwinds by itself
+                raise
             if batch is None:
                 raise StopAsyncIteration
             self._fill(batch)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the files as Arrow record batches: no Python object per file."""
+        """Return the files as Arrow record batches: no Python object per file."""
         self._begin()
-        schema = self._scanner.snapshot.schema
-        try:
-            while (batch := self._next_batch()) is not None:
-                yield to_record_batch(batch, schema)
-        finally:
-            self.close()
+        return self._record_batches()
 
     def collect(self) -> list[DataFile]:
         """Return all files as a list."""
@@ -83,8 +87,14 @@ class FileStream:
         self._closed = True
         self._objects = iter(())
         batches, self._batches = self._batches, None
-        if batches is not None:
+        if batches is None:
+            return
+        self._scanner.io.stop()
+        try:
             batches.close()  # type: ignore[attr-defined]  # a generator; its finally blocks cancel what is in flight
+        except ValueError:
+            # Another thread is inside the scan just now; its next request is refused, and it unwinds there.
+            return
 
     def __enter__(self) -> FileStream:
         return self
@@ -101,6 +111,14 @@ class FileStream:
         if self._closed or self._batches is not None:
             raise StreamClosedError("This stream of files was already used", hint="call files() again for another scan")
         self._batches = self._scanner.batches()
+
+    def _record_batches(self) -> Iterator[pa.RecordBatch]:
+        schema, reported = self._scanner.snapshot.schema, self._scanner.request.stats_columns
+        try:
+            while (batch := self._next_batch()) is not None:
+                yield to_record_batch(batch, schema, reported)
+        finally:
+            self.close()
 
     def _next_batch(self) -> FileBatch | None:
         if self._batches is None:

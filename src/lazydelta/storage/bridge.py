@@ -4,9 +4,9 @@ The object-store client is asynchronous; only its asynchronous calls can be abor
 "closing a stream stops its I/O at once" true. Everything above is written once, synchronously; asynchronous callers
 use ``asyncio.wrap_future(pending.future)``.
 
-The thread starts with the first request. A forked child finds neither our thread nor the client's worker threads:
-:func:`forget_after_fork` drops ours, and :func:`client_runtime_lost` tells callers to use the client's synchronous
-calls, whose worker threads are made on first use and therefore exist in the child.
+The thread starts with the first request. A child forked after that finds neither our thread nor the client's worker
+threads, and the client cannot start them again: a request in such a child fails at once with advice, where the
+client itself would wait for ever. Local tables do not use the client and work in forked children too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lazydelta.errors import StorageError, StorageTimeoutError
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-__all__ = ["Pending", "client_runtime_lost", "generation", "in_thread", "run", "submit"]
+__all__ = ["Pending", "in_thread", "run", "submit"]
 
 T = TypeVar("T")
 
@@ -112,12 +112,11 @@ class _Loop:
 class _State:
     """What belongs to this process and must be made anew in a forked child."""
 
-    def __init__(self, *, generation: int = 0, runtime_lost: bool = False) -> None:
+    def __init__(self, *, client_lost: bool = False) -> None:
         self.lock = threading.Lock()
         self.loop: _Loop | None = None
         self.pool: ThreadPoolExecutor | None = None
-        self.generation = generation
-        self.runtime_lost = runtime_lost
+        self.client_lost = client_lost
 
 
 _state = _State()
@@ -128,17 +127,14 @@ def _hook_process() -> None:
     global _hooked  # noqa: PLW0603 - process-wide by nature
     if not _hooked:
         _hooked = True
-        os.register_at_fork(after_in_child=forget_after_fork)
+        os.register_at_fork(after_in_child=_forget_after_fork)
         atexit.register(_shut_down)
 
 
-def forget_after_fork() -> None:
+def _forget_after_fork() -> None:
     """Drop the parent's loop and threads, which do not exist in this child."""
     global _state  # noqa: PLW0603 - process-wide by nature
-    _state = _State(
-        generation=_state.generation + 1,
-        runtime_lost=_state.runtime_lost or _state.loop is not None,
-    )
+    _state = _State(client_lost=_state.client_lost or _state.loop is not None)
 
 
 def _shut_down() -> None:
@@ -150,6 +146,9 @@ def _shut_down() -> None:
 
 def _the_loop() -> asyncio.AbstractEventLoop:
     state = _state
+    if state.client_lost:
+        message = "this process was forked from one that had used an object store already, and cannot use one"
+        raise StorageError(message, hint="start it with the 'spawn' or 'forkserver' method, or open stores only in it")
     if state.loop is None:
         with state.lock:
             if state.loop is None:
@@ -158,19 +157,14 @@ def _the_loop() -> asyncio.AbstractEventLoop:
     return state.loop.loop
 
 
-def generation() -> int:
-    """Count the forks since this module started threads; connections of another generation are not ours to use."""
-    return _state.generation
-
-
-def client_runtime_lost() -> bool:
-    """Tell whether the client's asynchronous worker threads stayed behind in a parent process."""
-    return _state.runtime_lost
-
-
 def submit(work: Coroutine[Any, Any, T]) -> Pending[T]:
     """Start ``work`` on the event loop now."""
-    return Pending(asyncio.run_coroutine_threadsafe(work, _the_loop()))
+    try:
+        loop = _the_loop()
+    except StorageError as error:
+        work.close()
+        return Pending.failed_with(error)
+    return Pending(asyncio.run_coroutine_threadsafe(work, loop))
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

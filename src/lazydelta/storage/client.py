@@ -1,34 +1,28 @@
-"""The object-store client, as few calls as we need of it.
-
-Each call is asynchronous. In a forked child the client's asynchronous worker threads do not exist and its pooled
-connections belong to the parent: there the client is built anew and its synchronous calls run on threads of ours.
-"""
+"""The object-store client: how it is built from a location and options, and the few calls we need of it."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import obstore
 from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
-from lazydelta.storage import bridge
+from lazydelta.errors import OptionError
 from lazydelta.storage.faults import option_fault
 from lazydelta.storage.options import EMULATOR_ACCOUNT, EMULATOR_KEY, sort_options
 
 if TYPE_CHECKING:
-    from obstore import GetOptions, ObjectMeta, PutMode
-    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+    from collections.abc import Callable, Sequence
+
+    from obstore import AsyncWritableFile, BytesStream, GetOptions, ListStream, ObjectMeta, PutMode
+    from obstore.store import ObjectStore, RetryConfig
 
     from lazydelta.storage.location import Location
     from lazydelta.storage.store import Settings
 
-__all__ = ["Client", "Upload", "client_for"]
-
-T = TypeVar("T")
+__all__ = ["Client"]
 
 _CONNECT_SECONDS = 5.0
 _WHOLE_REQUEST_FACTOR = 20
@@ -51,22 +45,7 @@ class Client:
     def __init__(self, location: Location, settings: Settings) -> None:
         self._location = location
         self._settings = settings
-        self._generation = bridge.generation()
-        self._lock = threading.Lock()
-        self._left_behind: list[ObjectStore] = []
         self._store = self._build()
-
-    @property
-    def store(self) -> ObjectStore:
-        """The client of this process; a forked child gets one with connections of its own."""
-        if self._generation != bridge.generation():
-            with self._lock:
-                if self._generation != bridge.generation():
-                    # Kept, not dropped: closing it would talk over the parent's connections.
-                    self._left_behind.append(self._store)
-                    self._store = self._build()
-                    self._generation = bridge.generation()
-        return self._store
 
     def _build(self) -> ObjectStore:
         location, settings = self._location, self._settings
@@ -82,7 +61,7 @@ class Client:
         location, settings = self._location, self._settings
         options = sort_options(location.kind, settings.options)
         config: dict[str, Any] = {**options.config, **dict(location.implied)}
-        client: dict[str, Any] = self._client_options(options.client)
+        client = self._client_options(options.client)
         retry = self._retry(options.retry)
         for name in ("bucket", "container_name", "connection_string"):
             config.pop(name, None)
@@ -91,13 +70,16 @@ class Client:
         endpoint = str(config.get("endpoint", ""))
         if endpoint.startswith(_LOOPBACK_URLS):
             client.setdefault("allow_http", "true")
+        elif endpoint.startswith("http:") and str(client.get("allow_http", "")).lower() not in ("true", "1"):
+            message = f"the endpoint of {location.uri} is not encrypted"
+            raise OptionError(message, path=location.uri, hint="use https, or set allow_http to true")
         build: Callable[..., ObjectStore] = {"azure": AzureStore, "s3": S3Store, "gcs": GCSStore}[location.kind]
         return build(location.container, config=config, client_options=client, retry_config=retry)
 
-    def _client_options(self, given: dict[str, str]) -> ClientConfig:
+    def _client_options(self, given: dict[str, str]) -> dict[str, Any]:
         """Time-outs: silence for ``request_timeout`` ends an attempt; a long answer that keeps coming does not."""
         seconds = self._settings.request_timeout
-        return {  # type: ignore[return-value]
+        return {
             "read_timeout": timedelta(seconds=seconds),
             "connect_timeout": timedelta(seconds=min(_CONNECT_SECONDS, seconds)),
             "timeout": timedelta(seconds=seconds * _WHOLE_REQUEST_FACTOR),
@@ -118,53 +100,32 @@ class Client:
 
     async def get(self, key: str, options: GetOptions) -> bytes:
         """Read an object or a range of it."""
-        store = self.store
-        if bridge.client_runtime_lost():
-            return await asyncio.to_thread(lambda: obstore.get(store, key, options=options).bytes().to_bytes())
-        result = await obstore.get_async(store, key, options=options)
+        result = await obstore.get_async(self._store, key, options=options)
         return (await result.bytes_async()).to_bytes()
 
-    async def chunks(self, key: str, options: GetOptions, chunk_size: int) -> Chunks:
+    async def chunks(self, key: str, options: GetOptions, chunk_size: int) -> BytesStream:
         """Begin to read an object in chunks."""
-        store = self.store
-        if bridge.client_runtime_lost():
-            return Chunks(await asyncio.to_thread(lambda: obstore.get(store, key, options=options).stream(chunk_size)))
-        return Chunks((await obstore.get_async(store, key, options=options)).stream(chunk_size))
+        return (await obstore.get_async(self._store, key, options=options)).stream(chunk_size)
 
     async def head(self, key: str) -> ObjectMeta:
         """Return an object's metadata."""
-        store = self.store
-        if bridge.client_runtime_lost():
-            return await asyncio.to_thread(obstore.head, store, key)
-        return await obstore.head_async(store, key)
+        return await obstore.head_async(self._store, key)
 
     async def put(self, key: str, data: bytes, mode: PutMode) -> None:
         """Write an object in one request."""
-        store = self.store
-        if bridge.client_runtime_lost():
-            await asyncio.to_thread(lambda: obstore.put(store, key, data, mode=mode, use_multipart=False))
-        else:
-            await obstore.put_async(store, key, data, mode=mode, use_multipart=False)
+        await obstore.put_async(self._store, key, data, mode=mode, use_multipart=False)
 
     async def delete(self, key: str) -> None:
         """Delete an object."""
-        store = self.store
-        if bridge.client_runtime_lost():
-            await asyncio.to_thread(obstore.delete, store, key)
-        else:
-            await obstore.delete_async(store, key)
+        await obstore.delete_async(self._store, key)
 
-    def pages(self, prefix: str, offset: str | None, size: int) -> Chunks:
+    def pages(self, prefix: str, offset: str | None, size: int) -> ListStream[Sequence[ObjectMeta]]:
         """Begin a recursive listing below a folder."""
-        return Chunks(obstore.list(self.store, prefix or None, offset=offset, chunk_size=size))
+        return obstore.list(self._store, prefix or None, offset=offset, chunk_size=size)
 
-    def upload(self, key: str, part_size: int, concurrency: int) -> Upload:
-        """Begin a multipart upload."""
-        if bridge.client_runtime_lost():
-            opened: Any = obstore.open_writer(self.store, key, buffer_size=part_size, max_concurrency=concurrency)
-        else:
-            opened = obstore.open_writer_async(self.store, key, buffer_size=part_size, max_concurrency=concurrency)
-        return Upload(opened)
+    def upload(self, key: str, part_size: int, concurrency: int) -> AsyncWritableFile:
+        """Begin a multipart upload: nothing is visible before it is closed."""
+        return obstore.open_writer_async(self._store, key, buffer_size=part_size, max_concurrency=concurrency)
 
 
 def _settle_emulator(config: dict[str, Any]) -> None:
@@ -179,50 +140,3 @@ def _settle_emulator(config: dict[str, Any]) -> None:
     config["endpoint"] = endpoint
     if account == EMULATOR_ACCOUNT and not {"account_key", "sas_key", "token", "skip_signature"} & config.keys():
         config["account_key"] = EMULATOR_KEY
-
-
-class Chunks:
-    """What the client gives bit by bit: pages of a listing, or chunks of an object."""
-
-    def __init__(self, source: Any) -> None:
-        self._source = source
-
-    async def next(self) -> Any | None:
-        """Return the next bit, or None at the end."""
-        source = self._source
-        if bridge.client_runtime_lost():
-            return await asyncio.to_thread(next, iter(source), None)
-        try:
-            return await anext(source)
-        except StopAsyncIteration:
-            return None
-
-
-class Upload:
-    """A multipart upload: nothing is visible before ``close``."""
-
-    def __init__(self, writer: Any) -> None:
-        self._writer = writer
-
-    async def write(self, data: bytes) -> None:
-        """Add bytes; waits while too many parts are in flight."""
-        if bridge.client_runtime_lost():
-            await asyncio.to_thread(self._writer.write, data)
-        else:
-            await self._writer.write(data)
-
-    async def close(self) -> None:
-        """Complete the object."""
-        if bridge.client_runtime_lost():
-            await asyncio.to_thread(self._writer.close)
-        else:
-            await self._writer.close()
-
-
-_clients: dict[tuple[object, ...], Client] = {}
-_clients_lock = threading.Lock()
-
-
-def client_for(location: Location, settings: Settings) -> Client:
-    """Return a client for the location's container."""
-    return Client(location, settings)

@@ -8,10 +8,14 @@ faults at the same place for all back ends.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from lazydelta.errors import StreamClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 __all__ = ["IoCounters", "Request", "announce", "observe"]
 
@@ -33,7 +37,7 @@ class IoCounters:
     A retry inside the HTTP client is not seen. ``lists`` counts pages as the store sizes them.
     """
 
-    __slots__ = ("_lock", "bytes_read", "bytes_written", "deletes", "gets", "lists", "puts", "requests")
+    __slots__ = ("_lock", "bytes_read", "bytes_written", "deletes", "gets", "lists", "puts", "requests", "stopped")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,6 +48,11 @@ class IoCounters:
         self.deletes = 0
         self.bytes_read = 0
         self.bytes_written = 0
+        self.stopped = False
+
+    def stop(self) -> None:
+        """Refuse every further request that would be counted here: the scan that it belonged to has ended."""
+        self.stopped = True
 
     def count(self, verb: str) -> None:
         """Add one request of this verb."""
@@ -67,7 +76,7 @@ class IoCounters:
     def snapshot(self) -> dict[str, int]:
         """Return all totals at one moment."""
         with self._lock:
-            return {name: getattr(self, name) for name in self.__slots__ if name != "_lock"}
+            return {name: getattr(self, name) for name in self.__slots__ if name not in {"_lock", "stopped"}}
 
     def __repr__(self) -> str:
         return f"IoCounters({', '.join(f'{name}={value}' for name, value in sorted(self.snapshot().items()))})"
@@ -77,6 +86,7 @@ class IoCounters:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._lock = threading.Lock()
+        self.stopped = False
         for name, value in state.items():
             setattr(self, name, value)
 
@@ -100,10 +110,11 @@ def observe(hook: Callable[[Request], None]) -> Iterator[None]:
             _hooks = tuple(kept)
 
 
-def announce(counters: IoCounters, verb: str, path: str, root: str, start: int | None, length: int | None) -> None:
-    """Count a request and tell the observers, who may raise."""
-    counters.count(verb)
+def announce(counters: IoCounters, request: Request) -> None:
+    """Count a request and tell the observers, who may raise; a scan that has ended makes no request."""
+    if counters.stopped:
+        raise StreamClosedError("The scan was closed", path=request.path)
+    counters.count(request.verb)
     if _hooks:
-        request = Request(verb, path, start, length, root)
         for hook in _hooks:
             hook(request)

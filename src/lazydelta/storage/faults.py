@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 from urllib.parse import quote, quote_plus, unquote
 
 from lazydelta.errors import (
@@ -21,6 +21,9 @@ from lazydelta.errors import (
     StorageError,
     StorageTimeoutError,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["option_fault", "redact", "translate"]
 
@@ -60,7 +63,8 @@ _MISSING_CREDENTIALS = (
     "az account get-access-token",
     "azure cli",
 )
-_TIMEOUTS = ("timed out", "timedout", "timeout", "deadline")
+# As the HTTP library writes them; "timeout" alone is also the name of settings in its debug dumps.
+_TIMEOUTS = ("timed out", "timedout")
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
@@ -78,7 +82,9 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
 def _detail(error: BaseException, secrets: Iterable[str]) -> str:
     """Return the useful part of a client's message: the client appends a debug dump after a blank line."""
     text = str(error).partition("\n\nDebug source")[0]
-    text = " ".join(redact(text, secrets).split())
+    text, _, body = text.partition("<?xml")
+    code = _CODE.search(body)
+    text = " ".join(redact(text, secrets).split()) + (f" {code.group(1)}" if code else "")
     return text if len(text) <= _MAX_DETAIL else text[: _MAX_DETAIL - 1] + "…"
 
 
@@ -103,9 +109,7 @@ def _from_os_error(error: OSError, verb: str, uri: str, path: str) -> StorageErr
     return StorageError(f"{verb} of {uri} failed: {reason}", path=path)
 
 
-def translate(
-    error: BaseException, *, verb: str, uri: str, path: str, secrets: Iterable[str] = ()
-) -> BaseException:
+def translate(error: BaseException, *, verb: str, uri: str, path: str, secrets: Iterable[str] = ()) -> BaseException:
     """Return our error for ``error``; interrupts and our own errors come back as they are."""
     if isinstance(error, LazyDeltaError):
         return error
@@ -122,7 +126,11 @@ def translate(
         return by_name
     detail = _detail(error, secrets)
     lowered = detail.lower()
-    if any(word in lowered for word in _MISSING_CREDENTIALS) or _CODE.search(str(error)) and _STATUS.search(detail):
+    if " 404 " in detail:
+        return ObjectNotFoundError(f"{uri} does not exist: its container or bucket is not there", path=path)
+    if " 416 " in detail or "invalid range" in lowered:
+        return StorageError(f"{uri} is shorter than the range that was asked for", path=path)
+    if any(word in lowered for word in _MISSING_CREDENTIALS) or (_CODE.search(str(error)) and _STATUS.search(detail)):
         return _denied(verb, uri, path, error)
     if any(word in f"{lowered} {str(error)[:20_000].lower()}" for word in _TIMEOUTS):
         return StorageTimeoutError(

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
 from lazydelta.errors import StorageError
-from lazydelta.storage.bridge import Pending
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lazydelta.storage.bridge import Pending
 
 __all__ = ["AdaptiveReads", "PositionedReads", "open_native"]
 
@@ -130,6 +133,7 @@ class AdaptiveReads:
         self._closed = False
 
     def read_at(self, start: int, length: int) -> bytes | memoryview:
+        """Return the bytes asked for, from what was read ahead where possible."""
         with self._lock:
             length = min(length, max(0, self._size - start))
             parts: list[bytes | memoryview] = []
@@ -148,6 +152,7 @@ class AdaptiveReads:
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def close(self) -> None:
+        """Abort what is in flight and forget what was read."""
         self._closed = True
         # Whoever waits holds the lock: end the wait first.
         waiting = self._waiting

@@ -5,6 +5,8 @@ rename or hard link, so no reader ever sees half an object. Nothing here needs t
 tables also work in forked processes.
 """
 
+# ruff: noqa: D102 - what each method promises is said once, in Store
+
 from __future__ import annotations
 
 import contextlib
@@ -13,21 +15,23 @@ import os
 import stat
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from lazydelta.errors import ObjectChangedError, StorageError
 from lazydelta.storage.bridge import Pending, in_thread
 from lazydelta.storage.input import open_native
-from lazydelta.storage.store import READ_AHEAD, ObjectInfo, Store
+from lazydelta.storage.store import READ_AHEAD, ObjectInfo, Parts, Store
 from lazydelta.storage.stream import ByteStream
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
     import pyarrow as pa
 
 __all__ = ["FileStore"]
 
 T = TypeVar("T")
+Errors: TypeAlias = list[BaseException]
 
 _TEMPORARY = ".lazydelta-"
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC
@@ -70,7 +74,7 @@ class FileStore(Store):
         raise failure
 
     def list(self, folder: str, *, after: str = "") -> Iterator[ObjectInfo]:
-        def names() -> list[str]:  # type: ignore[valid-type]
+        def names() -> Sequence[str]:
             self._announce("LIST", folder)
             try:
                 with os.scandir(self._file(folder)) as entries:
@@ -95,19 +99,17 @@ class FileStore(Store):
 
     def _open(self, path: str, if_match: str | None) -> tuple[int, os.stat_result]:
         fd = os.open(self._file(path), _READ_FLAGS)
-        try:
-            info = os.fstat(fd)
-            if stat.S_ISDIR(info.st_mode):
-                raise IsADirectoryError(path)
-            if if_match is not None and if_match != _etag(info):
-                message = f"{self._file(path)} is not the file it was (its etag differs)"
-                raise ObjectChangedError(message, path=path, hint="read the table again")
-        except BaseException:
+        info = os.fstat(fd)
+        if stat.S_ISDIR(info.st_mode):
             os.close(fd)
-            raise
+            raise IsADirectoryError(path)
+        if if_match is not None and if_match != _etag(info):
+            os.close(fd)
+            message = f"{self._file(path)} is not the file it was (its etag differs)"
+            raise ObjectChangedError(message, path=path, hint="read the table again")
         return fd, info
 
-    def _read(self, path: str, ranges: Sequence[tuple[int, int | None]], if_match: str | None) -> list[bytes]:  # type: ignore[valid-type]
+    def _read(self, path: str, ranges: Sequence[tuple[int, int | None]], if_match: str | None) -> Parts:
         fd, info = self._open(path, if_match)
         try:
             parts = []
@@ -144,8 +146,8 @@ class FileStore(Store):
         *,
         if_match: str | None = None,
         coalesce: int = 64 << 10,  # noqa: ARG002 - a gap costs nothing here
-    ) -> Pending[list[bytes]]:  # type: ignore[valid-type]
-        def work() -> list[bytes]:  # type: ignore[valid-type]
+    ) -> Pending[Parts]:
+        def work() -> Parts:
             for start, length in ranges:
                 if start < 0 or length < 0:
                     self._not_a_range(path, start, length)
@@ -155,12 +157,18 @@ class FileStore(Store):
         return in_thread(lambda: self._guard("GET", path, work))
 
     def stream(self, path: str, *, chunk_size: int = 1 << 20, start: int = 0) -> ByteStream:
-        def work() -> _FileStream:
+        def work() -> int:
             self._announce("GET", path, start, None)
-            fd, _ = self._open(path, None)
-            return _FileStream(self, path, fd, start, chunk_size)
+            return self._open(path, None)[0]
 
-        return self._guard("GET", path, work)
+        def counted(read: Callable[[], bytes]) -> bytes:
+            data = self._guard("GET", path, read)
+            self.counters.count_bytes(read=len(data))
+            return data
+
+        if start < 0:
+            self._not_a_range(path, start, None)
+        return _FileStream(_FileReads(self._guard("GET", path, work), path, counted), start, chunk_size)
 
     def head(self, path: str) -> ObjectInfo:
         def work() -> ObjectInfo:
@@ -180,8 +188,17 @@ class FileStore(Store):
         if_match: str | None = None,
         read_ahead: int = READ_AHEAD,  # noqa: ARG002 - the operating system reads ahead
     ) -> pa.NativeFile:
+        def counted(read: Callable[[], bytes]) -> bytes:
+            def work() -> bytes:
+                self._announce("GET", path)
+                return read()
+
+            data = self._guard("GET", path, work)
+            self.counters.count_bytes(read=len(data))
+            return data
+
         fd, _ = self._guard("GET", path, lambda: self._open(path, if_match))
-        return open_native(_FileReads(self, path, fd), size, path)
+        return open_native(_FileReads(fd, path, counted), size, path)
 
     def put(self, path: str, data: bytes, *, if_match: str | None = None) -> None:
         def work() -> None:
@@ -219,7 +236,7 @@ class FileStore(Store):
 
         self._guard("PUT", path, begin)
         # What the caller's own generator raises must reach the caller as it is.
-        raised: list[BaseException] = []  # type: ignore[valid-type]
+        raised: Errors = []
 
         def watched() -> Iterator[bytes]:
             try:
@@ -276,22 +293,16 @@ class FileStore(Store):
 class _FileStream(ByteStream):
     """Chunks of a local file; nothing is read ahead, the operating system does that."""
 
-    def __init__(self, store: FileStore, path: str, fd: int, start: int, chunk_size: int) -> None:
-        self._store = store
-        self._path = path
-        self._fd: int | None = fd
+    def __init__(self, reads: _FileReads, start: int, chunk_size: int) -> None:
+        self._reads: _FileReads | None = reads
         self._at = start
         self._chunk = max(1, chunk_size)
-        self._lock = threading.Lock()
 
     def __next__(self) -> bytes:
-        with self._lock:
-            fd = self._fd
-            if fd is None:
-                raise StopIteration
-            data = self._store._guard("GET", self._path, lambda: _pread_all(fd, self._at, self._chunk))
-            self._at += len(data)
-            self._store.counters.count_bytes(read=len(data))
+        if self._reads is None:
+            raise StopIteration
+        data = self._reads.read_at(self._at, self._chunk)
+        self._at += len(data)
         if len(data) < self._chunk:
             self.close()
         if not data:
@@ -299,38 +310,35 @@ class _FileStream(ByteStream):
         return data
 
     def close(self) -> None:
-        lock = getattr(self, "_lock", None)
-        if lock is None:
-            return
-        with lock:
+        reads, self._reads = getattr(self, "_reads", None), None
+        if reads is not None:
+            reads.close()
+
+
+class _FileReads:
+    """Positioned reads of one open file; a read under way finishes before the file is closed."""
+
+    def __init__(self, fd: int, path: str, guard: Callable[[Callable[[], bytes]], bytes]) -> None:
+        self._fd: int | None = fd
+        self._path = path
+        self._guard = guard
+        self._lock = threading.Lock()
+
+    def read_at(self, start: int, length: int) -> bytes:
+        def work() -> bytes:
+            with self._lock:
+                if self._fd is None:
+                    message = f"{self._path!r} was closed"
+                    raise StorageError(message, path=self._path)
+                return _pread_all(self._fd, start, length)
+
+        return self._guard(work)
+
+    def close(self) -> None:
+        with self._lock:
             fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
 
-
-class _FileReads:
-    """Positioned reads of one open file, for :func:`open_native`."""
-
-    def __init__(self, store: FileStore, path: str, fd: int) -> None:
-        self._store = store
-        self._path = path
-        self._fd: int | None = fd
-
-    def read_at(self, start: int, length: int) -> bytes:
-        store, path, fd = self._store, self._path, self._fd
-
-        def work() -> bytes:
-            if fd is None:
-                message = f"{path!r} was closed"
-                raise StorageError(message, path=path)
-            store._announce("GET", path, start, length)
-            data = _pread_all(fd, start, length)
-            store.counters.count_bytes(read=len(data))
-            return data
-
-        return store._guard("GET", path, work)
-
-    def close(self) -> None:
-        fd, self._fd = self._fd, None
-        if fd is not None:
-            os.close(fd)
+    def __del__(self) -> None:
+        self.close()

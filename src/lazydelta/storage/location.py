@@ -61,7 +61,9 @@ class Location:
     @property
     def uri(self) -> str:
         """The canonical URI: escaped, without credentials, without a trailing slash."""
-        return f"{self.base}/{quote(self.root, safe=_SAFE)}".rstrip("/") if self.root else self.base or "file:///"
+        if self.root:
+            return f"{self.base}/{quote(self.root, safe=_SAFE)}"
+        return "file:///" if self.kind == "local" else self.base
 
     @property
     def plain(self) -> str:
@@ -91,16 +93,13 @@ def split_scheme(text: str) -> tuple[str, str] | None:
     return None
 
 
-def parse_location(
-    uri: str | os.PathLike[str], options: Mapping[str, str]
-) -> tuple[Location, dict[str, str]]:
+def parse_location(uri: str | os.PathLike[str], options: Mapping[str, str]) -> tuple[Location, dict[str, str]]:
     """Return where ``uri`` points, and the options with what the URI itself adds to them (a SAS)."""
-    if not isinstance(uri, str | os.PathLike):
+    try:
+        text = os.fsdecode(uri)
+    except TypeError:
         message = f"a table's place must be text or a path, not {type(uri).__name__}"
-        raise OptionError(message)
-    text = os.fspath(uri)
-    if isinstance(text, bytes):
-        text = os.fsdecode(text)
+        raise OptionError(message) from None
     if not text:
         message = "a table's place must not be empty"
         raise OptionError(message)
@@ -171,9 +170,7 @@ def _bucket(kind: str, scheme: str, authority: str, key: str) -> Location:
     return Location(kind, f"{scheme}://{authority}", authority, _folder(key, whole))
 
 
-def _azure(
-    scheme: str, authority: str, key: str, options: Mapping[str, str]
-) -> tuple[Location, dict[str, str]]:
+def _azure(scheme: str, authority: str, key: str, options: Mapping[str, str]) -> tuple[Location, dict[str, str]]:
     merged = dict(options)
     key, _, query = key.partition("?") if scheme.startswith("http") or "sig=" in key else (key, "", "")
     if "sig=" in query:
@@ -199,7 +196,8 @@ def _azure_named(scheme: str, authority: str, key: str, config: Mapping[str, str
     if not container:
         message = f"no container in {whole!r}"
         raise OptionError(message, hint="write abfss://container@account.dfs.core.windows.net/path")
-    account, implied = _account_of(config), ()
+    account = _account_of(config)
+    implied: tuple[tuple[str, str], ...] = ()
     if at:
         account, _, suffix = host.partition(".")
         implied = _implied_by_host(account, suffix, config)
@@ -214,7 +212,7 @@ def _azure_http(scheme: str, authority: str, key: str, config: Mapping[str, str]
     if suffix.startswith(("blob.", "dfs.")) or ".blob." in suffix or ".dfs." in suffix:
         base, container, below = f"{scheme}://{host}/{first}", first, rest
         implied = _implied_by_host(account, suffix, config)
-    elif first and first in (_account_of(config), EMULATOR_ACCOUNT) or host.rpartition(":")[0] in _LOOPBACK:
+    elif (first and first in (_account_of(config), EMULATOR_ACCOUNT)) or host.rpartition(":")[0] in _LOOPBACK:
         account = first
         container, _, below = rest.partition("/")
         base = f"{scheme}://{host}/{first}/{container}"

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import difflib
 import logging
-import os
 import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lazydelta.errors import OptionError
 
 __all__ = ["EMULATOR_ACCOUNT", "EMULATOR_KEY", "Sorted", "normalise", "secrets_of", "sort_options"]
 
@@ -177,12 +175,8 @@ def normalise(options: Mapping[str, object] | None) -> dict[str, str]:
     """Return options with lower-case keys and text values (a Python True is the text ``true``)."""
     result: dict[str, str] = {}
     for key, value in (options or {}).items():
-        if not isinstance(key, str):
-            message = f"a storage option's name must be text, not {type(key).__name__}"
-            raise OptionError(message)
-        if value is None:
-            continue
-        result[key.lower()] = str(value).lower() if isinstance(value, bool) else os.fspath(str(value))
+        if value is not None:
+            result[str(key).lower()] = str(value).lower() if isinstance(value, bool) else str(value)
     return result
 
 

@@ -1,24 +1,28 @@
 """Tables on an object store: Azure, S3, Google Cloud Storage, and the in-memory store."""
 
+# ruff: noqa: D102 - what each method promises is said once, in Store
+
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lazydelta.storage.bridge import Pending, run, submit
 from lazydelta.errors import StorageError
-from lazydelta.storage.client import Chunks, Client
+from lazydelta.storage.bridge import Pending, run, submit
+from lazydelta.storage.chunks import ChunkStream, next_of
+from lazydelta.storage.client import Client
 from lazydelta.storage.input import AdaptiveReads, open_native
-from lazydelta.storage.store import READ_AHEAD, ObjectInfo, Settings, Store
-from lazydelta.storage.stream import ByteStream
+from lazydelta.storage.ranges import coalesced, cut_out, get_options
+from lazydelta.storage.store import READ_AHEAD, ObjectInfo, Parts, Settings, Store
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+
     import pyarrow as pa
-    from obstore import GetOptions, ObjectMeta
+    from obstore import AsyncWritableFile, ListStream, ObjectMeta
 
     from lazydelta.storage.location import Location
+    from lazydelta.storage.stream import ByteStream
 
 __all__ = ["ObjectStore"]
 
@@ -41,7 +45,8 @@ class ObjectStore(Store):
         self._client = Client(location, settings)
         # S3 Express buckets do not sort their listings.
         self._sorts = not location.container.endswith("--x-s3")
-        self._jumps = location.kind != "memory"
+        # Only where keys are compared byte by byte; an Azure account may order them by folder.
+        self._jumps = location.kind in ("s3", "gcs")
 
     # --- helpers
 
@@ -55,9 +60,7 @@ class ObjectStore(Store):
             failure = self._fault(error, verb, path)
         raise failure
 
-    def _begin(
-        self, verb: str, path: str, start: int | None = None, length: int | None = None
-    ) -> BaseException | None:
+    def _begin(self, verb: str, path: str, start: int | None = None, length: int | None = None) -> BaseException | None:
         """Announce a request; an observer's fault comes back as the request's failure."""
         try:
             self._announce(verb, path, start, length)
@@ -97,44 +100,44 @@ class ObjectStore(Store):
         below = f"{prefix}/" if prefix else ""
         shown = f"{folder}/" if folder else ""
         page_size = _PAGE_OF.get(self._location.kind, _PAGE)
-        last, offset, seen = after, (below + after if after else None), 0
+        floor, previous, seen = after, "", 0
+        offset = below + after if after else None
         pages = self._pages(folder, prefix, offset)
         while True:
             if seen % page_size == 0 and (failure := self._begin("LIST", folder)) is not None:
                 raise failure
-            page: Sequence[ObjectMeta] | None = run(self._guarded("LIST", folder, pages.next()))
+            page = run(self._guarded("LIST", folder, next_of(pages)))
             if page is None:
                 return
             seen += len(page)
-            inside = ""
             for meta in page:
-                key = meta["path"]
-                name = key[len(below) :]
-                if not name or not key.startswith(below):
+                name = meta["path"][len(below) :]
+                if not name or "/" in name or not meta["path"].startswith(below):
                     continue
-                inside, slash, _ = name.partition("/")
-                if slash:
-                    continue
-                inside = ""
-                # Some stores ignore the start key, and all of them may list what we asked them to skip.
-                if name <= last:
-                    if self._sorts and name > after:
-                        message = f"{self.uri} lists {name!r} after {last!r}: the listing is not sorted"
-                        raise StorageError(message, path=shown + name)
-                    continue
-                if self._sorts:
-                    last = name
-                yield self._info(shown + name, meta)
-            if inside and self._jumps and len(page) == _PAGE:
-                jump = f"{below}{inside}/{_LAST_NAME}"
-                if offset is not None and page[0]["path"] <= offset:
-                    self._jumps = False  # this store ignores start keys: jumping would begin the listing again
-                elif offset is None or jump > offset:
-                    offset, seen = jump, 0
-                    last = max(last, inside) if self._sorts else last
-                    pages = self._pages(folder, prefix, offset)
+                if self._sorts and name < previous:
+                    message = f"{self.uri} lists {name!r} after {previous!r}: the store does not sort its listings"
+                    raise StorageError(message, path=shown + name)
+                previous = name
+                # Some stores ignore the start key, so what we asked to skip may come all the same.
+                if name > floor:
+                    yield self._info(shown + name, meta)
+                    floor = name if self._sorts else floor
+            jump = self._past_subfolder(page, below, offset)
+            if jump is not None:
+                offset, previous, seen = jump, "", 0
+                pages = self._pages(folder, prefix, offset)
 
-    def _pages(self, folder: str, prefix: str, offset: str | None) -> Chunks:
+    def _past_subfolder(self, page: Sequence[ObjectMeta], below: str, offset: str | None) -> str | None:
+        """Return a start key past the sub-folder that a full page ended in, if it pays to begin again there."""
+        if not self._jumps or len(page) < _PAGE:
+            return None
+        if offset is not None and page[0]["path"] <= offset:
+            self._jumps = False  # this store ignores start keys: it would begin at the beginning again
+            return None
+        inside, slash, _ = page[-1]["path"][len(below) :].partition("/")
+        return f"{below}{inside}/{_LAST_NAME}" if slash else None
+
+    def _pages(self, folder: str, prefix: str, offset: str | None) -> ListStream[Sequence[ObjectMeta]]:
         try:
             return self._client.pages(prefix, offset, _PAGE)
         except BaseException as error:  # noqa: BLE001 - translated, or raised again as it was
@@ -155,24 +158,24 @@ class ObjectStore(Store):
         return submit(self._guarded("GET", path, self._read(key, start, length, if_match)))
 
     async def _read(self, key: str, start: int, length: int | None, if_match: str | None) -> bytes:
-        data = await self._client.get(key, _get_options(start, length, if_match))
+        data = await self._client.get(key, get_options(start, length, if_match))
         self.counters.count_bytes(read=len(data))
         return data
 
     def fetch_ranges(
         self, path: str, ranges: Sequence[tuple[int, int]], *, if_match: str | None = None, coalesce: int = 64 << 10
-    ) -> Pending[list[bytes]]:  # type: ignore[valid-type]
+    ) -> Pending[Parts]:
         for start, length in ranges:
             if start < 0 or length < 0:
                 self._not_a_range(path, start, length)
         key = self._key(path)
-        runs = _coalesced(ranges, coalesce)
+        runs = coalesced(ranges, coalesce)
         for start, length in runs:
             failure = self._begin("GET", path, start, length)
             if failure is not None:
                 return Pending.failed_with(failure)
 
-        async def work() -> list[bytes]:  # type: ignore[valid-type]
+        async def work() -> Parts:
             gate = asyncio.Semaphore(_PARALLEL_RANGES)
 
             async def one(start: int, length: int) -> bytes:
@@ -181,9 +184,9 @@ class ObjectStore(Store):
 
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(one(start, length)) for start, length in runs]
-            return _cut(ranges, runs, [task.result() for task in tasks])
+            return cut_out(ranges, runs, [task.result() for task in tasks])
 
-        async def unwrapped() -> list[bytes]:  # type: ignore[valid-type]
+        async def unwrapped() -> Parts:
             try:
                 return await work()
             except BaseExceptionGroup as group:
@@ -199,7 +202,13 @@ class ObjectStore(Store):
         failure = self._begin("GET", path, start, None)
         if failure is not None:
             raise failure
-        return _ObjectStream(self, path, key, start, max(1, chunk_size))
+        client, options, size = self._client, get_options(start, None, None), max(1, chunk_size)
+        return ChunkStream(
+            lambda: client.chunks(key, options, size),
+            lambda work: self._guarded("GET", path, work),
+            self.counters,
+            size,
+        )
 
     def head(self, path: str) -> ObjectInfo:
         key = self._key(path)
@@ -234,15 +243,21 @@ class ObjectStore(Store):
         if failure is not None:
             raise failure
 
-        async def begin() -> Any:
+        async def begin() -> AsyncWritableFile:
             return self._client.upload(key, _PART_SIZE, _PARALLEL_PARTS)
+
+        async def write(chunk: bytes) -> None:
+            await upload.write(chunk)
+
+        async def complete() -> None:
+            await upload.close()
 
         upload = run(self._guarded("PUT", path, begin()))
         size = 0
         for chunk in chunks:
-            run(self._guarded("PUT", path, upload.write(bytes(chunk))))
+            run(self._guarded("PUT", path, write(chunk)))
             size += len(chunk)
-        run(self._guarded("PUT", path, upload.close()))
+        run(self._guarded("PUT", path, complete()))
         self.counters.count_bytes(written=size)
         return size
 
@@ -259,97 +274,3 @@ class ObjectStore(Store):
                     raise
 
         self._run("DELETE", path, work)
-
-
-def _get_options(start: int, length: int | None, if_match: str | None) -> GetOptions:
-    options: GetOptions = {}
-    if length is not None:
-        options["range"] = (start, start + length)
-    elif start:
-        options["range"] = {"offset": start}
-    if if_match is not None:
-        options["if_match"] = if_match
-    return options
-
-
-def _coalesced(ranges: Sequence[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
-    """Return the requests that cover ``ranges``, reading over gaps that are cheaper than a round trip."""
-    runs: list[list[int]] = []
-    for start, length in sorted(item for item in ranges if item[1] > 0):
-        if runs and start <= runs[-1][1] + gap:
-            runs[-1][1] = max(runs[-1][1], start + length)
-        else:
-            runs.append([start, start + length])
-    return [(start, end - start) for start, end in runs]
-
-
-def _cut(
-    ranges: Sequence[tuple[int, int]], runs: Sequence[tuple[int, int]], blocks: Sequence[bytes]
-) -> list[bytes]:
-    """Cut the ranges that were asked for out of the blocks that were read."""
-    if list(ranges) == list(runs):
-        return list(blocks)
-    parts = []
-    for start, length in ranges:
-        index = next((i for i, (at, size) in enumerate(runs) if at <= start < at + size), None)
-        if index is None or length == 0:
-            parts.append(b"")
-        else:
-            offset = start - runs[index][0]
-            parts.append(blocks[index][offset : offset + length])
-    return parts
-
-
-class _ObjectStream(ByteStream):
-    """Chunks of a remote object; the next one is requested when the previous one is handed out."""
-
-    def __init__(self, store: ObjectStore, path: str, key: str, start: int, chunk_size: int) -> None:
-        self._store = store
-        self._path = path
-        self._lock = threading.Lock()
-        self._chunks: Chunks | None = None
-        self._next: Pending[bytes | None] | None = submit(
-            store._guarded("GET", path, self._first(key, start, chunk_size))
-        )
-
-    async def _first(self, key: str, start: int, chunk_size: int) -> bytes | None:
-        self._chunks = await self._store._client.chunks(key, _get_options(start, None, None), chunk_size)
-        return await self._following()
-
-    async def _following(self) -> bytes | None:
-        assert self._chunks is not None  # noqa: S101 - the first request sets it before any other is made
-        chunk = await self._chunks.next()
-        if chunk is None:
-            return None
-        self._store.counters.count_bytes(read=len(chunk))
-        return bytes(chunk)
-
-    def __next__(self) -> bytes:
-        with self._lock:
-            pending = self._next
-        if pending is None:
-            raise StopIteration
-        try:
-            chunk = pending.result()
-        except BaseException:
-            closed = self._next is None
-            self.close()
-            if closed:
-                raise StopIteration from None
-            raise
-        with self._lock:
-            if chunk is None or self._next is None:
-                self._next = None
-                raise StopIteration
-            self._next = submit(self._store._guarded("GET", self._path, self._following()))
-        return chunk
-
-    def close(self) -> None:
-        lock = getattr(self, "_lock", None)
-        if lock is None:
-            return
-        with lock:
-            pending, self._next = getattr(self, "_next", None), None
-            self._chunks = None
-        if pending is not None:
-            pending.cancel()

@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from lazydelta.errors import DataFileError, LazyDeltaError, ObjectNotFoundError, StorageError
-from lazydelta.storage.counters import IoCounters, announce
+from lazydelta.storage.counters import IoCounters, Request, announce
 from lazydelta.storage.faults import translate
 from lazydelta.storage.location import Location, parse_location
 from lazydelta.storage.logged import decode_path, is_plain, within
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
     import pyarrow as pa
 
     from lazydelta.storage.bridge import Pending
     from lazydelta.storage.stream import ByteStream
 
-__all__ = ["READ_AHEAD", "ObjectInfo", "Settings", "Store"]
+__all__ = ["READ_AHEAD", "ObjectInfo", "Parts", "Settings", "Store"]
 
 READ_AHEAD = 4 << 20
+# `list` is a method of stores, so annotations inside the classes cannot say list[bytes].
+Parts: TypeAlias = list[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class Store(ABC):
         self._elsewhere: dict[Location, Store] = {}
         self.counters = counters if counters is not None else IoCounters()
         self.uri = location.uri
-        self._plain = location.plain
+        self._plain = location.plain.rstrip("/")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.uri!r})"
@@ -70,9 +73,9 @@ class Store(ABC):
 
     def with_counters(self, counters: IoCounters) -> Store:
         """Return the same store over the same connections with a scan's own counters."""
-        twin = copy.copy(self)  # type: ignore[misc]
+        twin = copy.copy(self)
         twin.counters = counters
-        twin._elsewhere = {}
+        twin._elsewhere = {}  # noqa: SLF001 - a twin of this very class
         return twin
 
     def __copy__(self) -> Store:
@@ -104,7 +107,7 @@ class Store(ABC):
     @abstractmethod
     def fetch_ranges(
         self, path: str, ranges: Sequence[tuple[int, int]], *, if_match: str | None = None, coalesce: int = 64 << 10
-    ) -> Pending[list[bytes]]:  # type: ignore[valid-type]
+    ) -> Pending[Parts]:
         """Start reading several (start, length) ranges in parallel; gaps up to ``coalesce`` bytes are read over."""
 
     @abstractmethod
@@ -190,15 +193,19 @@ class Store(ABC):
     def uri_of(self, logged_path: str) -> str:
         """Return the resolved, decoded place of a data file: a plain absolute path for local tables, else a URI."""
         if is_plain(logged_path):
-            return f"{self._plain.rstrip('/')}/{logged_path}"
+            return self.place(logged_path)
         store, path = self.locate(logged_path)
-        return f"{store._plain.rstrip('/')}/{path}"
+        return store.place(path)
+
+    def place(self, path: str) -> str:
+        """Return the readable full place of a decoded path, as ``uri_of`` writes it."""
+        return f"{self._plain}/{path}"
 
     # --- for the back ends
 
     def _key(self, path: str) -> str:
         """Return the container's key for a path; one that could leave the root never reaches the back end."""
-        if ".." in path and ".." in path.split("/") or "\0" in path:
+        if (".." in path and ".." in path.split("/")) or "\0" in path:
             message = f"{path!r} is not a path below {self.uri}"
             raise StorageError(message, path=path)
         root = self._location.root
@@ -206,13 +213,11 @@ class Store(ABC):
         return f"{root}/{path}" if root and path else root or path
 
     def _announce(self, verb: str, path: str, start: int | None = None, length: int | None = None) -> None:
-        announce(self.counters, verb, path, self.uri, start, length)
+        announce(self.counters, Request(verb, path, start, length, self.uri))
 
     def _fault(self, error: BaseException, verb: str, path: str) -> BaseException:
         """Return our error for whatever ``verb`` raised on ``path``."""
-        return translate(
-            error, verb=verb, uri=f"{self._plain.rstrip('/')}/{path}", path=path, secrets=self._settings.secrets
-        )
+        return translate(error, verb=verb, uri=self.place(path), path=path, secrets=self._settings.secrets)
 
     def _not_a_range(self, path: str, start: int, length: int | None) -> NoReturn:
         message = f"bytes from {start}" + ("" if length is None else f", {length} of them,") + f" of {path!r}: no range"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -17,7 +17,7 @@ class ByteStream(ABC):
     Chunks have at least the chunk size asked for, except the last. After ``close()`` the stream is at its end.
     """
 
-    def __iter__(self) -> ByteStream:
+    def __iter__(self) -> Self:
         return self
 
     @abstractmethod
@@ -28,7 +28,7 @@ class ByteStream(ABC):
     def close(self) -> None:
         """Stop at once; harmless when repeated."""
 
-    def __enter__(self) -> ByteStream:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -1,0 +1,7 @@
+"""``python -m lazydelta.cli``, for an environment whose scripts are not on the path."""
+
+from __future__ import annotations
+
+from lazydelta.cli.app import main
+
+main()

@@ -1,0 +1,125 @@
+"""The root of the command: errors become one line and an exit code, a closed pipe or Ctrl-C ends the scan quietly.
+
+=====  ===============================================================================================
+code   meaning
+=====  ===============================================================================================
+0      done, also when the reader of a pipe had enough
+1      a bug in lazydelta
+2      an error that the message explains: a wrong option, no such table, no access, a damaged log, …
+130    interrupted by Ctrl-C
+=====  ===============================================================================================
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import sys
+import traceback
+from typing import Any
+
+import click
+
+from lazydelta import __version__
+from lazydelta.cli.bench import bench
+from lazydelta.cli.commands import COMMANDS
+from lazydelta.cli.demo_command import demo
+from lazydelta.cli.parameters import debug_option, in_debug_mode
+from lazydelta.cli.text import one_line
+from lazydelta.errors import LazyDeltaError
+
+__all__ = ["cli", "main"]
+
+BUG, EXPLAINED, INTERRUPTED = 1, 2, 130
+
+
+class _Root(click.Group):
+    """A group that ends the process the way the table above says."""
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's signature
+        try:
+            result = super().invoke(ctx)
+            # What is still buffered meets a closed pipe here, where it is handled, and not at exit.
+            sys.stdout.flush()
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except BrokenPipeError:
+            _discard_output()
+            ctx.exit(0)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(INTERRUPTED)
+        except LazyDeltaError as error:
+            _report(ctx, error, f"error: {one_line(str(error))}")
+            ctx.exit(EXPLAINED)
+        except Exception as error:  # noqa: BLE001 - the outermost frame, where a bug must still end in one line
+            hint = "" if in_debug_mode(ctx) else " (a bug in lazydelta; run with --debug for its trace)"
+            _report(ctx, error, f"internal error: {type(error).__name__}: {one_line(str(error))}{hint}")
+            ctx.exit(BUG)
+        return result
+
+
+@click.group(cls=_Root, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="%(prog)s %(version)s")
+@debug_option
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Find the files of huge Delta Lake tables, lazily and in little memory."""
+    _tolerate_any_encoding()
+    handler = _Warnings(ctx)
+    logger = logging.getLogger("lazydelta")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+
+    def undo() -> None:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+    ctx.call_on_close(undo)
+
+
+for _command in (*COMMANDS, demo, bench):
+    cli.add_command(_command)
+
+
+def main() -> None:
+    """Run the command and exit."""
+    try:
+        cli(prog_name="lazydelta")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+class _Warnings(logging.Handler):
+    """Shows what the library warns of, and with ``--debug`` all that it logs."""
+
+    def __init__(self, ctx: click.Context) -> None:
+        super().__init__()
+        self._ctx = ctx
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # Asked at each record, because `--debug` may stand after the subcommand.
+        if record.levelno >= logging.WARNING or in_debug_mode(self._ctx):
+            click.echo(f"{record.levelname.lower()}: {one_line(record.getMessage())}", err=True)
+
+
+def _report(ctx: click.Context, error: Exception, line: str) -> None:
+    if in_debug_mode(ctx):
+        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+    click.echo(line, err=True)
+
+
+def _tolerate_any_encoding() -> None:
+    # An odd character in a path is no reason to die in an ASCII terminal.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _discard_output() -> None:
+    # Python flushes standard output once more at exit, and would complain about the pipe.
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    os.close(devnull)

@@ -1,0 +1,69 @@
+"""For programs: one JSON document, or one JSON object a line for streams.
+
+Everything beyond ASCII is escaped, so the bytes are the same whatever the terminal's encoding, and even a path that
+no encoding takes (half a surrogate pair) comes through.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, TextIO
+
+import msgspec
+
+from lazydelta.cli.values import Record, plain, records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import pyarrow as pa
+
+    from lazydelta.cli.output import TableInfo
+
+__all__ = ["JsonOutput"]
+
+
+class JsonOutput:
+    """An ``Output`` that writes JSON."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._encode = json.JSONEncoder(default=plain, allow_nan=False, separators=(",", ":")).encode
+
+    def watch(self, describe: Callable[[], str]) -> AbstractContextManager[object]:  # noqa: ARG002 - programs do not watch
+        """Show nothing."""
+        return nullcontext()
+
+    def info(self, info: TableInfo) -> None:
+        """Write one object."""
+        self.document(
+            msgspec.structs.asdict(info) | {"columns": [msgspec.structs.asdict(each) for each in info.columns]}
+        )
+
+    def history(self, versions: list[dict[str, Any]]) -> None:
+        """Write one array, newest version first."""
+        self.document(versions)
+
+    def files(self, batches: Iterable[Iterable[Record]], *, with_counts: bool = False) -> None:  # noqa: ARG002 - always there
+        """Write one object a file, flushed by batch."""
+        for batch in batches:
+            self._lines(batch)
+
+    def rows(self, batches: Iterable[pa.RecordBatch], names: list[str]) -> None:  # noqa: ARG002 - each row has them
+        """Write one object a row, flushed by batch."""
+        for batch in batches:
+            self._lines(records(batch))
+
+    def explanation(self, explanation: dict[str, Any]) -> None:
+        """Write one object."""
+        self.document(explanation)
+
+    def document(self, document: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
+        """Write one document, indented, because people look at it too."""
+        self._out.write(json.dumps(plain(document), indent=2, allow_nan=False) + "\n")
+        self._out.flush()
+
+    def _lines(self, batch: Iterable[Record]) -> None:
+        self._out.write("".join([f"{self._encode(record)}\n" for record in batch]))
+        self._out.flush()

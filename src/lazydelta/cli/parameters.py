@@ -1,0 +1,166 @@
+"""The arguments that every table command takes, declared once."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Concatenate, TypeVar
+
+import click
+
+from lazydelta.table import DeltaTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "CONTEXT",
+    "DEBUG",
+    "TableSource",
+    "debug_option",
+    "in_debug_mode",
+    "scan_options",
+    "table_command",
+    "where_option",
+]
+
+F = TypeVar("F", bound="Callable[..., Any] | click.Command")
+
+DEBUG = "lazydelta.debug"
+# See `table_command`, which refuses what is left over in its own words.
+CONTEXT = {"allow_extra_args": True}
+
+
+@dataclass(frozen=True, slots=True)
+class TableSource:
+    """Which table, at which version, how to reach it, and for whom to print."""
+
+    uri: str
+    version: int | None
+    timestamp: str | None
+    storage_options: dict[str, str]
+    options: dict[str, str]
+    as_json: bool
+
+    def open(self) -> DeltaTable:
+        """Open the table."""
+        pinned = self.timestamp if self.version is None else self.version
+        return DeltaTable(self.uri, version=pinned, storage_options=self.storage_options or None, options=self.options)
+
+
+def debug_option(function: F) -> F:
+    """Add ``--debug``, which is the same before and after the subcommand."""
+    return click.option(
+        "--debug",
+        is_flag=True,
+        expose_value=False,
+        callback=_remember_debug,
+        help="Show the trace of an error and what the library logs.",
+    )(function)
+
+
+def in_debug_mode(ctx: click.Context) -> bool:
+    """Tell whether ``--debug`` was given anywhere on the command line."""
+    return bool(ctx.meta.get(DEBUG))
+
+
+def table_command(function: Callable[Concatenate[TableSource, ...], None]) -> Callable[..., None]:
+    """Give a command its table: the URI and the options that all table commands share."""
+
+    @functools.wraps(function)
+    def command(  # noqa: PLR0913 - one parameter an option
+        *,
+        uri: str,
+        version: int | None,
+        timestamp: str | None,
+        storage_option: dict[str, str],
+        option: dict[str, str],
+        as_json: bool,
+        **rest: Any,  # noqa: ANN401 - what is left is the command's own
+    ) -> None:
+        ctx = click.get_current_context()
+        if ctx.args:
+            # Click would print what is left over, and `--storage-option key = secret` leaves a secret over.
+            message = f"{len(ctx.args)} argument(s) too many; quote a value that holds spaces."
+            raise click.UsageError(message, ctx)
+        if version is not None and timestamp is not None:
+            raise click.UsageError("--version and --timestamp exclude each other.", ctx)
+        function(TableSource(uri, version, timestamp, storage_option, option, as_json), **rest)
+
+    decorators: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
+        click.argument("uri"),
+        click.option("--version", type=click.IntRange(min=0), metavar="N", help="Read this version of the table."),
+        click.option(
+            "--timestamp",
+            metavar="T",
+            help="Read the version of this moment: ISO 8601, UTC unless it has a zone.",
+        ),
+        click.option(
+            "--storage-option",
+            multiple=True,
+            metavar="K=V",
+            callback=_pairs,
+            help="Credentials and settings of the store; repeatable. Values are never shown.",
+        ),
+        click.option(
+            "--option",
+            multiple=True,
+            metavar="K=V",
+            callback=_pairs,
+            help="An option of lazydelta such as delta.commit.parallelism; repeatable.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON for programs instead of tables for people."),
+        debug_option,
+    ]
+    decorated: Callable[..., None] = command
+    for decorate in reversed(decorators):
+        decorated = decorate(decorated)
+    return decorated
+
+
+def scan_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that shape a scan of files."""
+    for decorate in (
+        click.option(
+            "--strategy",
+            type=click.Choice(["auto", "reverse", "forward"]),
+            default="auto",
+            show_default=True,
+            help="Newest files first, highest throughput, or whatever fits the question.",
+        ),
+        click.option(
+            "--row-limit",
+            type=click.IntRange(min=0),
+            metavar="N",
+            help="Stop when the files found hold this many matching rows for certain.",
+        ),
+        click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Stop after this many files."),
+        where_option(
+            "Leave out files that cannot hold a matching row: "
+            'SQL ("hour >= \'2026021022\'") or JSON ({"hour": "2026021022"}).'
+        ),
+    ):
+        function = decorate(function)
+    return function
+
+
+def where_option(help_text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add ``--where``."""
+    return click.option("--where", metavar="PREDICATE", help=help_text)
+
+
+def _remember_debug(ctx: click.Context, _parameter: click.Parameter, given: bool) -> None:  # noqa: FBT001 - click's call
+    # `meta` is one dictionary for the whole chain of contexts.
+    if given:
+        ctx.meta[DEBUG] = True
+
+
+def _pairs(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    pairs: dict[str, Any] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            # What was given is not repeated in the message: it may be a secret.
+            raise click.BadParameter("write it as key=value.", ctx, parameter)
+        pairs[key.strip()] = value
+    return pairs

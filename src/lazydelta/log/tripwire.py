@@ -1,0 +1,59 @@
+"""``FeatureTripwire``: notices when the tail changes what its files mean.
+
+Without a checksum at V, only the tail can tell whether protocol and metadata are still those of the base. The tripwire
+watches the tail newest first, before any file leaves, and keeps the newest of each. ``commitInfo``, ``txn``, ``cdc``
+and ``domainMetadata`` change no file and do not trip it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from lazydelta.log.actions import LogLine, Metadata, Protocol
+from lazydelta.log.names import LogFile
+
+__all__ = ["FeatureTripwire", "TailChange"]
+
+
+@dataclass(frozen=True, slots=True)
+class TailChange:
+    """A ``protocol`` or ``metaData`` action found in the tail."""
+
+    action: str
+    version: int
+
+
+@dataclass(slots=True)
+class FeatureTripwire:
+    """The newest protocol and metadata seen so far, where each was found, and the changes met on the way."""
+
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
+    origin: str = ""
+    changes: list[TailChange] = field(default_factory=list)
+
+    @property
+    def settled(self) -> bool:
+        """Tell whether both are known, so that older commits have nothing to add."""
+        return self.protocol is not None and self.metadata is not None
+
+    def watch(self, lines: Iterable[LogLine], file: LogFile) -> None:
+        """Look at the actions of one commit (all of them, in order): in a commit the last action counts."""
+        protocol: Protocol | None = None
+        metadata: Metadata | None = None
+        for line in lines:
+            protocol = line.protocol or protocol
+            metadata = line.meta_data or metadata
+        # What version 0 says creates the table; it changes nothing.
+        if protocol is not None and file.end > 0:
+            self.changes.append(TailChange("protocol", file.end))
+        if metadata is not None and file.end > 0:
+            self.changes.append(TailChange("metaData", file.end))
+        self.fill(protocol, metadata, file.path)
+
+    def fill(self, protocol: Protocol | None, metadata: Metadata | None, origin: str) -> None:
+        """Take over what is still unknown."""
+        self.protocol = self.protocol or protocol
+        if self.metadata is None and metadata is not None:
+            self.metadata, self.origin = metadata, origin

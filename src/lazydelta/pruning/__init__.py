@@ -1,0 +1,36 @@
+"""Predicates, and which files they let go unread.
+
+A predicate in any input form becomes one tree bound to the table's schema (`parse_predicate`). What the log knows of
+files becomes `Ranges`, whatever the source. `may_match` and `all_match` evaluate the one over the other, and
+`to_arrow_expression` filters rows by the same tree.
+"""
+
+from __future__ import annotations
+
+from lazydelta.pruning.binding import conjunction
+from lazydelta.pruning.evaluate import all_match, may_match
+from lazydelta.pruning.parse import Where, parse_predicate
+from lazydelta.pruning.ranges import ColumnRange, Ranges, combine
+from lazydelta.pruning.row_filter import to_arrow_expression
+from lazydelta.pruning.stats import partition_ranges, partition_ranges_from_parsed, ranges_from_json, ranges_from_parsed
+from lazydelta.pruning.tree import Predicate, partition_columns, referenced_columns, stats_columns
+
+__all__ = [
+    "ColumnRange",
+    "Predicate",
+    "Ranges",
+    "Where",
+    "all_match",
+    "combine",
+    "conjunction",
+    "may_match",
+    "parse_predicate",
+    "partition_columns",
+    "partition_ranges",
+    "partition_ranges_from_parsed",
+    "ranges_from_json",
+    "ranges_from_parsed",
+    "referenced_columns",
+    "stats_columns",
+    "to_arrow_expression",
+]

@@ -1,0 +1,208 @@
+"""Bounds that are true, from statistics as writers log them.
+
+Logged statistics are less than exact in known ways, and what each way costs is decided here and nowhere else:
+
+timestamps
+    Delta-Spark cuts them to milliseconds. A maximum on a whole millisecond stands for anything up to the next one; a
+    maximum with microseconds was not cut. A cut minimum is still a lower bound.
+strings
+    Bounds may be cut to 32 characters. A cut minimum is a lower bound. A maximum of 32 characters or more is taken
+    for its first 31 followed by anything: the tie-breaker that some writers append is not always the largest
+    character, and Delta-Spark counts in UTF-16 units, of which characters beyond U+FFFF take two, so that the 32nd
+    may be half a character that was lost. With such characters in it, 16 may be all that is left of the maximum.
+decimals
+    Some writers log them through doubles: from 16 digits on (all fewer survive) a bound moves by one unit and by
+    2**-51 of itself, which covers two roundings on the writer's side and one in the text.
+floats
+    NaN is in no bound. -0.0 equals 0.0. A NaN logged as a bound tells nothing.
+
+A minimum above its maximum is nonsense and tells nothing. Bounds are outer: ``tightBounds`` changes nothing here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lazydelta.pruning.literals import is_float
+from lazydelta.pruning.native import typed_scalar
+
+if TYPE_CHECKING:
+    from lazydelta.log.schema import Column
+    from lazydelta.pruning.ranges import ColumnRange
+
+__all__ = ["Bounds"]
+
+_CUT = 32
+_PREFIX = 31
+_PREFIX_UTF16 = 16
+_EXACT_DIGITS = 15
+_SUPPLEMENTARY = r"[\x{10000}-\x{10FFFF}]"
+
+
+Trust: TypeAlias = "pa.Array | bool"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Between which values all values of a column lie, file by file; null and None are unknown.
+
+    ``prefixes`` are (length, strings): where one is not null, the upper bound is that string followed by anything.
+    ``logged`` are minimum and maximum before widening, and ``trusted`` says where the two, if equal, prove that all
+    values are that very value.
+    """
+
+    column: Column
+    lower: pa.Array | None
+    upper: pa.Array | None
+    prefixes: tuple[tuple[int, pa.Array], ...] = ()
+    logged: tuple[pa.Array, pa.Array] | None = None
+    trusted: Trust = False
+    may_be_nan: bool = False
+
+    @classmethod
+    def of(cls, column: Column, known: ColumnRange) -> Bounds:
+        """Widen what was logged to what is true."""
+        kind = column.type.to_arrow()
+        lower, upper = _native(known.min, kind), _native(known.max, kind)
+        if is_float(column.type):
+            lower, upper = _without_nan(lower), _without_nan(upper)
+        logged = None
+        if lower is not None and upper is not None:
+            nonsense = pc.greater(lower, upper)
+            if pc.any(nonsense).as_py():
+                unknown = typed_scalar(None, kind)
+                lower, upper = pc.if_else(nonsense, unknown, lower), pc.if_else(nonsense, unknown, upper)
+            logged = (lower, upper)
+        if known.exact:
+            return cls(column, lower, upper, logged=logged, trusted=True)
+        if is_float(column.type):
+            return cls(column, lower, upper, may_be_nan=True)
+        if pa.types.is_timestamp(kind):
+            return cls(column, lower, None if upper is None else _to_next_millisecond(upper))
+        if pa.types.is_decimal(kind) and kind.precision > _EXACT_DIGITS:
+            low, high = _widened(lower, up=False), _widened(upper, up=True)
+            return cls(column, low, high, logged=logged, trusted=lower is not None and _survives_doubles(lower))
+        if pa.types.is_string(kind) and upper is not None:
+            whole, prefixes = _cut_strings(upper)
+            if prefixes:
+                upper = pc.if_else(whole, upper, typed_scalar(None, kind))
+            return cls(column, lower, upper, prefixes, logged, whole)
+        return cls(column, lower, upper, logged=logged, trusted=True)
+
+    def reaches_up(self, value: pa.Scalar | pa.Array, *, or_equal: bool) -> pa.Array | None:
+        """Tell where some value may be above ``value``, or equal to it if ``or_equal``."""
+        if self.upper is None:
+            return None
+        whole = pc.greater_equal(self.upper, value) if or_equal else pc.greater(self.upper, value)
+        if not self.prefixes:
+            return whole
+        # A string that starts with the prefix can be above anything that does not itself exceed the prefix.
+        cut = [
+            pc.greater_equal(prefixes, pc.utf8_slice_codeunits(value, 0, length)) for length, prefixes in self.prefixes
+        ]
+        return pc.coalesce(whole, *cut)
+
+    def reaches_down(self, value: pa.Scalar | pa.Array, *, or_equal: bool) -> pa.Array | None:
+        """Tell where some value may be below ``value``, or equal to it if ``or_equal``."""
+        if self.lower is None:
+            return None
+        return pc.less_equal(self.lower, value) if or_equal else pc.less(self.lower, value)
+
+    def reaches_prefix(self, prefix: str) -> tuple[pa.Array | None, pa.Array | None]:
+        """Tell where some value may be at or above the first string with ``prefix``, and at or below the last."""
+        first = typed_scalar(prefix, pa.string())
+        up = self.reaches_up(first, or_equal=True)
+        if self.lower is None:
+            return up, None
+        return up, pc.or_kleene(pc.less(self.lower, first), pc.starts_with(self.lower, prefix))
+
+    def is_only(self, value: pa.Scalar) -> pa.Array | None:
+        """Tell where every value that is not null is proven to equal ``value``."""
+        if self.logged is None or self.trusted is False:
+            return None
+        equal = pc.and_kleene(pc.equal(self.logged[0], value), pc.equal(self.logged[1], value))
+        return equal if self.trusted is True else pc.and_kleene(equal, self.trusted)
+
+    def is_only_one_of(self, values: pa.Array) -> pa.Array | None:
+        """Tell where every value that is not null is proven to be the same one of ``values``."""
+        if self.logged is None or self.trusted is False:
+            return None
+        # is_in() is false for null, but equality is null there, and unknown AND false would be false: hence the order.
+        equal = pc.equal(*self.logged)
+        found = pc.if_else(equal, pc.is_in(self.logged[0], value_set=values), equal)
+        return found if self.trusted is True else pc.and_kleene(found, self.trusted)
+
+    def has_only_prefix(self, prefix: str) -> pa.Array | None:
+        """Tell where every value that is not null is proven to start with ``prefix``."""
+        if self.lower is None or self.upper is None:
+            return None
+        ends = [pc.starts_with(each, prefix) for each in (self.upper, *(strings for _, strings in self.prefixes))]
+        return pc.and_kleene(pc.starts_with(self.lower, prefix), pc.coalesce(*ends))
+
+
+def _native(values: pa.Array | None, kind: pa.DataType) -> pa.Array | None:
+    if values is None or values.type == kind:
+        return values
+    try:
+        return pc.cast(values, kind)
+    except pa.ArrowException:
+        return None
+
+
+def _without_nan(values: pa.Array | None) -> pa.Array | None:
+    if values is None:
+        return None
+    return pc.if_else(pc.is_nan(values), typed_scalar(None, values.type), values)
+
+
+def _to_next_millisecond(upper: pa.Array) -> pa.Array:
+    cut = pc.cast(pc.cast(upper, pa.timestamp("ms", upper.type.tz), safe=False), upper.type)
+    # The next millisecond itself is out: it would have been logged as such. Overflow wraps only beyond year 294,000.
+    moved = pc.add(upper.view(pa.int64()), typed_scalar(999, pa.int64())).view(upper.type)
+    return pc.if_else(pc.equal(upper, cut), moved, upper)
+
+
+def _survives_doubles(values: pa.Array) -> pa.Array:
+    limit = typed_scalar(10**_EXACT_DIGITS, pa.decimal128(38, values.type.scale))
+    return pc.less(pc.abs(values), limit)
+
+
+def _widened(values: pa.Array | None, *, up: bool) -> pa.Array | None:
+    if values is None:
+        return None
+    exact = _survives_doubles(values)
+    if pc.all(exact).as_py() is not False:
+        return values
+    scale = values.type.scale
+    wide = pa.decimal256(38, scale)
+    base = pc.cast(values, wide)
+    unit = pc.cast(typed_scalar(1, pa.decimal128(38, scale)), wide)
+    share = pc.cast(typed_scalar(5, pa.decimal128(16, 16)), pa.decimal256(16, 16))  # 5e-16 > 2**-51
+    margin = pc.add(pc.multiply(pc.abs(base), share), unit)
+    moved = pc.add(base, margin) if up else pc.subtract(base, margin)
+    return pc.if_else(exact, pc.cast(base, moved.type), moved)
+
+
+def _cut_strings(upper: pa.Array) -> tuple[Trust, tuple[tuple[int, pa.Array], ...]]:
+    """Tell which maxima are whole, and give the prefixes of those that may have been cut."""
+    length = pc.utf8_length(upper)
+    cut = pc.greater_equal(length, typed_scalar(_CUT, length.type))
+    unknown = typed_scalar(None, upper.type)
+    prefixes = []
+    whole = pc.invert(cut)
+    if pc.all(pc.equal(length, pc.binary_length(upper))).as_py() is False:
+        wide = pc.and_kleene(
+            pc.greater_equal(length, typed_scalar(_PREFIX_UTF16, length.type)),
+            pc.match_substring_regex(upper, _SUPPLEMENTARY),
+        )
+        if pc.any(wide).as_py():
+            short = pc.utf8_slice_codeunits(upper, 0, _PREFIX_UTF16)
+            prefixes.append((_PREFIX_UTF16, pc.if_else(wide, short, unknown)))
+            cut, whole = pc.and_kleene(cut, pc.invert(wide)), pc.and_kleene(whole, pc.invert(wide))
+    if pc.any(cut).as_py():
+        prefixes.append((_PREFIX, pc.if_else(cut, pc.utf8_slice_codeunits(upper, 0, _PREFIX), unknown)))
+    return (whole if prefixes else True), tuple(prefixes)

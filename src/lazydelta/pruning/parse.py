@@ -1,0 +1,192 @@
+"""From what people write to a predicate: the input forms, and tuples and JSON themselves.
+
+=====================  ================================================================================
+SQL text               ``"date >= '2026-02-08' AND device LIKE 'a%'"``
+tuples                 ``[("date", ">=", "2026-02-08"), ("n", "in", [1, 2])]``: all of them must hold
+tuples, DNF            ``[[("n", "=", 1)], [("n", "=", 2), ("m", ">", 3)]]``: one of the lists must hold
+JSON, text or a dict   ``{"date": "2026-02-08", "n": {">=": 1, "<": 9}, "or": [{"m": null}, {"m": {"in": [3]}}]}``
+PyArrow expression     ``pc.field("n") >= 1``
+=====================  ================================================================================
+
+All but PyArrow expressions follow SQL's three-valued logic: a comparison with null is unknown and keeps no row, so
+``("n", "not in", [1])`` keeps no null either. In JSON, which has no word for IS NULL, ``{"n": null}`` is just that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal as PyDecimal
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow.compute as pc
+
+from lazydelta.errors import PredicateError
+from lazydelta.pruning.binding import OPERATORS, compare, conjunction, disjunction, is_null, membership, starts_with
+from lazydelta.pruning.expression import parse_expression
+from lazydelta.pruning.like import like
+from lazydelta.pruning.literals import short_repr
+from lazydelta.pruning.sql import parse_sql
+from lazydelta.pruning.tree import Predicate
+
+if TYPE_CHECKING:
+    from lazydelta.log.schema import Column, TableSchema
+
+__all__ = ["Where", "parse_predicate"]
+
+Where: TypeAlias = "str | Predicate | pc.Expression | Mapping[str, Any] | Sequence[Any] | None"
+"""Every form of predicate that is taken."""
+
+_MAX_DEPTH = 200
+_PAIR, _TRIPLE = 2, 3
+
+
+def parse_predicate(where: Where, schema: TableSchema) -> Predicate | None:
+    """Bind ``where`` to the columns of ``schema``; None where nothing was asked."""
+    if where is None or isinstance(where, Predicate):
+        return where
+    if isinstance(where, pc.Expression):
+        return parse_expression(where, schema)
+    if isinstance(where, str):
+        if where.lstrip()[:1] in {"{", "["}:
+            return parse_predicate(_json(where), schema)
+        return parse_sql(where, schema)
+    if isinstance(where, Mapping):
+        return _mapping(where, schema, negated=False, depth=0) if where else None
+    if isinstance(where, Sequence) and not isinstance(where, bytes | bytearray):
+        return _filters(where, schema) if where else None
+    message = f"A predicate cannot be a {type(where).__name__}: {short_repr(where)}"
+    raise PredicateError(message, hint="give SQL text, a list of (column, operator, value), a dict or an expression")
+
+
+def _filters(filters: Sequence[Any], schema: TableSchema) -> Predicate:
+    if _is_condition(filters) and isinstance(filters, tuple):
+        return _condition(filters, schema)
+    if all(isinstance(each, Mapping) for each in filters):
+        return conjunction([_mapping(each, schema, negated=False, depth=0) for each in filters])
+    if all(_is_condition(each) for each in filters):
+        return conjunction([_condition(each, schema) for each in filters])
+    alternatives: list[Predicate] = []
+    for each in filters:
+        if not _is_list(each) or not each or not all(_is_condition(condition) for condition in each):
+            message = f"A list of filters holds {short_repr(each)}"
+            raise PredicateError(message, hint="write [(column, operator, value), …], or a list of such lists for OR")
+        alternatives.append(conjunction([_condition(condition, schema) for condition in each]))
+    return disjunction(alternatives)
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
+
+
+def _is_condition(value: Any) -> bool:
+    return _is_list(value) and len(value) in {_PAIR, _TRIPLE} and all(isinstance(part, str) for part in value[:2])
+
+
+def _condition(condition: Sequence[Any], schema: TableSchema) -> Predicate:
+    column, op = schema.column(condition[0]), condition[1]
+    word = " ".join(op.lower().split())
+    if len(condition) == _PAIR and word not in {"is null", "is not null"}:
+        message = f"The filter {short_repr(tuple(condition))} has no value"
+        raise PredicateError(message, hint="write (column, operator, value)")
+    return _operation(column, word, condition[2] if len(condition) == _TRIPLE else None)
+
+
+def _operation(column: Column, op: str, value: Any, *, negated: bool = False) -> Predicate:
+    if op in OPERATORS:
+        return compare(column, OPERATORS[op], value, negated=negated)
+    if op in {"in", "not in"}:
+        return membership(column, _values(column, op, value), negated=negated is (op == "in"))
+    if op in {"is null", "is not null"} or (op in {"is", "is not"} and value is None):
+        # In JSON an operator needs a value: {"is null": false} says the opposite.
+        flipped = negated is not (value is False)
+        return is_null(column, negated=flipped is not op.startswith("is not"))
+    if op in {"like", "not like"}:
+        return like(column, _text(column, op, value), negated=negated is (op == "like"))
+    if op in {"starts with", "starts_with", "prefix"}:
+        return starts_with(column, _text(column, op, value), negated=negated)
+    if op == "between":
+        bounds = list(_values(column, op, value))
+        if len(bounds) != _PAIR:
+            message = f"BETWEEN on column {column.name!r} takes two values, not {len(bounds)}"
+            raise PredicateError(message, hint="write [low, high]")
+        join = disjunction if negated else conjunction
+        return join(
+            [compare(column, ">=", bounds[0], negated=negated), compare(column, "<=", bounds[1], negated=negated)]
+        )
+    message = f"The operator {op!r} on column {column.name!r} is not known"
+    raise PredicateError(message, hint="use =, !=, <, <=, >, >=, in, not in, like, between, is null or is not null")
+
+
+def _values(column: Column, op: str, value: Any) -> Iterable[object]:
+    if isinstance(value, str | bytes | bytearray | Mapping) or not isinstance(value, Iterable):
+        message = f"The operator {op!r} on column {column.name!r} takes a list, not {short_repr(value)}"
+        raise PredicateError(message, hint="write it as [value, …]")
+    return value
+
+
+def _text(column: Column, op: str, value: Any) -> str:
+    if not isinstance(value, str):
+        message = f"The operator {op!r} on column {column.name!r} takes text, not {short_repr(value)}"
+        raise PredicateError(message, hint="write the pattern in quotes")
+    return value
+
+
+def _json(text: str) -> Any:
+    try:
+        # Decimals keep their digits, and integers are not cut at 64 bits.
+        return json.loads(text, parse_float=PyDecimal)
+    except (ValueError, RecursionError) as error:
+        message = f"The predicate starts as JSON and is not: {error}"
+        raise PredicateError(message, hint='write {"column": value} or SQL text') from error
+
+
+def _mapping(where: Mapping[Any, Any], schema: TableSchema, *, negated: bool, depth: int) -> Predicate:
+    if depth > _MAX_DEPTH:
+        message = f"The predicate is nested more than {_MAX_DEPTH} levels deep"
+        raise PredicateError(message, hint="flatten its and, or, not")
+    join = disjunction if negated else conjunction
+    return join([_entry(key, value, schema, negated=negated, depth=depth) for key, value in where.items()])
+
+
+def _entry(key: object, value: Any, schema: TableSchema, *, negated: bool, depth: int) -> Predicate:
+    if not isinstance(key, str):
+        message = f"A predicate has {short_repr(key)} where a column's name should be"
+        raise PredicateError(message, hint='write {"column": value}')
+    word = key.lower()
+    if word in {"and", "or"} and _is_list(value):
+        join = conjunction if (word == "and") is not negated else disjunction
+        return join([_inner(key, each, schema, negated=negated, depth=depth) for each in value])
+    if word == "not" and isinstance(value, Mapping):
+        return _inner(key, value, schema, negated=not negated, depth=depth)
+    column = schema.column(key)
+    if value is None:
+        return is_null(column, negated=negated)
+    if isinstance(value, Mapping):
+        if not value:
+            message = f"The predicate on column {column.name!r} has no operator"
+            raise PredicateError(message, hint='write {"column": {">=": value}}')
+        join = disjunction if negated else conjunction
+        return join([_json_operation(column, op, each, negated=negated) for op, each in value.items()])
+    if _is_list(value):
+        message = f"Column {column.name!r} cannot equal the list {short_repr(value)}"
+        raise PredicateError(message, hint='write {"column": {"in": […]}}')
+    return compare(column, "=", value, negated=negated)
+
+
+def _inner(key: str, value: Any, schema: TableSchema, *, negated: bool, depth: int) -> Predicate:
+    if not isinstance(value, Mapping):
+        message = f"{key!r} holds {short_repr(value)} where a predicate should be"
+        raise PredicateError(message, hint='write {"and": [{"column": value}, …]}')
+    return _mapping(value, schema, negated=negated, depth=depth + 1)
+
+
+def _json_operation(column: Column, op: object, value: Any, *, negated: bool) -> Predicate:
+    word = " ".join(str(op).lower().split())
+    symbol = OPERATORS.get(word)
+    if value is None and symbol in {"=", "!="}:
+        return is_null(column, negated=negated is (symbol == "="))
+    if word == "not" and isinstance(value, Mapping):
+        join = conjunction if negated else disjunction
+        return join([_json_operation(column, each, inner, negated=not negated) for each, inner in value.items()])
+    return _operation(column, word, value, negated=negated)

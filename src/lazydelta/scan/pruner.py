@@ -1,0 +1,105 @@
+"""``Pruner``: drops the files of a batch that provably hold no matching row, the cheap proof first."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lazydelta.log.checkpoint import StatsWanted
+from lazydelta.log.file_batch import FileBatch
+from lazydelta.log.schema import Column
+from lazydelta.metrics import ScanMetrics
+from lazydelta.pruning import (
+    Predicate,
+    Ranges,
+    all_match,
+    combine,
+    may_match,
+    partition_columns,
+    partition_ranges,
+    partition_ranges_from_parsed,
+    ranges_from_json,
+    ranges_from_parsed,
+    stats_columns,
+)
+from lazydelta.scan.request import ScanRequest
+
+__all__ = ["Pruner", "stats_ranges"]
+
+
+class Pruner:
+    """Evaluates one request's predicate against batches of files."""
+
+    def __init__(self, request: ScanRequest, metrics: ScanMetrics) -> None:
+        self._predicate: Predicate | None = request.predicate
+        self._partitions = partition_columns(request.predicate)
+        self._columns = stats_columns(request.predicate)
+        self._counts_rows = request.row_limit is not None
+        self._metrics = metrics
+        reported = request.stats_columns
+        self.wanted: StatsWanted | None = None
+        if self._columns or self._counts_rows or reported is not None:
+            paths = dict.fromkeys(column.physical_path for column in (*self._columns, *(reported or ())))
+            self.wanted = StatsWanted(tuple(paths))
+
+    def prune(self, batch: FileBatch) -> FileBatch:
+        """Return the files that may hold a matching row; files with missing statistics stay."""
+        if self._predicate is None:
+            return batch
+        before = len(batch)
+        if self._partitions or not self._columns:
+            batch = _keep(batch, may_match(self._predicate, self._partition_ranges(batch)))
+        if self._columns and len(batch):
+            # Statistics are parsed for the survivors only: on V1 checkpoints this is JSON, the dearest step of all.
+            batch = _keep(batch, may_match(self._predicate, self._all_ranges(batch)))
+        self._metrics.files_pruned += before - len(batch)
+        return batch
+
+    def proven_rows(self, batch: FileBatch) -> npt.NDArray[np.int64]:
+        """Return for each file how many live rows surely match: all of them, or 0 where not every row is proven to."""
+        ranges = self._all_ranges(batch)
+        records = ranges.num_records
+        if records is None:
+            return np.zeros(len(batch), np.int64)
+        counts = _integers(records)
+        if batch.deletion_vector is not None:
+            counts = counts - _integers(batch.deletion_vector.field("cardinality"))
+        if self._predicate is not None:
+            counts = np.where(_flags(all_match(self._predicate, ranges)), counts, 0)
+        return np.maximum(counts, 0)
+
+    def _partition_ranges(self, batch: FileBatch) -> Ranges:
+        if batch.parsed_partitions is not None:
+            return partition_ranges_from_parsed(batch.parsed_partitions, self._partitions)
+        return partition_ranges(batch.partition_values, self._partitions)
+
+    def _all_ranges(self, batch: FileBatch) -> Ranges:
+        stats = stats_ranges(batch, self._columns)
+        return combine([self._partition_ranges(batch), stats]) if self._partitions else stats
+
+
+def stats_ranges(batch: FileBatch, columns: tuple[Column, ...]) -> Ranges:
+    """Return what the statistics of a batch say, from native columns where there are any, else from JSON."""
+    sources = []
+    if batch.parsed_stats is not None:
+        sources.append(ranges_from_parsed(batch.parsed_stats, columns))
+    if batch.json_stats is not None:
+        sources.append(ranges_from_json(batch.json_stats, columns))
+    if not sources:
+        return Ranges(len(batch))
+    return sources[0] if len(sources) == 1 else combine(sources)
+
+
+def _keep(batch: FileBatch, keep: pa.BooleanArray) -> FileBatch:
+    return batch if keep.true_count == len(keep) else batch.filter(keep)
+
+
+def _integers(values: pa.Array) -> npt.NDArray[np.int64]:
+    counts = np.frombuffer(values.buffers()[1], np.int64, len(values), values.offset * 8)
+    return np.where(_flags(values.is_valid()), counts, 0)
+
+
+def _flags(values: pa.BooleanArray) -> npt.NDArray[np.bool_]:
+    bits = np.frombuffer(values.buffers()[1], np.uint8)
+    return np.unpackbits(bits, bitorder="little")[values.offset : values.offset + len(values)].astype(np.bool_)

@@ -1,0 +1,78 @@
+"""``ReadAhead``: the next items of an iterator are made in a thread while the consumer works on the last one."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from threading import Condition, Thread
+from typing import Generic, TypeVar
+
+__all__ = ["ReadAhead"]
+
+T = TypeVar("T")
+
+
+class ReadAhead(Generic[T]):
+    """Runs ``source`` in a thread, at most ``depth`` items ahead of the consumer; an error arrives in its place.
+
+    Decoding Parquet releases the interpreter's lock, so on two cores the base is decoded while the consumer hashes
+    and prunes. ``close`` ends the thread; ``stop`` is called first, to end what the source waits for.
+    """
+
+    def __init__(self, source: Iterator[T], *, depth: int, stop: Callable[[], None]) -> None:
+        self._source = source
+        self._depth = depth
+        self._stop = stop
+        self._ready: deque[T] = deque()
+        self._error: BaseException | None = None
+        self._ended = False
+        self._closed = False
+        self._changed = Condition()
+        self._thread = Thread(target=self._run, name="lazydelta-read-ahead", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> ReadAhead[T]:
+        return self
+
+    def __next__(self) -> T:
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready or self._ended)
+            if self._ready:
+                item = self._ready.popleft()
+                self._changed.notify_all()
+                return item
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error
+        raise StopIteration
+
+    def close(self) -> None:
+        """Stop the source and wait for its thread."""
+        with self._changed:
+            self._closed = True
+            ended = self._ended
+            self._changed.notify_all()
+        if not ended:
+            self._stop()
+        self._thread.join()
+        self._ready.clear()
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            for item in self._source:
+                with self._changed:
+                    self._ready.append(item)
+                    self._changed.notify_all()
+                    self._changed.wait_for(lambda: len(self._ready) < self._depth or self._closed)
+                    if self._closed:
+                        break
+        except BaseException as raised:  # noqa: BLE001 - handed to the consumer, where it belongs
+            error = raised
+        finally:
+            close = getattr(self._source, "close", None)
+            if close is not None:
+                close()
+            with self._changed:
+                self._error, self._ended = error, True
+                self._changed.notify_all()

@@ -1,0 +1,76 @@
+"""``ScanRequest``: what a caller wants of a scan, checked once."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lazydelta.errors import OptionError
+from lazydelta.log.schema import Column, TableSchema
+from lazydelta.pruning import Predicate, Where, parse_predicate
+
+__all__ = ["RetentionGuard", "ScanRequest", "ScanStrategy"]
+
+RetentionGuard = Callable[[int, int], bool]
+"""Called with the version and timestamp (epoch ms) of a scan's floor; False refuses the scan."""
+
+
+class ScanStrategy(enum.Enum):
+    """In which order files are found; which files does not depend on it."""
+
+    AUTO = "auto"
+    REVERSE = "reverse"
+    FORWARD = "forward"
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRequest:
+    """A bound predicate, limits, and what to report of each file.
+
+    ``stats_columns`` None reports no statistics, so none are read for it; an empty tuple asks for ``num_records``.
+    """
+
+    predicate: Predicate | None = None
+    limit: int | None = None
+    row_limit: int | None = None
+    strategy: ScanStrategy = ScanStrategy.AUTO
+    stats_columns: tuple[Column, ...] | None = None
+    batch_size: int = 8192
+    retention_guard: RetentionGuard | None = None
+
+    @classmethod
+    def of(  # noqa: PLR0913 - the parameters of `files()`
+        cls,
+        schema: TableSchema,
+        *,
+        where: Where = None,
+        limit: int | None = None,
+        row_limit: int | None = None,
+        strategy: str = "auto",
+        stats_columns: Sequence[str] | None = None,
+        batch_size: int = 8192,
+        retention_guard: RetentionGuard | None = None,
+    ) -> ScanRequest:
+        """Bind what the caller wrote to the table's schema; what makes no sense is an error here."""
+        for name, value in (("limit", limit), ("row_limit", row_limit)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+                raise OptionError(f"{name}={value!r} makes no sense", hint="give a number from 0, or None for no limit")
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise OptionError(f"batch_size={batch_size!r} makes no sense", hint="give a number of files from 1")
+        try:
+            chosen = ScanStrategy(strategy)
+        except ValueError:
+            known = ", ".join(each.value for each in ScanStrategy)
+            raise OptionError(f"There is no strategy {strategy!r}", hint=f"known: {known}") from None
+        if isinstance(stats_columns, str):
+            raise OptionError("stats_columns is a list of names, not a text", hint=f"write [{stats_columns!r}]")
+        return cls(
+            predicate=parse_predicate(where, schema),
+            limit=limit,
+            row_limit=row_limit,
+            strategy=chosen,
+            stats_columns=None if stats_columns is None else tuple(schema.column(name) for name in stats_columns),
+            batch_size=batch_size,
+            retention_guard=retention_guard,
+        )
