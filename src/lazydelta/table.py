@@ -34,9 +34,9 @@ class DeltaTable:
     """A Delta table at one version, pinned when it is opened.
 
     ``version`` is a number, or a moment (``datetime`` or ISO 8601 text) that stands for the newest version not younger
-    than it. ``options`` are lazydelta's own (see ``Options``); ``log_tail`` are the commits that a catalog has ratified,
-    for catalog-managed tables. ``without_files``, ``log_buffer_size`` and ``skip_stats`` are accepted because deltalake
-    has them; they change nothing here, where files and statistics are not loaded before somebody asks.
+    than it. ``options`` are lazydelta's own (see ``Options``); ``log_tail`` are the commits that a catalog has
+    ratified, for catalog-managed tables. ``without_files``, ``log_buffer_size`` and ``skip_stats`` are accepted because
+    deltalake has them; they change nothing here, where no file is loaded before somebody asks.
     """
 
     def __init__(
@@ -62,9 +62,7 @@ class DeltaTable:
         self._snapshot = self._open(version)
 
     @classmethod
-    def is_deltatable(
-        cls, table_uri: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None
-    ) -> bool:
+    def is_deltatable(cls, table_uri: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> bool:
         """Tell whether there is a Delta log at this place."""
         store = open_store(table_uri, storage_options)
         try:
@@ -116,7 +114,7 @@ class DeltaTable:
         """Pin the newest version."""
         self._snapshot = self._open(None)
 
-    def files(  # noqa: PLR0913 - keywords that each say one thing
+    def files(
         self,
         where: Where = None,
         *,
@@ -130,9 +128,9 @@ class DeltaTable:
         """Return the active files that may hold rows matching ``where``, as a lazy stream.
 
         ``limit`` counts files; ``row_limit`` counts the live rows of files whose every row is proven to match.
-        ``strategy`` is ``reverse`` (newest first), ``forward`` (most files a second) or ``auto``. ``stats_columns`` adds
-        statistics to ``batches()``; an empty list fills ``num_records`` alone. ``retention_guard`` may refuse the
-        version below which the scan does not look.
+        ``strategy`` is ``reverse`` (newest first), ``forward`` (most files a second) or ``auto``. ``stats_columns``
+        adds statistics to ``batches()``; an empty list fills ``num_records`` alone. ``retention_guard`` may refuse
+        the version below which the scan does not look.
         """
         request = ScanRequest.of(
             self._snapshot.schema,
@@ -150,9 +148,7 @@ class DeltaTable:
         """Return the active files that may match ``predicate``; keywords as for ``files``."""
         return self.files(predicate, **keywords)
 
-    def file_uris(
-        self, partition_filters: Where = None, *, file_pruning_predicate: Where = None
-    ) -> list[str]:
+    def file_uris(self, partition_filters: Where = None, *, file_pruning_predicate: Where = None) -> list[str]:
         """Return the resolved places of the active files: plain paths for local tables, else URIs."""
         where = self._both(partition_filters, file_pruning_predicate)
         store = self._snapshot.store
@@ -199,7 +195,7 @@ class DeltaTable:
         filesystem: object = None,
         filters: Where = None,
     ) -> pa.Table:
-        """Return the rows as a table; ``partitions`` and ``filters`` take every form of predicate that ``files`` takes."""
+        """Return the rows as a table; ``partitions`` and ``filters`` take every form of predicate."""
         if filesystem is not None:
             raise OptionError("lazydelta reads through its own store", hint="leave filesystem out; use storage_options")
         where = self._both(partitions, filters)

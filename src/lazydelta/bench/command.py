@@ -88,7 +88,7 @@ def _pairs(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str, 
     help="Credentials and settings of the store; repeatable. Values are never shown.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def make_table(*, uri: str, as_json: bool, **recipe: Any) -> None:  # noqa: ANN401 - the parameters of `make`, as they are
+def make_table(*, uri: str, as_json: bool, **recipe: Any) -> None:
     """Make a table at URI that has a log and no data.
 
     For tests and benchmarks of file discovery: a million files take some seconds and 200 MB.

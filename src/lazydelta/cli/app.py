@@ -37,7 +37,7 @@ BUG, EXPLAINED, INTERRUPTED = 1, 2, 130
 class _Root(click.Group):
     """A group that ends the process the way the table above says."""
 
-    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's signature
+    def invoke(self, ctx: click.Context) -> Any:
         try:
             result = super().invoke(ctx)
             # What is still buffered meets a closed pipe here, where it is handled, and not at exit.

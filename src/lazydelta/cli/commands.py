@@ -74,7 +74,7 @@ def history(source: TableSource, limit: int, *, everything: bool) -> None:
     help="Also show how many rows a file has, and with --json the statistics of these columns; '' for rows alone.",
 )
 @click.option("--uris", is_flag=True, help="Show where each file is, not the path as logged.")
-def files(  # noqa: PLR0913 - one parameter an option
+def files(
     source: TableSource,
     *,
     where: str | None,
@@ -180,7 +180,7 @@ def _names(text: str) -> list[str]:
     return [name for each in text.split(",") if (name := each.strip())]
 
 
-def _watched(out: Output, stream: FileStream) -> Any:  # noqa: ANN401 - a context manager nobody binds
+def _watched(out: Output, stream: FileStream) -> Any:
     def describe() -> str:
         metrics = stream.metrics
         return f"{metrics.files_emitted:,} files found, {metrics.commits_scanned:,} tail commits read"

@@ -230,7 +230,7 @@ def _flat(explanation: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return facts
 
 
-def _measure(name: str, fact: Any) -> str:  # noqa: ANN401 - a number, a word or a list
+def _measure(name: str, fact: Any) -> str:
     if isinstance(fact, bool | str | list):
         return ", ".join(map(str, fact)) if isinstance(fact, list) else str(fact)
     if name.endswith("_ms"):

@@ -40,7 +40,7 @@ class Made(msgspec.Struct, frozen=True):
     last_hour: str
 
 
-def deltalake() -> Any:  # noqa: ANN401 - a module
+def deltalake() -> Any:
     """Return the deltalake package; it is not one of ours, so it may be absent."""
     try:
         return importlib.import_module("deltalake")

@@ -59,7 +59,7 @@ class JsonOutput:
         """Write one object."""
         self.document(explanation)
 
-    def document(self, document: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
+    def document(self, document: Any) -> None:
         """Write one document, indented, because people look at it too."""
         self._out.write(json.dumps(plain(document), indent=2, allow_nan=False) + "\n")
         self._out.flush()

@@ -68,7 +68,7 @@ def table_command(function: Callable[Concatenate[TableSource, ...], None]) -> Ca
     """Give a command its table: the URI and the options that all table commands share."""
 
     @functools.wraps(function)
-    def command(  # noqa: PLR0913 - one parameter an option
+    def command(
         *,
         uri: str,
         version: int | None,
@@ -76,7 +76,7 @@ def table_command(function: Callable[Concatenate[TableSource, ...], None]) -> Ca
         storage_option: dict[str, str],
         option: dict[str, str],
         as_json: bool,
-        **rest: Any,  # noqa: ANN401 - what is left is the command's own
+        **rest: Any,
     ) -> None:
         ctx = click.get_current_context()
         if ctx.args:

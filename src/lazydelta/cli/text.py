@@ -36,7 +36,8 @@ def moment(milliseconds: object) -> str:
     if not isinstance(milliseconds, int):
         return "-" if milliseconds is None else printable(str(milliseconds))
     try:
-        return datetime.fromtimestamp(milliseconds / _SECOND_MS, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        # Faster than strftime, and there may be ten million of them; the zone is cut off.
+        return datetime.fromtimestamp(milliseconds // _SECOND_MS, UTC).isoformat(" ")[:19]
     except (OverflowError, ValueError, OSError):
         return str(milliseconds)
 

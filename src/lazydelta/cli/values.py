@@ -10,6 +10,7 @@ import base64
 import math
 from datetime import date, datetime, time
 from decimal import Decimal
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -31,7 +32,7 @@ def records(batch: pa.RecordBatch) -> Iterator[Record]:
     return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
 
 
-def plain(value: object) -> Any:  # noqa: ANN401, PLR0911 - whatever JSON has; one line a type
+def plain(value: object) -> Any:
     """Return a Python value as one that JSON can hold."""
     if value is None or isinstance(value, str | bool | int):
         return value
@@ -54,11 +55,47 @@ def plain(value: object) -> Any:  # noqa: ANN401, PLR0911 - whatever JSON has; o
 
 def _column(column: pa.Array) -> list[Any]:
     kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
+    if column.null_count == len(column):
+        return [None] * len(column)
+    if pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         values: list[Any] = column.to_pylist()
         return values
-    convert = _mapping if pa.types.is_map(kind) else plain
-    return [convert(each) for each in _python_values(column)]
+    # Nested values by their parts: a third of the time of `to_pylist`, and a map inside becomes an object too.
+    if pa.types.is_map(kind):
+        keys, items = (_column(_used(part, column.offsets)) for part in (column.keys, column.items))
+        found: list[Any] = [
+            dict(zip(map(_key, keys[span]), items[span], strict=True)) for span in _spans(column.offsets)
+        ]
+    elif pa.types.is_struct(kind):
+        found = _structs(column)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        values = _column(_used(column.values, column.offsets))
+        found = [values[span] for span in _spans(column.offsets)]
+    else:
+        return [plain(each) for each in _python_values(column)]
+    if column.null_count:
+        return [each if valid else None for each, valid in zip(found, column.is_valid().to_pylist(), strict=True)]
+    return found
+
+
+def _structs(column: pa.StructArray) -> list[dict[str, Any]]:
+    names = [field.name for field in column.type]
+    if not names:
+        return [{} for _ in range(len(column))]
+    parts = [_column(part) for part in column.flatten()]
+    return [dict(zip(names, row, strict=True)) for row in zip(*parts, strict=True)]
+
+
+def _used(part: pa.Array, offsets: pa.Array) -> pa.Array:
+    """Return the stretch of a nested array that the offsets of a slice refer to."""
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    return part.slice(first, last - first)
+
+
+def _spans(offsets: pa.Array) -> Iterator[slice]:
+    positions = offsets.to_pylist()
+    first = positions[0]
+    return (slice(start - first, end - first) for start, end in pairwise(positions))
 
 
 def _python_values(column: pa.Array) -> list[Any]:
@@ -68,10 +105,6 @@ def _python_values(column: pa.Array) -> list[Any]:
         # Python's calendar ends with the year 9999, Delta's does not.
         values = column.cast(pa.string()).to_pylist()
     return values
-
-
-def _mapping(pairs: list[tuple[object, object]] | None) -> dict[str, Any] | None:
-    return None if pairs is None else {_key(key): plain(each) for key, each in pairs}
 
 
 def _key(key: object) -> str:

@@ -31,11 +31,7 @@ Path: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
-class _Action(msgspec.Struct, rename="camel", frozen=True, kw_only=True, gc=False):
-    pass
-
-
-class Protocol(_Action):
+class Protocol(msgspec.Struct, rename="camel", frozen=True, kw_only=True, gc=False):
     """What a reader and a writer must understand."""
 
     min_reader_version: Int
@@ -44,14 +40,14 @@ class Protocol(_Action):
     writer_features: tuple[str, ...] | None = None
 
 
-class Format(_Action):
+class Format(msgspec.Struct, rename="camel", frozen=True, kw_only=True, gc=False):
     """How data files are encoded; only Parquet is ever met."""
 
     provider: str = "parquet"
     options: dict[str, str | None] | None = None
 
 
-class Metadata(_Action):
+class Metadata(msgspec.Struct, rename="camel", frozen=True, kw_only=True, gc=False):
     """The table's identity, schema and configuration (the ``metaData`` action)."""
 
     id: str
@@ -69,7 +65,7 @@ class Metadata(_Action):
         return default if value is None else value
 
 
-class DeletionVector(_Action):
+class DeletionVector(msgspec.Struct, rename="camel", frozen=True, kw_only=True, gc=False):
     """Where the deleted rows of a file are listed."""
 
     storage_type: str
@@ -85,7 +81,7 @@ class DeletionVector(_Action):
         return f"{self.storage_type}{self.path_or_inline_dv}{suffix}"
 
 
-class Add(_Action):
+class Add(msgspec.Struct, rename="camel", frozen=True, kw_only=True, gc=False):
     """A file that belongs to the table from this version on."""
 
     path: Path
@@ -101,7 +97,7 @@ class Add(_Action):
     clustering_provider: str | None = None
 
 
-class Remove(_Action):
+class Remove(msgspec.Struct, rename="camel", frozen=True, kw_only=True, gc=False):
     """A file that belongs to the table no longer."""
 
     path: Path
@@ -117,7 +113,7 @@ class Remove(_Action):
     default_row_commit_version: Long | None = None
 
 
-class Txn(_Action):
+class Txn(msgspec.Struct, rename="camel", frozen=True, kw_only=True, gc=False):
     """How far an application has come."""
 
     app_id: str
@@ -125,7 +121,7 @@ class Txn(_Action):
     last_updated: Long | None = None
 
 
-class DomainMetadata(_Action):
+class DomainMetadata(msgspec.Struct, rename="camel", frozen=True, kw_only=True, gc=False):
     """Configuration of a named domain; ``removed`` ends it."""
 
     domain: str
@@ -133,7 +129,7 @@ class DomainMetadata(_Action):
     removed: bool = False
 
 
-class SidecarFile(_Action):
+class SidecarFile(msgspec.Struct, rename="camel", frozen=True, kw_only=True, gc=False):
     """A file of a V2 checkpoint that holds the checkpoint's file actions (not one of our sidecars)."""
 
     path: Path
@@ -141,7 +137,7 @@ class SidecarFile(_Action):
     modification_time: Long = 0
 
 
-class LogLine(_Action):
+class LogLine(msgspec.Struct, rename="camel", frozen=True, kw_only=True, gc=False):
     """One line of a commit or of a JSON checkpoint: at most one of these is set."""
 
     add: Add | None = None

@@ -49,7 +49,9 @@ def read_checksum(store: Store, file: LogFile) -> VersionChecksum | None:
     return checksum
 
 
-def compare_totals(checksum: VersionChecksum, file: LogFile, *, num_files: int, size: int) -> ChecksumMismatchError | None:
+def compare_totals(
+    checksum: VersionChecksum, file: LogFile, *, num_files: int, size: int
+) -> ChecksumMismatchError | None:
     """Compare a complete scan with the checksum; return the error to raise or to log where they disagree."""
     if (checksum.num_files, checksum.table_size_bytes) == (num_files, size):
         return None

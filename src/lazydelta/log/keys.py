@@ -114,4 +114,3 @@ def _mix(first: npt.NDArray[np.uint64], second: npt.NDArray[np.uint64], word: np
     second += word
     second *= _seeds[3]
     second ^= second >> np.uint64(29)
-

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from lazydelta.errors import OptionError
 from lazydelta.log.names import LOG, FileKind, LogFile, parse_log_file
@@ -29,7 +30,7 @@ class LogTailCommit:
 def log_tail_files(commits: Sequence[LogTailCommit | str]) -> tuple[LogFile, ...]:
     """Check a log tail and return it as log files, ascending."""
     files = tuple(_file(each if isinstance(each, LogTailCommit) else LogTailCommit(each)) for each in commits)
-    for before, after in zip(files, files[1:], strict=False):
+    for before, after in pairwise(files):
         if after.version != before.version + 1:
             message = f"The log tail jumps from version {before.version} to {after.version}"
             hint = "it must be a contiguous, ascending run of commits that ends at the newest version"

@@ -325,4 +325,3 @@ def _version_not_found(store: Store, version: int) -> VersionNotFoundError:
         path=store.uri,
         hint=f"versions {earliest} to {latest} can be read",
     )
-

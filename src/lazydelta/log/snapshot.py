@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NoReturn
 
 from lazydelta.errors import CorruptLogError
 from lazydelta.log.actions import Metadata, Protocol
@@ -100,8 +99,9 @@ def load_snapshot(store: Store, segment: LogSegment, *, has_log_tail: bool = Fal
     else:
         _watch(tripwire, ReverseCommitReader(store, segment.tail(), parallelism=parallelism, cache=cache))
         _ask_checkpoint(tripwire, store, segment)
-    protocol = tripwire.protocol or _absent(segment, "protocol")
-    metadata = tripwire.metadata or _absent(segment, "metaData")
+    protocol, metadata = tripwire.protocol, tripwire.metadata
+    if protocol is None or metadata is None:
+        raise _absent(segment, "protocol" if protocol is None else "metaData")
     check_readable(protocol, metadata, has_log_tail=has_log_tail, path=tripwire.origin)
     return Snapshot(
         store=store,
@@ -126,21 +126,21 @@ def _watch(tripwire: FeatureTripwire, commits: Iterable[TailCommit]) -> None:
         # A commit of a million adds streams by; only the rare lines that matter are kept.
         lines = [line for lines in commit.actions for line in lines if line.protocol or line.meta_data]
         tripwire.watch(lines, commit.file)
-        if tripwire.settled:
+        if tripwire.settled():
             return
 
 
 def _ask_checkpoint(tripwire: FeatureTripwire, store: Store, segment: LogSegment) -> None:
-    if segment.checkpoint is None or tripwire.settled:
+    if segment.checkpoint is None or tripwire.settled():
         return
     for line in CheckpointReader(store, segment.checkpoint).actions("protocol", "metaData"):
         tripwire.fill(line.protocol, line.meta_data, segment.checkpoint.files[0].path)
-        if tripwire.settled:
+        if tripwire.settled():
             return
 
 
-def _absent(segment: LogSegment, action: str) -> NoReturn:
+def _absent(segment: LogSegment, action: str) -> CorruptLogError:
     message = f"The log has no {action} action up to version {segment.version}"
     file = segment.checkpoint.files[0] if segment.checkpoint is not None else segment.commits[0]
     hint = f"{file.path} should hold one; restore it from a backup"
-    raise CorruptLogError(message, path=file.path, version=segment.version, hint=hint)
+    return CorruptLogError(message, path=file.path, version=segment.version, hint=hint)

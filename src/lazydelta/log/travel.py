@@ -81,7 +81,9 @@ def commit_info(store: Store, file: LogFile) -> dict[str, Any]:
     return {}
 
 
-def history(store: Store, segment: LogSegment, metadata: Metadata, limit: int | None = None) -> Iterator[dict[str, Any]]:
+def history(
+    store: Store, segment: LogSegment, metadata: Metadata, limit: int | None = None
+) -> Iterator[dict[str, Any]]:
     """Yield the provenance of the versions up to the segment's, newest first, as far back as commits are left."""
     since = _in_commit_since(metadata)
     known = {file.version: file for file in segment.commits}
@@ -143,5 +145,3 @@ def _by_modification_time(files: Sequence[LogFile], moment: int) -> int | None:
             break
         found, previous = file.version, stamp
     return found
-
-

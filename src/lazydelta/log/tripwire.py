@@ -33,7 +33,6 @@ class FeatureTripwire:
     origin: str = ""
     changes: list[TailChange] = field(default_factory=list)
 
-    @property
     def settled(self) -> bool:
         """Tell whether both are known, so that older commits have nothing to add."""
         return self.protocol is not None and self.metadata is not None

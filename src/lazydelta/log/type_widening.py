@@ -78,7 +78,7 @@ def _type_named(name: str) -> DataType:
     return TableSchema.parse(msgspec.json.encode(one).decode(), origin="a type change").fields[0].type
 
 
-def _check_change(change: Any, name: str) -> None:  # noqa: ANN401 - decoded JSON
+def _check_change(change: Any, name: str) -> None:
     before, after = (change.get("fromType"), change.get("toType")) if isinstance(change, dict) else (None, None)
     if not isinstance(before, str) or not isinstance(after, str):
         message = f"The type changes of column {name!r} have an entry without fromType and toType"

@@ -46,7 +46,7 @@ class DeletedRows:
 
     __slots__ = ("_bitmap", "_new")
 
-    def __init__(self, bitmap: Any, new: Any) -> None:  # noqa: ANN401 - pyroaring has no types
+    def __init__(self, bitmap: Any, new: Any) -> None:
         self._bitmap = bitmap
         self._new = new
 

@@ -55,7 +55,9 @@ class _Rows:
         logical = self._logical
         if logical is None:
             return self.physical_partition_values
-        return [{logical.get(key, key): value for key, value in each.items()} for each in self.physical_partition_values]
+        return [
+            {logical.get(key, key): value for key, value in each.items()} for each in self.physical_partition_values
+        ]
 
     @cached_property
     def deletion_vector(self) -> list[dict[str, Any] | None]:
@@ -184,7 +186,5 @@ def _compact(struct: dict[str, Any] | None) -> dict[str, Any] | None:
     if struct is None:
         return None
     return {
-        key: _compact(value) if isinstance(value, dict) else value
-        for key, value in struct.items()
-        if value is not None
+        key: _compact(value) if isinstance(value, dict) else value for key, value in struct.items() if value is not None
     }

@@ -93,7 +93,7 @@ class _Run:
         return cls(np.ascontiguousarray(keys))
 
     def __len__(self) -> int:
-        return self.keys.shape[1]
+        return int(self.keys.shape[1])
 
     @property
     def memory(self) -> int:

@@ -40,7 +40,7 @@ class ScanRequest:
     retention_guard: RetentionGuard | None = None
 
     @classmethod
-    def of(  # noqa: PLR0913 - the parameters of `files()`
+    def of(
         cls,
         schema: TableSchema,
         *,
@@ -54,9 +54,9 @@ class ScanRequest:
     ) -> ScanRequest:
         """Bind what the caller wrote to the table's schema; what makes no sense is an error here."""
         for name, value in (("limit", limit), ("row_limit", row_limit)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            if value is not None and not _whole(value, least=0):
                 raise OptionError(f"{name}={value!r} makes no sense", hint="give a number from 0, or None for no limit")
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        if not _whole(batch_size, least=1):
             raise OptionError(f"batch_size={batch_size!r} makes no sense", hint="give a number of files from 1")
         try:
             chosen = ScanStrategy(strategy)
@@ -74,3 +74,7 @@ class ScanRequest:
             batch_size=batch_size,
             retention_guard=retention_guard,
         )
+
+
+def _whole(value: object, *, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
 from lazydelta.errors import FallbackDisabledError, RetentionGuardError
@@ -48,7 +48,7 @@ class LazyDeltaScanner:
         """How the scan goes, and why."""
         return choose_plan(self.request, self.snapshot.segment)
 
-    def batches(self) -> Iterator[FileBatch]:
+    def batches(self) -> Generator[FileBatch]:
         """Yield the files that may match; nothing is read before the consumer asks, and nothing after it stops."""
         self._check_floor()
         self._check_tripwire()
@@ -76,7 +76,7 @@ class LazyDeltaScanner:
             self._count_io()
         self._verify(totals)
 
-    def _active(self, seen: RemoveSet, pruner: Pruner) -> Iterator[FileBatch]:
+    def _active(self, seen: RemoveSet, pruner: Pruner) -> Generator[FileBatch]:
         store = self.snapshot.store.with_counters(self.io)
         base: Iterator[FileBatch] = iter(())
         checkpoint = self.snapshot.segment.checkpoint

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from types import TracebackType
+from typing import Self
 
 import pyarrow as pa
 
@@ -28,7 +29,7 @@ class FileStream:
 
     def __init__(self, scanner: LazyDeltaScanner) -> None:
         self._scanner = scanner
-        self._batches: Iterator[FileBatch] | None = None
+        self._batches: Generator[FileBatch] | None = None
         self._closed = False
         self._objects: Iterator[DataFile] = iter(())
 
@@ -91,12 +92,12 @@ class FileStream:
             return
         self._scanner.io.stop()
         try:
-            batches.close()  # type: ignore[attr-defined]  # a generator; its finally blocks cancel what is in flight
+            batches.close()  # its finally blocks cancel what is in flight
         except ValueError:
             # Another thread is inside the scan just now; its next request is refused, and it unwinds there.
             return
 
-    def __enter__(self) -> FileStream:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -8,6 +8,8 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import quote, quote_plus, unquote
 
@@ -25,7 +27,7 @@ from lazydelta.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["option_fault", "redact", "translate"]
+__all__ = ["Attempt", "option_fault", "redact", "translate"]
 
 _SECRET_ENVIRONMENT = (
     "AZURE_STORAGE_ACCOUNT_KEY",
@@ -44,6 +46,8 @@ _SECRET_ENVIRONMENT = (
 )
 _MIN_SECRET = 4
 _MAX_DETAIL = 400
+_MAX_SEARCHED = 20_000
+_MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 _QUERY = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s?\"'<>]*)\?[^\s\"'<>)]*", re.IGNORECASE)
 _PAIR = re.compile(
@@ -53,7 +57,7 @@ _PAIR = re.compile(
 )
 _AUTHORIZATION = re.compile(r"\b(Bearer|SharedKey|AWS4-HMAC-SHA256)\s+[^\"'<]+", re.IGNORECASE)
 _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,80})</Code>")
-_STATUS = re.compile(r"\b(401|403)\b")
+_STATUS = re.compile(r"status code: 40[13]\b")
 _MISSING_CREDENTIALS = (
     "credential",
     "token request",
@@ -88,88 +92,118 @@ def _detail(error: BaseException, secrets: Iterable[str]) -> str:
     return text if len(text) <= _MAX_DETAIL else text[: _MAX_DETAIL - 1] + "…"
 
 
-def _from_os_error(error: OSError, verb: str, uri: str, path: str) -> StorageError:
-    code = error.errno
-    reason = os.strerror(code) if code else type(error).__name__
-    if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError) or code in (
-        errno.ENAMETOOLONG,
-        errno.ELOOP,
-    ):
-        return ObjectNotFoundError(f"{uri} does not exist", path=path)
-    if isinstance(error, FileExistsError):
-        return ObjectExistsError(f"{uri} already exists", path=path)
-    if isinstance(error, PermissionError) or code == errno.EROFS:
-        return AccessDeniedError(
-            f"{verb} of {uri} was refused: {reason}", path=path, hint="check the file's owner and permissions"
-        )
-    if isinstance(error, TimeoutError):
-        return StorageTimeoutError(f"{verb} of {uri} timed out", path=path, hint="try again, or raise request_timeout")
-    if code in (errno.ENOSPC, errno.EDQUOT):
-        return StorageError(f"the disk is full: {verb} of {uri} failed", path=path, hint="free some space")
-    return StorageError(f"{verb} of {uri} failed: {reason}", path=path)
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What was tried, for the message: ``uri`` is for people, ``path`` for the error's attribute."""
+
+    verb: str
+    uri: str
+    path: str
+    secrets: tuple[str, ...] = field(default=(), repr=False)
 
 
-def translate(error: BaseException, *, verb: str, uri: str, path: str, secrets: Iterable[str] = ()) -> BaseException:
+def translate(error: BaseException, attempt: Attempt) -> BaseException:
     """Return our error for ``error``; interrupts and our own errors come back as they are."""
     if isinstance(error, LazyDeltaError):
         return error
-    name = type(error).__name__
-    if not isinstance(error, Exception) and name != "PanicException":
-        return error
-    if isinstance(error, FileNotFoundError) and error.errno is None:
-        return ObjectNotFoundError(f"{uri} does not exist", path=path)
     if isinstance(error, OSError):
-        return _from_os_error(error, verb, uri, path)
+        return _from_system(error, attempt)
     # By name: importing the client's classes here would load the client with the error module.
-    by_name = _by_class_name(name, verb, uri, path, error, secrets)
-    if by_name is not None:
-        return by_name
-    detail = _detail(error, secrets)
+    name = type(error).__name__
+    make = _BY_CLASS.get(name)
+    if make is not None:
+        return make(error, attempt)
+    return _from_text(error, attempt) if isinstance(error, Exception) else error
+
+
+def _from_system(error: OSError, attempt: Attempt) -> StorageError:
+    code = error.errno
+    reason = os.strerror(code) if code else type(error).__name__
+    what = f"{attempt.verb} of {attempt.uri}"
+    if isinstance(error, _MISSING) or code in (errno.ENAMETOOLONG, errno.ELOOP):
+        failure: StorageError = ObjectNotFoundError(f"{attempt.uri} does not exist", path=attempt.path)
+    elif isinstance(error, FileExistsError):
+        failure = _exists(error, attempt)
+    elif isinstance(error, PermissionError) or code == errno.EROFS:
+        failure = AccessDeniedError(f"{what} was refused: {reason}", path=attempt.path)
+        failure.hint = "check the file's owner and permissions"
+    elif isinstance(error, TimeoutError):
+        failure = _timed_out(attempt)
+    elif code in (errno.ENOSPC, errno.EDQUOT):
+        failure = StorageError(f"the disk is full: {what} failed", path=attempt.path, hint="free some space")
+    else:
+        failure = StorageError(f"{what} failed: {reason}", path=attempt.path)
+    return failure
+
+
+def _from_text(error: BaseException, attempt: Attempt) -> StorageError:
+    """Tell the client's generic errors apart by what they say, which is all they have."""
+    detail = _detail(error, attempt.secrets)
     lowered = detail.lower()
     if " 404 " in detail:
-        return ObjectNotFoundError(f"{uri} does not exist: its container or bucket is not there", path=path)
-    if " 416 " in detail or "invalid range" in lowered:
-        return StorageError(f"{uri} is shorter than the range that was asked for", path=path)
-    if any(word in lowered for word in _MISSING_CREDENTIALS) or (_CODE.search(str(error)) and _STATUS.search(detail)):
-        return _denied(verb, uri, path, error)
-    if any(word in f"{lowered} {str(error)[:20_000].lower()}" for word in _TIMEOUTS):
-        return StorageTimeoutError(
-            f"{verb} of {uri} timed out", path=path, hint="check the network, or raise request_timeout"
-        )
-    return StorageError(f"{verb} of {uri} failed: {detail or name}", path=path)
+        message = f"{attempt.uri} does not exist: its container or bucket is not there"
+        failure: StorageError = ObjectNotFoundError(message, path=attempt.path)
+    elif " 416 " in detail or "invalid range" in lowered:
+        failure = StorageError(f"{attempt.uri} is shorter than the range that was asked for", path=attempt.path)
+    elif _STATUS.search(detail) or any(word in lowered for word in _MISSING_CREDENTIALS):
+        failure = _denied(error, attempt)
+    elif any(word in str(error)[:_MAX_SEARCHED].lower() for word in _TIMEOUTS):
+        failure = _timed_out(attempt)
+    else:
+        message = f"{attempt.verb} of {attempt.uri} failed: {detail or type(error).__name__}"
+        failure = StorageError(message, path=attempt.path)
+    return failure
 
 
-def _by_class_name(
-    name: str, verb: str, uri: str, path: str, error: BaseException, secrets: Iterable[str]
-) -> StorageError | None:
-    if name == "AlreadyExistsError":
-        return ObjectExistsError(f"{uri} already exists", path=path)
-    if name in ("PreconditionError", "NotModifiedError"):
-        return ObjectChangedError(
-            f"{uri} is not the object it was (its etag differs)", path=path, hint="read the table again"
-        )
-    if name in ("PermissionDeniedError", "UnauthenticatedError"):
-        return _denied(verb, uri, path, error)
-    if name in ("InvalidPathError", "UnicodeEncodeError"):
-        return StorageError(f"the store cannot hold a name like {path!r}: {_detail(error, secrets)}", path=path)
-    if name == "PanicException":
-        return StorageError(
-            f"the storage client failed on {verb} of {uri}: {_detail(error, secrets)}",
-            path=path,
-            hint="open the store in this process, after any fork",
-        )
-    return None
+def _exists(_: BaseException, attempt: Attempt) -> StorageError:
+    return ObjectExistsError(f"{attempt.uri} already exists", path=attempt.path)
 
 
-def _denied(verb: str, uri: str, path: str, error: BaseException) -> AccessDeniedError:
+def _changed(_: BaseException, attempt: Attempt) -> StorageError:
+    message = f"{attempt.uri} is not the object it was (its etag differs)"
+    return ObjectChangedError(message, path=attempt.path, hint="read the table again")
+
+
+def _denied(error: BaseException, attempt: Attempt) -> StorageError:
     """Say so without the server's text: it quotes the signature and the string that was signed."""
     code = _CODE.search(str(error))
     said = f" ({code.group(1)})" if code else ""
     return AccessDeniedError(
-        f"access to {uri} was denied on {verb}{said}",
-        path=path,
+        f"access to {attempt.uri} was denied on {attempt.verb}{said}",
+        path=attempt.path,
         hint="check the credentials in storage_options or the environment, and what they may do",
     )
+
+
+def _timed_out(attempt: Attempt) -> StorageError:
+    return StorageTimeoutError(
+        f"{attempt.verb} of {attempt.uri} timed out",
+        path=attempt.path,
+        hint="check the network, or raise request_timeout",
+    )
+
+
+def _bad_name(error: BaseException, attempt: Attempt) -> StorageError:
+    message = f"the store cannot hold a name like {attempt.path!r}: {_detail(error, attempt.secrets)}"
+    return StorageError(message, path=attempt.path)
+
+
+def _panic(error: BaseException, attempt: Attempt) -> StorageError:
+    message = f"the storage client broke down on {attempt.verb} of {attempt.uri}: {_detail(error, attempt.secrets)}"
+    return StorageError(message, path=attempt.path, hint="report it with the way to reproduce it")
+
+
+_BY_CLASS: dict[str, Callable[[BaseException, Attempt], StorageError]] = {
+    "AlreadyExistsError": _exists,
+    "PreconditionError": _changed,
+    "NotModifiedError": _changed,
+    "PermissionDeniedError": _denied,
+    "UnauthenticatedError": _denied,
+    "InvalidPathError": _bad_name,
+    "UnicodeEncodeError": _bad_name,
+    # The client's panics derive from BaseException; they are failures of a request all the same.
+    "PanicException": _panic,
+}
 
 
 def option_fault(error: BaseException, *, uri: str, secrets: Iterable[str] = ()) -> BaseException:

@@ -227,7 +227,7 @@ def _azure_http(scheme: str, authority: str, key: str, config: Mapping[str, str]
 
 
 def _implied_by_host(account: str, suffix: str, config: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """What the host name says: the account, and an endpoint outside the public cloud."""
+    """Return what the host name says: the account, and an endpoint outside the public cloud."""
     implied = [("account_name", account)]
     if "endpoint" in config or config.get("use_emulator", "").lower() in ("true", "1"):
         return tuple(implied)

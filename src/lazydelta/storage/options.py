@@ -10,8 +10,11 @@ import difflib
 import logging
 import re
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 __all__ = ["EMULATOR_ACCOUNT", "EMULATOR_KEY", "Sorted", "normalise", "secrets_of", "sort_options"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from lazydelta.errors import DataFileError, LazyDeltaError, ObjectNotFoundError, StorageError
 from lazydelta.storage.counters import IoCounters, Request, announce
-from lazydelta.storage.faults import translate
+from lazydelta.storage.faults import Attempt, translate
 from lazydelta.storage.location import Location, parse_location
 from lazydelta.storage.logged import decode_path, is_plain, within
 
@@ -217,7 +217,7 @@ class Store(ABC):
 
     def _fault(self, error: BaseException, verb: str, path: str) -> BaseException:
         """Return our error for whatever ``verb`` raised on ``path``."""
-        return translate(error, verb=verb, uri=self.place(path), path=path, secrets=self._settings.secrets)
+        return translate(error, Attempt(verb, self.place(path), path, self._settings.secrets))
 
     def _not_a_range(self, path: str, start: int, length: int | None) -> NoReturn:
         message = f"bytes from {start}" + ("" if length is None else f", {length} of them,") + f" of {path!r}: no range"

@@ -1,0 +1,205 @@
+"""The columns of a Parquet checkpoint: which to read, and how its rows become files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lazydelta.errors import CorruptLogError, LazyDeltaError, ObjectNotFoundError
+from lazydelta.log.file_batch import DELETION_VECTOR, PARTITION_VALUES, FileBatch
+from lazydelta.log.names import LogFile
+
+__all__ = [
+    "StatsWanted",
+    "add_fields",
+    "corrupt_if_unreadable",
+    "file_batch",
+    "has_column",
+    "read_batches",
+    "stats_columns",
+    "stats_of",
+]
+
+TIER = 3
+
+
+@dataclass(frozen=True, slots=True)
+class StatsWanted:
+    """Which statistics a scan needs: physical column paths, and parsed partition values by physical name.
+
+    ``columns`` None asks for all of them, as text or struct, whichever the checkpoint has.
+    """
+
+    columns: tuple[tuple[str, ...], ...] | None = None
+
+
+@contextmanager
+def corrupt_if_unreadable(file: LogFile) -> Iterator[None]:
+    """Turn whatever pyarrow makes of a damaged file into an error that names the file."""
+    try:
+        yield
+    except ObjectNotFoundError as error:
+        message = f"{file.path} is part of the checkpoint {file.version} and is gone"
+        hint = "the log was cleaned up meanwhile: open the table again"
+        raise CorruptLogError(message, path=file.path, version=file.version, hint=hint) from error
+    except LazyDeltaError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError, msgspec.MsgspecError) as error:
+        message = f"{file.path} is not a readable checkpoint: {error}"
+        hint = "restore it, or delete it if the commits before it are still there"
+        raise CorruptLogError(message, path=file.path, version=file.version, hint=hint) from error
+
+
+def read_batches(
+    parquet: pq.ParquetFile, file: LogFile, columns: Sequence[str], batch_size: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows with just these columns, decoded a batch at a time."""
+    with corrupt_if_unreadable(file):
+        batches = parquet.iterread_batches(batch_size=batch_size, columns=list(columns), use_threads=False)
+    while True:
+        with corrupt_if_unreadable(file):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch
+
+
+def has_column(parquet: pq.ParquetFile, name: str) -> bool:
+    """Tell whether the file has a column for this action; writers leave out what they do not use."""
+    return bool(parquet.schema_arrow.get_field_index(name) >= 0)
+
+
+def add_fields(parquet: pq.ParquetFile, file: LogFile) -> dict[str, pa.DataType]:
+    """Return the fields that this checkpoint has for a file."""
+    type_ = parquet.schema_arrow.field("add").type
+    if not pa.types.is_struct(type_):
+        message = f"{file.path} has a column 'add' of type {type_}, which is not a struct"
+        raise CorruptLogError(message, path=file.path, version=file.version)
+    return {type_.field(index).name: type_.field(index).type for index in range(type_.num_fields)}
+
+
+def stats_columns(stats: StatsWanted | None, available: dict[str, pa.DataType]) -> list[str]:
+    """Return the columns to read for the statistics that are wanted."""
+    # Native statistics go first: they need no parsing. A checkpoint may have either, both or none.
+    if stats is None:
+        return []
+    parsed = available.get("stats_parsed")
+    if stats.columns is None:
+        names = [name for name in ("stats", "stats_parsed") if name in available]
+        return [f"add.{name}" for name in names]
+    columns: list[str] = []
+    if "partitionValues_parsed" in available:
+        columns.append("add.partitionValues_parsed")
+    if parsed is None or not pa.types.is_struct(parsed):
+        return [*columns, "add.stats"] if "stats" in available else columns
+    kinds = {parsed.field(index).name for index in range(parsed.num_fields)}
+    columns += [f"add.stats_parsed.{name}" for name in ("numRecords", "tightBounds") if name in kinds]
+    for path in stats.columns:
+        columns += [
+            ".".join(("add.stats_parsed", kind, *path))
+            for kind in ("minValues", "maxValues", "nullCount")
+            if kind in kinds and _nested(parsed.field(kind).type, path)
+        ]
+    return columns
+
+
+def _nested(type_: pa.DataType, path: tuple[str, ...]) -> bool:
+    for name in path:
+        if not pa.types.is_struct(type_) or type_.get_field_index(name) < 0:
+            return False
+        type_ = type_.field(name).type
+    return True
+
+
+def file_batch(adds: pa.StructArray, file: LogFile) -> FileBatch:
+    """Return the files among the rows of the ``add`` column; rows of other actions are null there."""
+    with corrupt_if_unreadable(file):
+        if adds.null_count:
+            adds = adds.filter(adds.is_valid())
+        path = _column(adds, "path", pa.string(), file)
+        size = _column(adds, "size", pa.int64(), file)
+        modified = _column(adds, "modificationTime", pa.int64(), file)
+        if path.null_count or size.null_count or modified.null_count or _any_empty(path):
+            message = f"{file.path} holds files without path, size or modification time"
+            raise CorruptLogError(message, path=file.path, version=file.version)
+        return FileBatch(
+            path=path,
+            size=size,
+            modification_time=modified,
+            partition_values=_column(adds, "partitionValues", PARTITION_VALUES, file),
+            deletion_vector=_vectors(adds, file),
+            tier=TIER,
+            **stats_of(adds),
+        )
+
+
+def stats_of(adds: pa.StructArray) -> dict[str, pa.Array]:
+    """Return the statistics among the columns that were read, under their names in ``FileBatch``."""
+    found: dict[str, pa.Array] = {}
+    for name, field in (
+        ("stats", "json_stats"),
+        ("stats_parsed", "parsed_stats"),
+        ("partitionValues_parsed", "parsed_partitions"),
+    ):
+        column = _child(adds, name)
+        if column is not None:
+            found[field] = column.cast(pa.string()) if name == "stats" and column.type != pa.string() else column
+    return found
+
+
+def _child(adds: pa.StructArray, name: str) -> pa.Array | None:
+    index = adds.type.get_field_index(name)
+    return None if index < 0 else pc.struct_field(adds, [index])
+
+
+def _column(adds: pa.StructArray, name: str, type_: pa.DataType, file: LogFile) -> pa.Array:
+    column = _child(adds, name)
+    if column is None:
+        message = f"{file.path} has no column 'add.{name}'"
+        raise CorruptLogError(message, path=file.path, version=file.version)
+    if column.type == type_:
+        return column
+    # Writers differ in width (int32, large strings) and in the names inside a map; a number for a path is damage.
+    alike = (
+        (pa.types.is_integer(column.type) and pa.types.is_integer(type_))
+        or (_is_text(column.type) and _is_text(type_))
+        or (pa.types.is_map(column.type) and _is_text(column.type.key_type) and _is_text(column.type.item_type))
+    )
+    if not alike:
+        message = f"{file.path} has a column 'add.{name}' of type {column.type} where {type_} is due"
+        raise CorruptLogError(message, path=file.path, version=file.version)
+    return column.cast(type_)
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    if pa.types.is_dictionary(type_):
+        return _is_text(type_.value_type)
+    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_binary(type_))
+
+
+def _any_empty(path: pa.StringArray) -> bool:
+    offsets = np.frombuffer(path.buffers()[1], np.int32, len(path) + 1, path.offset * 4)
+    return bool((offsets[1:] == offsets[:-1]).any())
+
+
+def _vectors(adds: pa.StructArray, file: LogFile) -> pa.Array | None:
+    column = _child(adds, "deletionVector")
+    if column is None or column.null_count == len(column):
+        return None
+    if not pa.types.is_struct(column.type):
+        message = f"{file.path} has deletion vectors of type {column.type}, which is not a struct"
+        raise CorruptLogError(message, path=file.path, version=file.version)
+    children = []
+    for field in DELETION_VECTOR:
+        index = column.type.get_field_index(field.name)
+        child = pa.nulls(len(column), field.type) if index < 0 else pc.struct_field(column, [index]).cast(field.type)
+        children.append(child)
+    # The older writers' checkpoints give every row a struct of nulls; only a storage type makes it a vector.
+    return pa.StructArray.from_arrays(children, fields=list(DELETION_VECTOR), mask=children[0].is_null())
