@@ -45,22 +45,20 @@ def stats(column: str, low: object, high: object, *, nulls: int = 0, records: in
     )
 
 
-def within(low: Any, high: Any, op: str, item: Any) -> bool:  # noqa: ANN401
+def within(low: Any, high: Any, op: str, item: Any) -> bool:
     """Tell whether a value from low to high could satisfy the comparison."""
     if op == "=":
         return bool(low <= item <= high)
     if op == "!=":
         return not low == high == item
-    return worlds.OPS[op](low if "<" in op else high, item)
+    return bool(worlds.OPS[op](low if "<" in op else high, item))
 
 
 @pytest.mark.parametrize("column", DOMAINS)
 def test_a_comparison_keeps_a_file_if_and_only_if_its_range_allows_it(column: str) -> None:
     domain = DOMAINS[column]
     pairs = [(low, high) for low in domain for high in domain if low <= high]
-    known = ranges_from_json(
-        pa.array([stats(column, low, high) for low, high in pairs]), [SCHEMA.column(column)]
-    )
+    known = ranges_from_json(pa.array([stats(column, low, high) for low, high in pairs]), [SCHEMA.column(column)])
     for item in domain:
         for op in worlds.OPS:
             predicate = parse_predicate([(column, op, item)], SCHEMA)
@@ -78,9 +76,7 @@ def test_in_keeps_a_file_if_and_only_if_a_value_lies_in_its_range(column: str, s
     rng = random.Random(size)
     domain = DOMAINS[column]
     pairs = [(low, high) for low in domain for high in domain if low <= high]
-    known = ranges_from_json(
-        pa.array([stats(column, low, high) for low, high in pairs]), [SCHEMA.column(column)]
-    )
+    known = ranges_from_json(pa.array([stats(column, low, high) for low, high in pairs]), [SCHEMA.column(column)])
     for _ in range(5):
         items = [rng.choice(domain) for _ in range(2)]
         while size > 2 and len(set(items)) < min(size, len(domain) // 2):

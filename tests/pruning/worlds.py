@@ -65,7 +65,7 @@ STEMS = ["", "a", "ab", "b", "é", "😀", "zz"]
 LONG = ["x" * 31, "x" * 32, "x" * 40, "x" * 32 + "~", "x" * 32 + "😀", "x" * 33 + "\ufffdz", "😀" * 16, "😀" * 16 + "z"]
 
 
-def value(rng: random.Random, column: str) -> Any:  # noqa: ANN401, C901, PLR0911, PLR0912 - one branch for each type
+def value(rng: random.Random, column: str) -> Any:
     """Draw a value of the column's type, from few enough that literals often hit."""
     if column in {"i", "n.i"}:
         return rng.choice([rng.randint(-5, 5), rng.randint(-5, 5), 2**53 + rng.randint(0, 3), -(2**63), 2**63 - 1])
@@ -86,14 +86,21 @@ def value(rng: random.Random, column: str) -> Any:  # noqa: ANN401, C901, PLR091
     if column == "v":
         return Decimal(rng.randint(-3, 3) + rng.choice([0, 10**16])).scaleb(-3)
     if column == "big":
-        return Decimal(rng.choice([1, 9007199254740993, 123456789012345678, -123456789012345678]) + rng.randint(-3, 3)) / 100
+        return (
+            Decimal(rng.choice([1, 9007199254740993, 123456789012345678, -123456789012345678]) + rng.randint(-3, 3))
+            / 100
+        )
     if column == "huge":
-        return Decimal(str(rng.choice([3, 10**20, -(10**30)]) + rng.randint(-2, 2))) + Decimal(rng.randint(0, 3)).scaleb(-4)
+        return Decimal(str(rng.choice([3, 10**20, -(10**30)]) + rng.randint(-2, 2))) + Decimal(
+            rng.randint(0, 3)
+        ).scaleb(-4)
     if column == "b":
         return rng.random() < 0.5
     number = rng.choice([0.0, -0.0, 0.1, 1.5, -2.5, 1e300, math.inf, -math.inf, math.nan, float(rng.randint(-3, 3))])
     if column == "single":
-        return struct.unpack("<f", struct.pack("<f", min(max(number, -3e38), 3e38) if math.isfinite(number) else number))[0]
+        return struct.unpack(
+            "<f", struct.pack("<f", min(max(number, -3e38), 3e38) if math.isfinite(number) else number)
+        )[0]
     return number
 
 
@@ -108,7 +115,7 @@ def rows(rng: random.Random, count: int) -> list[Row]:
     ]
 
 
-def partition_text(item: Any) -> str | None:  # noqa: ANN401
+def partition_text(item: Any) -> str | None:
     """Write a partition value as Delta does."""
     if item is None:
         return None
@@ -154,7 +161,7 @@ def _put(section: dict[str, Any], name: str, item: object) -> None:
         section[name] = item
 
 
-def _logged(item: Any, style: str, *, up: bool) -> Any:  # noqa: ANN401, PLR0911
+def _logged(item: Any, style: str, *, up: bool) -> Any:
     if isinstance(item, dt.datetime):
         digits = "milliseconds" if style == "spark" else "microseconds"
         return item.isoformat(timespec=digits).replace("+00:00", "Z")
@@ -195,7 +202,7 @@ def _dump(stats: dict[str, Any]) -> str:
     return text
 
 
-def literal(rng: random.Random, column: str) -> Any:  # noqa: ANN401
+def literal(rng: random.Random, column: str) -> Any:
     """Draw a literal: mostly a value of the column, sometimes one that its type cannot hold."""
     drawn = value(rng, column)
     if rng.random() < 0.8:
@@ -255,7 +262,7 @@ def judge(node: Node, row: Row) -> bool | None:
     raise AssertionError(node)
 
 
-def _compare(left: Any, op: str, right: Any) -> bool | None:  # noqa: ANN401
+def _compare(left: Any, op: str, right: Any) -> bool | None:
     if left is None or right is None:
         return None
     if isinstance(left, dt.date) and not isinstance(left, dt.datetime) and isinstance(right, dt.datetime):
@@ -305,7 +312,7 @@ def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
-def _sql(item: Any) -> str:  # noqa: ANN401
+def _sql(item: Any) -> str:
     if isinstance(item, str):
         return "'" + item.replace("'", "''") + "'"
     if isinstance(item, dt.datetime):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, TypeVar
 
 import click
 
+from lazydelta.cli.text import printable
+from lazydelta.errors import OptionError
 from lazydelta.table import DeltaTable
 
 if TYPE_CHECKING:
@@ -44,6 +46,12 @@ class TableSource:
 
     def open(self) -> DeltaTable:
         """Open the table."""
+        try:
+            self.uri.encode()
+        except UnicodeEncodeError:
+            # What the shell passed is no text, and stores name objects by text.
+            message = f"The URI {printable(self.uri)} is not valid Unicode"
+            raise OptionError(message, hint="rename the folder, or check the terminal's encoding") from None
         pinned = self.timestamp if self.version is None else self.version
         return DeltaTable(self.uri, version=pinned, storage_options=self.storage_options or None, options=self.options)
 

@@ -102,9 +102,16 @@ def _python_values(column: pa.Array) -> list[Any]:
     try:
         values: list[Any] = column.to_pylist()
     except (ValueError, OverflowError, pa.ArrowException):
-        # Python's calendar ends with the year 9999, Delta's does not.
-        values = column.cast(pa.string()).to_pylist()
+        values = [_python_value(each) for each in column]
     return values
+
+
+def _python_value(scalar: pa.Scalar) -> object:
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError, pa.ArrowException):
+        # Python's calendar ends with the year 9999, Delta's does not: such a moment is shown as it is stored.
+        return scalar.value
 
 
 def _key(key: object) -> str:

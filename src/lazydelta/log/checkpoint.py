@@ -65,7 +65,7 @@ class CheckpointReader:
     """Reads one complete checkpoint.
 
     ``stats_store`` is where statistics are read that somebody asks for after the scan (``store`` may be closed by
-    then); ``row_groups`` is told how many row groups were begun.
+    then); ``row_groups`` is told how many row groups were begun; ``parallel`` decodes columns side by side.
     """
 
     store: Store
@@ -73,6 +73,7 @@ class CheckpointReader:
     batch_size: int = BATCH_SIZE
     stats_store: Store | None = None
     row_groups: Callable[[int], None] | None = None
+    parallel: bool = False
 
     def actions(self, *names: str) -> Iterator[LogLine]:
         """Yield the actions of the given kinds (``protocol``, ``metaData``, …) that are not files."""
@@ -128,7 +129,7 @@ class CheckpointReader:
             columns += stats_columns(stats, available)
             later = self._later_stats(part, available) if stats is None else None
             row, begun = 0, _RowGroups(parquet)
-            for batch in read_batches(parquet, part, columns, self.batch_size):
+            for batch in read_batches(parquet, part, columns, self.batch_size, parallel=self.parallel):
                 if self.row_groups is not None:
                     self.row_groups(begun.upto(row + batch.num_rows))
                 adds = batch.column("add")

@@ -58,11 +58,11 @@ def corrupt_if_unreadable(file: LogFile) -> Iterator[None]:
 
 
 def read_batches(
-    parquet: pq.ParquetFile, file: LogFile, columns: Sequence[str], batch_size: int
+    parquet: pq.ParquetFile, file: LogFile, columns: Sequence[str], batch_size: int, *, parallel: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows with just these columns, decoded a batch at a time."""
     with corrupt_if_unreadable(file):
-        batches = parquet.iterread_batches(batch_size=batch_size, columns=list(columns), use_threads=False)
+        batches = parquet.iter_batches(batch_size=batch_size, columns=list(columns), use_threads=parallel)
     while True:
         with corrupt_if_unreadable(file):
             batch = next(batches, None)

@@ -17,13 +17,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["Hashes", "canonical_path", "hash_keys"]
+__all__ = ["Hashes", "canonical_path", "hash_keys", "is_canonical"]
 
 Hashes = npt.NDArray[np.uint64]
 """Shape (2, n): the two halves of n 128-bit hashes."""
 
 _FILE = re.compile(r"file:(?://(?:localhost)?)?(?=/)", re.IGNORECASE)
 _WORD = 8
+_SLASH = ord("/")
 
 
 def canonical_path(path: str) -> bytes:
@@ -39,7 +40,8 @@ def hash_keys(path: pa.Array, deletion_vector: pa.Array | None = None) -> Hashes
     """Hash the keys of a batch of files."""
     count = len(path)
     path = path.cast(pa.binary()) if path.type != pa.binary() else path
-    if _needs_rewriting(path, deletion_vector):
+    has_vectors = deletion_vector is not None and deletion_vector.null_count < len(deletion_vector)
+    if has_vectors or not is_canonical(path):
         path = _rewritten(path, deletion_vector)
     if count == 0:
         return np.empty((2, 0), np.uint64)
@@ -52,15 +54,17 @@ def hash_keys(path: pa.Array, deletion_vector: pa.Array | None = None) -> Hashes
     return _hash_slices(used, offsets[:-1] - begin, np.diff(offsets))
 
 
-def _needs_rewriting(path: pa.Array, deletion_vector: pa.Array | None) -> bool:
-    if deletion_vector is not None and deletion_vector.null_count < len(deletion_vector):
-        return True
+def is_canonical(path: pa.Array) -> bool:
+    """Tell whether every path of a batch is spelled as its canonical form."""
     data = path.buffers()[2]
     if data is None or len(path) == 0:
-        return False
+        return True
     offsets = np.frombuffer(path.buffers()[1], np.int32, len(path) + 1, path.offset * 4)
     text = memoryview(data)[offsets[0] : offsets[-1]].tobytes()
-    return b"%" in text or b":" in text or b"//" in text
+    if b"%" in text or b":" in text:
+        return False
+    firsts = np.frombuffer(data, np.uint8)[offsets[:-1][offsets[:-1] < offsets[-1]]]
+    return not (firsts == _SLASH).any()
 
 
 def _rewritten(path: pa.Array, deletion_vector: pa.Array | None) -> pa.Array:

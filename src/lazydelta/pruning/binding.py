@@ -5,16 +5,13 @@ Each function takes ``negated``, so that a NOT above never survives as a node: t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from lazydelta.errors import PredicateError
 from lazydelta.log.schema import Array, Column, Map, Primitive, Struct
 from lazydelta.pruning.literals import Placed, is_float, place
 from lazydelta.pruning.native import Stored, typed_array, typed_scalar
 from lazydelta.pruning.tree import And, Compare, Constant, In, IsNull, Not, Or, Predicate, Prefix
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = ["MIRRORED", "OPERATORS", "compare", "conjunction", "disjunction", "is_null", "membership", "starts_with"]
 

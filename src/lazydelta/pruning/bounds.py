@@ -22,17 +22,15 @@ A minimum above its maximum is nonsense and tells nothing. Bounds are outer: ``t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lazydelta.log.schema import Column
 from lazydelta.pruning.literals import is_float
 from lazydelta.pruning.native import typed_scalar
-
-if TYPE_CHECKING:
-    from lazydelta.log.schema import Column
-    from lazydelta.pruning.ranges import ColumnRange
+from lazydelta.pruning.ranges import ColumnRange
 
 __all__ = ["Bounds"]
 

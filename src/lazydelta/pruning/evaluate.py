@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from lazydelta.log.schema import Column, Primitive
 from lazydelta.pruning.bounds import Bounds
 from lazydelta.pruning.native import bitmap, typed_scalar
+from lazydelta.pruning.ranges import Ranges
 from lazydelta.pruning.tree import (
     And,
     Compare,
@@ -29,9 +30,6 @@ from lazydelta.pruning.tree import (
     Prefix,
     WithExpression,
 )
-
-if TYPE_CHECKING:
-    from lazydelta.pruning.ranges import Ranges
 
 __all__ = ["all_match", "may_match"]
 

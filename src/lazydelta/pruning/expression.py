@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,9 +23,6 @@ from lazydelta.pruning.binding import MIRRORED, compare, conjunction, disjunctio
 from lazydelta.pruning.like import like
 from lazydelta.pruning.literals import is_float
 from lazydelta.pruning.tree import Constant, Opaque, Predicate, WithExpression, leaves
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = ["parse_expression"]
 
@@ -134,7 +132,7 @@ def _metadata(schema: pa.Schema) -> Iterator[tuple[str, str]]:
 
     def text(position: int) -> str:
         start = follow(position)
-        return data[start + 4 : start + 4 + number(start)].decode()
+        return str(data[start + 4 : start + 4 + number(start)], "utf-8")
 
     header = slot(follow(base), 2)
     pairs = slot(follow(header), 2) if header else 0
@@ -168,7 +166,8 @@ def _translate(node: Any, schema: TableSchema, *, negated: bool, depth: int) -> 
 
 def _chain(node: _Call) -> list[Any]:
     """Take a chain of one connective apart without recursion: filters are often thousands of ORs."""
-    parts, pending = [], [node]
+    parts: list[Any] = []
+    pending: list[Any] = [node]
     while pending:
         each = pending.pop()
         if isinstance(each, _Call) and each.name == node.name:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable, Sequence
 from decimal import Decimal as PyDecimal
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -22,9 +23,6 @@ from lazydelta.pruning.literals import scaled
 from lazydelta.pruning.native import typed_array, typed_scalar
 from lazydelta.pruning.ranges import ColumnRange, Ranges
 from lazydelta.pruning.text import from_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 __all__ = ["ranges_from_json"]
 
@@ -259,19 +257,7 @@ def _bounds(values: list[Any], kind: DataType, *, up: bool) -> pa.Array:
         return _floats(values, target)
     if pa.types.is_boolean(target):
         return typed_array(values, target)
-    try:
-        strings = typed_array(values, pa.string())
-    except UnicodeEncodeError:  # Half a surrogate pair, as JavaScript and Java may log it.
-        strings = typed_array([each if each is None or _encodes(each) else None for each in values], pa.string())
-    return from_text(strings, kind)
-
-
-def _encodes(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return from_text(typed_array(values, pa.string()), kind)
 
 
 def _decimals(values: list[Any], kind: Decimal, *, up: bool) -> pa.Array:

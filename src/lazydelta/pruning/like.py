@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow.compute as pc
 
 from lazydelta.errors import PredicateError
+from lazydelta.log.schema import Column
 from lazydelta.pruning.binding import compare, conjunction, starts_with
 from lazydelta.pruning.tree import Opaque, Predicate
-
-if TYPE_CHECKING:
-    from lazydelta.log.schema import Column
 
 __all__ = ["like"]
 

@@ -14,15 +14,13 @@ import struct
 from dataclasses import dataclass
 from decimal import Decimal as PyDecimal
 from decimal import InvalidOperation
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from lazydelta.errors import PredicateError
 from lazydelta.log.schema import Column, DataType, Decimal, Primitive
-
-if TYPE_CHECKING:
-    from lazydelta.pruning.native import Stored
+from lazydelta.pruning.native import Stored
 
 __all__ = ["Instant", "Placed", "is_float", "parse_instant", "place", "scaled", "short_repr"]
 
@@ -105,7 +103,7 @@ def place(value: object, column: Column) -> Placed:
 
 
 def scaled(number: int | PyDecimal, scale: int) -> tuple[int, int]:
-    """Return the floor and the ceiling of ``number`` × 10**scale, without building numbers of a billion digits."""
+    """Return the floor and the ceiling of ``number`` times 10**scale, without building numbers of a billion digits."""
     if isinstance(number, int):
         return number * 10**scale, number * 10**scale
     sign, digits, exponent = number.as_tuple()

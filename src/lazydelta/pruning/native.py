@@ -8,14 +8,12 @@ for timestamps, the unscaled integer for decimals.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["Stored", "bitmap", "typed_array", "typed_scalar"]
 
@@ -53,10 +51,8 @@ def typed_array(values: Sequence[Stored | None], kind: pa.DataType) -> pa.Array:
         code = "f" if kind.bit_width == 32 else "d"  # noqa: PLR2004 - the width of float32
     else:
         code = _TYPECODES[kind.bit_width // 8]
-    try:
-        data = array(code, values)  # type: ignore[arg-type]  # None is what the next line is for
-    except TypeError:
-        data = array(code, [0 if value is None else value for value in values])  # type: ignore[list-item]
+    plain: Any = values if validity is None else [0 if value is None else value for value in values]
+    data: array[Any] = array(code, plain)
     return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(data)])
 
 
@@ -67,9 +63,13 @@ def bitmap(flags: Sequence[bool]) -> pa.Buffer:
 
 
 def _variable(values: Sequence[Stored | None], kind: pa.DataType, validity: pa.Buffer | None) -> pa.Array:
-    encoded = [value.encode() if isinstance(value, str) else (value or b"") for value in values]
-    data = b"".join(encoded)  # type: ignore[arg-type]  # a wrong type raises TypeError, as documented
-    offsets = array("i", accumulate(map(len, encoded), initial=0))  # type: ignore[arg-type]
+    parts: Any = values if validity is None else [value or "" for value in values]
+    if pa.types.is_string(kind) and (joined := "".join(parts)).isascii():
+        data = joined.encode()  # All at once: as many bytes as characters, in each of them.
+    else:
+        parts = [value.encode() if isinstance(value, str) else value for value in parts]
+        data = b"".join(parts)
+    offsets = array("i", accumulate(map(len, parts), initial=0))
     return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 

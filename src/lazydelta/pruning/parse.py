@@ -17,20 +17,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal as PyDecimal
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow.compute as pc
 
 from lazydelta.errors import PredicateError
+from lazydelta.log.schema import Column, TableSchema
 from lazydelta.pruning.binding import OPERATORS, compare, conjunction, disjunction, is_null, membership, starts_with
 from lazydelta.pruning.expression import parse_expression
 from lazydelta.pruning.like import like
 from lazydelta.pruning.literals import short_repr
 from lazydelta.pruning.sql import parse_sql
 from lazydelta.pruning.tree import Predicate
-
-if TYPE_CHECKING:
-    from lazydelta.log.schema import Column, TableSchema
 
 __all__ = ["Where", "parse_predicate"]
 

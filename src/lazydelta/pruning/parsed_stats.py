@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,9 +10,6 @@ import pyarrow.compute as pc
 from lazydelta.log.schema import Column, Decimal, Primitive
 from lazydelta.pruning.native import typed_scalar
 from lazydelta.pruning.ranges import ColumnRange, Ranges
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["ranges_from_parsed"]
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lazydelta.log.schema import Column
 from lazydelta.pruning.native import typed_scalar
 from lazydelta.pruning.ranges import ColumnRange, Ranges
 from lazydelta.pruning.text import from_text
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from lazydelta.log.schema import Column
 
 __all__ = ["partition_ranges", "partition_ranges_from_parsed"]
 

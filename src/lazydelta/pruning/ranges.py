@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lazydelta.errors import PredicateError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from lazydelta.log.schema import Column
+from lazydelta.log.schema import Column
 
 __all__ = ["ColumnRange", "Ranges", "combine"]
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lazydelta.errors import PredicateError
+from lazydelta.log.schema import Column, TableSchema
 from lazydelta.pruning.literals import is_float
 from lazydelta.pruning.native import typed_scalar
 from lazydelta.pruning.tree import (
@@ -23,9 +22,6 @@ from lazydelta.pruning.tree import (
     Prefix,
     WithExpression,
 )
-
-if TYPE_CHECKING:
-    from lazydelta.log.schema import Column, TableSchema
 
 __all__ = ["to_arrow_expression"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from decimal import Decimal as PyDecimal
 from decimal import InvalidOperation
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,7 @@ from lazydelta.pruning.literals import Instant, parse_instant, short_repr
 from lazydelta.pruning.tree import Constant, Opaque, Predicate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sqlglot import exp
+    from sqlglot.expressions import DataType, Expr
 
 __all__ = ["parse_sql"]
 
@@ -55,7 +54,7 @@ def _dialect() -> Any:
     return LazyDeltaSQL
 
 
-def _parse(text: str) -> exp.Expression:
+def _parse(text: str) -> Expr:
     import sqlglot  # noqa: PLC0415 - see _dialect
     from sqlglot import errors, exp  # noqa: PLC0415
 
@@ -63,7 +62,7 @@ def _parse(text: str) -> exp.Expression:
         message = "The predicate is empty"
         raise PredicateError(message, hint="leave it out, or write a condition such as \"date = '2026-02-08'\"")
     try:
-        tree: exp.Expression = sqlglot.parse_one(text, into=exp.Condition, dialect=_dialect())
+        tree: Expr = sqlglot.parse_one(text, into=exp.Condition, dialect=_dialect())
     except errors.ParseError as error:
         where = next(iter(error.errors), {})
         place = f" at line {where['line']}, column {where['col']}" if where.get("line") else ""
@@ -90,7 +89,7 @@ class _Translator:
     def __init__(self, schema: TableSchema) -> None:
         from sqlglot import exp  # noqa: PLC0415 - see _dialect
 
-        self._exp = exp
+        self._exp: Any = exp
         self._schema = schema
         self._handlers: dict[str, Callable[..., Predicate]] = {
             "Boolean": self._boolean,
@@ -107,7 +106,7 @@ class _Translator:
             "StartsWith": self._starts_with,
         }
 
-    def predicate(self, node: exp.Expression, *, negated: bool, depth: int) -> Predicate:
+    def predicate(self, node: Expr, *, negated: bool, depth: int) -> Predicate:
         """Translate ``node``, or its negation."""
         exp = self._exp
         if depth > _MAX_DEPTH:
@@ -124,7 +123,7 @@ class _Translator:
         handler = self._handlers.get(name)
         return handler(node, negated=negated) if handler else self._opaque(node, negated=negated)
 
-    def _chain(self, node: exp.Expression) -> list[exp.Expression]:
+    def _chain(self, node: Expr) -> list[Expr]:
         """Take a left-deep chain of one connective apart without recursion: it may be thousands long."""
         kind, parts, pending = type(node), [], [node]
         while pending:
@@ -137,7 +136,7 @@ class _Translator:
                 parts.append(each)
         return parts
 
-    def _comparison(self, node: exp.Expression, op: str, *, negated: bool) -> Predicate:
+    def _comparison(self, node: Expr, op: str, *, negated: bool) -> Predicate:
         left, right = self._column(node.this), self._column(node.expression)
         if left is not None and right is not None:
             return self._opaque(node, negated=negated, expression=_between_columns(left, op, right))
@@ -150,7 +149,7 @@ class _Translator:
             return self._opaque(node, negated=negated)
         return compare(column, op if left else MIRRORED[op], value, negated=negated)
 
-    def _literals(self, node: exp.Expression, op: str, *, negated: bool) -> Predicate:
+    def _literals(self, node: Expr, op: str, *, negated: bool) -> Predicate:
         left, right = self._literal(node.this), self._literal(node.expression)
         if left is None or right is None:
             return Constant(None)
@@ -167,7 +166,7 @@ class _Translator:
         }[op]
         return Constant(holds is not negated)
 
-    def _between(self, node: exp.Expression, *, negated: bool) -> Predicate:
+    def _between(self, node: Expr, *, negated: bool) -> Predicate:
         column = self._column(node.this)
         low, high = self._literal(node.args["low"]), self._literal(node.args["high"])
         if column is None or _UNTRANSLATED in (low, high) or node.args.get("symmetric"):
@@ -175,7 +174,7 @@ class _Translator:
         join = disjunction if negated else conjunction
         return join([compare(column, ">=", low, negated=negated), compare(column, "<=", high, negated=negated)])
 
-    def _in(self, node: exp.Expression, *, negated: bool) -> Predicate:
+    def _in(self, node: Expr, *, negated: bool) -> Predicate:
         column = self._column(node.this)
         values = [self._literal(each) for each in node.expressions]
         others = any(node.args.get(each) for each in ("query", "unnest", "field"))
@@ -183,7 +182,7 @@ class _Translator:
             return self._opaque(node, negated=negated)
         return membership(column, values, negated=negated)
 
-    def _is(self, node: exp.Expression, *, negated: bool) -> Predicate:
+    def _is(self, node: Expr, *, negated: bool) -> Predicate:
         column, exp = self._column(node.this), self._exp
         if column is not None and isinstance(node.expression, exp.Null):
             return is_null(column, negated=negated)
@@ -191,7 +190,7 @@ class _Translator:
             return _null_safe(column, node.expression.this, negated=negated)
         return self._opaque(node, negated=negated)
 
-    def _null_safe(self, node: exp.Expression, *, negated: bool) -> Predicate:
+    def _null_safe(self, node: Expr, *, negated: bool) -> Predicate:
         negated = negated is not isinstance(node, self._exp.NullSafeNEQ)
         left, right = self._column(node.this), self._column(node.expression)
         value = self._literal(node.expression if left else node.this)
@@ -200,32 +199,32 @@ class _Translator:
             return self._opaque(node, negated=negated)
         return _null_safe(column, value, negated=negated)
 
-    def _like(self, node: exp.Expression, *, negated: bool, escape: str = "\\") -> Predicate:
+    def _like(self, node: Expr, *, negated: bool, escape: str = "\\") -> Predicate:
         negated = negated is not bool(node.args.get("negate"))
         column, pattern = self._column(node.this), self._literal(node.expression)
         if column is None or not isinstance(pattern, str):
             return Constant(None) if pattern is None and column else self._opaque(node, negated=negated)
         return like(column, pattern, escape=escape, negated=negated)
 
-    def _escape(self, node: exp.Expression, *, negated: bool) -> Predicate:
+    def _escape(self, node: Expr, *, negated: bool) -> Predicate:
         escape = self._literal(node.expression)
         if isinstance(node.this, self._exp.Like) and isinstance(escape, str):
             return self._like(node.this, negated=negated, escape=escape)
         return self._opaque(node, negated=negated)
 
-    def _starts_with(self, node: exp.Expression, *, negated: bool) -> Predicate:
+    def _starts_with(self, node: Expr, *, negated: bool) -> Predicate:
         column, prefix = self._column(node.this), self._literal(node.expression)
         if column is None or not isinstance(prefix, str):
             return self._opaque(node, negated=negated)
         return starts_with(column, prefix, negated=negated)
 
-    def _boolean(self, node: exp.Expression, *, negated: bool) -> Predicate:
+    def _boolean(self, node: Expr, *, negated: bool) -> Predicate:
         return Constant(bool(node.this) is not negated)
 
-    def _null(self, _node: exp.Expression, *, negated: bool) -> Predicate:  # noqa: ARG002 - NOT NULL is NULL
+    def _null(self, _node: Expr, *, negated: bool) -> Predicate:  # noqa: ARG002 - NOT NULL is NULL
         return Constant(None)
 
-    def _flag(self, node: exp.Expression, *, negated: bool) -> Predicate:
+    def _flag(self, node: Expr, *, negated: bool) -> Predicate:
         """Take a column that stands alone as a condition."""
         column = self._column(node)
         if column is None:
@@ -235,7 +234,7 @@ class _Translator:
             raise PredicateError(message, hint="compare it with a value")
         return compare(column, "=", value=True, negated=negated)
 
-    def _opaque(self, node: exp.Expression, *, negated: bool, expression: pc.Expression | None = None) -> Predicate:
+    def _opaque(self, node: Expr, *, negated: bool, expression: pc.Expression | None = None) -> Predicate:
         exp = self._exp
         text = node.sql(dialect=_dialect())
         if node.find(exp.Query, exp.Placeholder, exp.Parameter) is not None:
@@ -243,7 +242,7 @@ class _Translator:
             raise PredicateError(message, hint="write values in its place")
         columns: dict[Column, None] = {}
         for each in node.find_all(exp.Column):
-            dotted: exp.Expression = each
+            dotted: Expr = each
             while isinstance(dotted.parent, exp.Dot):
                 dotted = dotted.parent
             column = self._column(dotted)
@@ -253,10 +252,10 @@ class _Translator:
             expression = ~expression
         return Opaque(f"NOT ({text})" if negated else text, tuple(columns), expression)
 
-    def _column(self, node: exp.Expression) -> Column | None:
+    def _column(self, node: Expr) -> Column | None:
         exp = self._exp
         node = node.unnest() if isinstance(node, exp.Paren) else node
-        names: list[exp.Expression] = []
+        names: list[Expr] = []
         while isinstance(node, exp.Dot):
             names.append(node.expression)
             node = node.this
@@ -269,7 +268,7 @@ class _Translator:
             return self._schema.column(".".join(each.name for each in parts))
         return self._schema.column(tuple(each.name for each in parts))
 
-    def _literal(self, node: exp.Expression | None) -> Any:
+    def _literal(self, node: Expr | None) -> Any:
         """Return a literal's Python value, None for NULL, or the mark of something else."""
         exp = self._exp
         node = node.unnest() if isinstance(node, exp.Paren) else node
@@ -294,7 +293,8 @@ class _Translator:
             value = _cast_instant(self._literal(node.this), days=True)
         if sign < 0 and value is not None:
             is_number = isinstance(value, int | float | PyDecimal) and not isinstance(value, bool)
-            value = -value if is_number else _UNTRANSLATED
+            # Not the minus sign: that would round a decimal to the 28 digits of Python's context.
+            value = (value.copy_negate() if isinstance(value, PyDecimal) else -value) if is_number else _UNTRANSLATED
         return value
 
 
@@ -332,7 +332,7 @@ def _hexadecimal(text: str) -> Any:
         return _UNTRANSLATED
 
 
-def _cast(value: Any, to: exp.DataType) -> Any:
+def _cast(value: Any, to: DataType) -> Any:
     """Cast a literal as SQL would, where that needs no guess."""
     if value is None or value is _UNTRANSLATED:
         return value
@@ -343,11 +343,8 @@ def _cast(value: Any, to: exp.DataType) -> Any:
         return _cast_instant(value, days=False)
     if kind in _TEXT:
         # The length of CHAR(n) and VARCHAR(n) would pad or cut.
-        return (
-            str(value)
-            if isinstance(value, str | int) and not isinstance(value, bool) and not to.expressions
-            else (_UNTRANSLATED)
-        )
+        plain = isinstance(value, str | int) and not isinstance(value, bool) and not to.expressions
+        return str(value) if plain else _UNTRANSLATED
     if kind == "BOOLEAN" and isinstance(value, str) and value.strip().lower() in {"true", "false"}:
         return value.strip().lower() == "true"
     if isinstance(value, bool):
@@ -358,7 +355,9 @@ def _cast(value: Any, to: exp.DataType) -> Any:
     if kind in _INTEGERS and isinstance(number, int):
         return number
     if kind in {"DOUBLE", "FLOAT"} and isinstance(number, int | PyDecimal):
-        return float(number) if kind == "DOUBLE" and abs(number) < PyDecimal("1e300") else _UNTRANSLATED
+        return (
+            float(number) if kind == "DOUBLE" and PyDecimal("-1e300") < number < PyDecimal("1e300") else _UNTRANSLATED
+        )
     # DECIMAL(p, s) rounds to its scale; without rounding to do it is the number itself.
     if kind == "DECIMAL" and isinstance(number, int):
         return number

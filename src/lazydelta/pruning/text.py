@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,9 +17,6 @@ from lazydelta.errors import PredicateError
 from lazydelta.log.schema import Column, DataType, Decimal, Primitive
 from lazydelta.pruning.literals import parse_instant, place
 from lazydelta.pruning.native import Stored, typed_array
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["from_text"]
 

@@ -8,16 +8,13 @@ around order comparisons of floats alone, because NaN makes ``NOT (x < 5)`` anot
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from lazydelta.log.schema import Column
+from lazydelta.log.schema import Column
 
 __all__ = [
     "And",

@@ -23,6 +23,7 @@ from lazydelta.pruning import (
     ranges_from_parsed,
     stats_columns,
 )
+from lazydelta.scan.arrays import flags
 from lazydelta.scan.request import ScanRequest
 
 __all__ = ["Pruner", "stats_ranges"]
@@ -66,7 +67,7 @@ class Pruner:
         if batch.deletion_vector is not None:
             counts = counts - _integers(batch.deletion_vector.field("cardinality"))
         if self._predicate is not None:
-            counts = np.where(_flags(all_match(self._predicate, ranges)), counts, 0)
+            counts = np.where(flags(all_match(self._predicate, ranges)), counts, 0)
         return np.maximum(counts, 0)
 
     def _partition_ranges(self, batch: FileBatch) -> Ranges:
@@ -97,9 +98,4 @@ def _keep(batch: FileBatch, keep: pa.BooleanArray) -> FileBatch:
 
 def _integers(values: pa.Array) -> npt.NDArray[np.int64]:
     counts = np.frombuffer(values.buffers()[1], np.int64, len(values), values.offset * 8)
-    return np.where(_flags(values.is_valid()), counts, 0)
-
-
-def _flags(values: pa.BooleanArray) -> npt.NDArray[np.bool_]:
-    bits = np.frombuffer(values.buffers()[1], np.uint8)
-    return np.unpackbits(bits, bitorder="little")[values.offset : values.offset + len(values)].astype(np.bool_)
+    return np.where(flags(values.is_valid()), counts, 0)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import numpy as np
+import pyarrow as pa
 
 from lazydelta.log.actions import Remove
 from lazydelta.log.file_batch import FileBatch, deletion_vector_array, string_array
-from lazydelta.log.keys import Hashes, hash_keys
+from lazydelta.log.keys import Hashes
 from lazydelta.log.tail import TailCommit
 from lazydelta.metrics import ScanMetrics
 from lazydelta.scan.arrays import boolean_array
@@ -25,37 +26,36 @@ def active_tail_files(commits: Iterable[TailCommit], seen: RemoveSet, metrics: S
     """
     for commit in commits:
         version = commit.file.version if commit.file.version == commit.file.end else None
-        removed: list[Hashes] = []
+        removed: list[tuple[pa.Array, pa.Array | None]] = []
         for lines in commit.actions:
             adds = [line.add for line in lines if line.add is not None]
             removes = [line.remove for line in lines if line.remove is not None]
             if removes:
-                removed.append(_keys_of(removes))
+                removed.append(_paths_of(removes))
             if adds:
                 batch = FileBatch.from_adds(adds, version=version)
-                hashes = hash_keys(batch.path, batch.deletion_vector)
-                fresh = ~seen.contains(hashes) & _first_occurrence(hashes)
-                seen.add(hashes)
+                replaced = seen.find(batch.path, batch.deletion_vector)
+                fresh = ~replaced & _first_occurrence(seen.add(batch.path, batch.deletion_vector))
                 if fresh.any():
                     yield batch if fresh.all() else batch.filter(boolean_array(fresh))
-        for hashes in removed:
-            seen.add(hashes)
+        for path, vector in removed:
+            seen.add(path, vector)
         metrics.commits_scanned += 1 + commit.file.end - commit.file.version
         metrics.remove_set_size = len(seen)
 
 
 def unmasked(batch: FileBatch, seen: RemoveSet) -> FileBatch:
     """Return the base rows that the tail neither removed nor replaced."""
-    if len(seen) == 0:
+    if len(batch) == 0:
         return batch
-    masked = seen.contains(hash_keys(batch.path, batch.deletion_vector))
+    masked = seen.find(batch.path, batch.deletion_vector)
     return batch.filter(boolean_array(~masked)) if masked.any() else batch
 
 
-def _keys_of(removes: list[Remove]) -> Hashes:
+def _paths_of(removes: list[Remove]) -> tuple[pa.Array, pa.Array | None]:
     vectors = [each.deletion_vector for each in removes]
     column = deletion_vector_array(vectors) if any(vector is not None for vector in vectors) else None
-    return hash_keys(string_array([each.path for each in removes]), column)
+    return string_array([each.path for each in removes]), column
 
 
 def _first_occurrence(hashes: Hashes) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -14,13 +14,17 @@ from typing import IO
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from lazydelta.log.keys import Hashes
+from lazydelta.log.keys import Hashes, hash_keys, is_canonical
+from lazydelta.scan.arrays import flags
 
 __all__ = ["RemoveSet"]
 
 _KEY_BYTES = 16
 _BITMAP_FROM = 1 << 14
+_FEW = 4096
 
 
 class RemoveSet:
@@ -30,6 +34,8 @@ class RemoveSet:
         self._memory_limit = memory_limit
         self._runs: list[_Run] = []
         self._spilled: list[_Run] = []
+        self._paths: list[pa.Array] | None = []
+        self._path_count = 0
 
     def __len__(self) -> int:
         return sum(len(run) for run in (*self._runs, *self._spilled))
@@ -39,8 +45,15 @@ class RemoveSet:
         """Return the bytes held in memory."""
         return sum(run.memory for run in (*self._runs, *self._spilled))
 
-    def add(self, hashes: Hashes) -> None:
-        """Insert keys; a key may be inserted again."""
+    def add(self, path: pa.Array, deletion_vector: pa.Array | None = None) -> Hashes:
+        """Insert the keys of files, and return their hashes; a key may be inserted again."""
+        hashes = hash_keys(path, deletion_vector)
+        self._remember(path)
+        self.add_hashes(hashes)
+        return hashes
+
+    def add_hashes(self, hashes: Hashes) -> None:
+        """Insert keys that are hashed already."""
         if hashes.shape[1] == 0:
             return
         run = _Run.of(hashes)
@@ -57,11 +70,39 @@ class RemoveSet:
             run.mark(hashes, found)
         return found
 
+    def find(self, path: pa.Array, deletion_vector: pa.Array | None = None) -> npt.NDArray[np.bool_]:
+        """Tell for each file whether its key is in the set."""
+        if len(self) == 0:
+            return np.zeros(len(path), np.bool_)
+        if self._paths is None or not is_canonical(path):
+            return self.contains(hash_keys(path, deletion_vector))
+        # The usual case: few keys, plainly spelled. Two plain paths are the same file only if they are the same text,
+        # which pyarrow finds out five times as fast as we can hash; the hashes decide about what it lets through.
+        if len(self._paths) > 1:
+            self._paths = [pa.concat_arrays(self._paths)]
+        likely = np.flatnonzero(flags(pc.is_in(path, value_set=self._paths[0])))
+        found = np.zeros(len(path), np.bool_)
+        if len(likely):
+            rows = pa.Array.from_buffers(pa.int64(), len(likely), [None, pa.py_buffer(likely)])
+            vectors = None if deletion_vector is None else deletion_vector.take(rows)
+            found[likely] = self.contains(hash_keys(path.take(rows), vectors))
+        return found
+
+    def _remember(self, path: pa.Array) -> None:
+        """Keep the texts of a small, plainly spelled set beside the hashes."""
+        if self._paths is None:
+            return
+        self._path_count += len(path)
+        if self._path_count > _FEW or not is_canonical(path):
+            self._paths = None
+        else:
+            self._paths.append(path)
+
     def close(self) -> None:
         """Give back memory and temporary files."""
         for run in self._spilled:
             run.close()
-        self._runs, self._spilled = [], []
+        self._runs, self._spilled, self._paths = [], [], []
 
     def _spill(self) -> None:
         self._spilled.append(self._runs.pop(0).to_disk())

@@ -27,7 +27,7 @@ __all__ = ["LazyDeltaScanner"]
 
 logger = logging.getLogger(__name__)
 
-_READ_AHEAD_BATCHES = 4
+_READ_AHEAD_BATCHES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class LazyDeltaScanner:
             for batch in () if limits.reached else active:
                 totals.count(batch)
                 self.metrics.buffered(batch.nbytes + seen.memory)
-                found = limits.cut(pruner.prune(batch))
+                found = limits.cut(batch)
                 for start in range(0, len(found), self.request.batch_size):
                     self.metrics.first_file()
                     part = found.slice(start, self.request.batch_size)
@@ -74,7 +74,8 @@ class LazyDeltaScanner:
             active.close()
             seen.close()
             self._count_io()
-        self._verify(totals)
+        if self.request.predicate is None:
+            self._verify(totals)
 
     def _active(self, seen: RemoveSet, pruner: Pruner) -> Generator[FileBatch]:
         store = self.snapshot.store.with_counters(self.io)
@@ -87,16 +88,19 @@ class LazyDeltaScanner:
                 batch_size=self.request.batch_size,
                 stats_store=self.snapshot.store,
                 row_groups=self._count_row_groups,
+                parallel=self.plan.strategy is ScanStrategy.FORWARD,
             )
             base = reader.files(pruner.wanted)
             if self.plan.strategy is ScanStrategy.FORWARD:
                 # The base is decoded while the tail is read, but no row of it leaves before all keys are known.
                 base = ReadAhead(base, depth=_READ_AHEAD_BATCHES, stop=self.io.stop)
         try:
-            yield from active_tail_files(self.snapshot.tail(store), seen, self.metrics)
+            for batch in active_tail_files(self.snapshot.tail(store), seen, self.metrics):
+                yield pruner.prune(batch)
             for batch in base:
+                # All keys are known by now, so base rows may be pruned first: few are left to look up.
                 self.metrics.tier = batch.tier
-                yield unmasked(batch, seen)
+                yield unmasked(pruner.prune(batch), seen)
         finally:
             close = getattr(base, "close", None)
             if close is not None:

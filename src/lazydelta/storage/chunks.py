@@ -37,8 +37,9 @@ class _Source:
         if self._chunks is None:
             self._chunks = await self._begin()
         chunk = await next_of(self._chunks)
-        if chunk is not None:
-            self._counters.count_bytes(read=len(chunk))
+        if not chunk:
+            return None
+        self._counters.count_bytes(read=len(chunk))
         return chunk
 
 

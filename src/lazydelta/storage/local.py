@@ -65,6 +65,10 @@ class FileStore(Store):
     def _file(self, path: str) -> str:
         return "/" + self._key(path)
 
+    def _announce(self, verb: str, path: str, start: int | None = None, length: int | None = None) -> None:
+        self._key(path)  # a path that is refused is no request
+        super()._announce(verb, path, start, length)
+
     def _guard(self, verb: str, path: str, work: Callable[[], T]) -> T:
         """Run ``work``; whatever goes wrong leaves as an error of ours, without its cause."""
         try:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lazydelta.errors import StorageError
@@ -110,21 +111,18 @@ class ObjectStore(Store):
             if page is None:
                 return
             seen += len(page)
-            for meta in page:
-                name = meta["path"][len(below) :]
-                if not name or "/" in name or not meta["path"].startswith(below):
+            for name, meta in _directly_in(below, page):
+                # Some stores ignore the start key, so what we asked to skip may come all the same.
+                if name <= floor:
                     continue
-                if self._sorts and name < previous:
+                if self._sorts and name < previous and name.isascii() and previous.isascii():
                     message = f"{self.uri} lists {name!r} after {previous!r}: the store does not sort its listings"
                     raise StorageError(message, path=shown + name)
                 previous = name
-                # Some stores ignore the start key, so what we asked to skip may come all the same.
-                if name > floor:
-                    yield self._info(shown + name, meta)
-                    floor = name if self._sorts else floor
+                yield self._info(shown + name, meta)
             jump = self._past_subfolder(page, below, offset)
             if jump is not None:
-                offset, previous, seen = jump, "", 0
+                offset, floor, seen = jump, max(floor, previous), 0
                 pages = self._pages(folder, prefix, offset)
 
     def _past_subfolder(self, page: Sequence[ObjectMeta], below: str, offset: str | None) -> str | None:
@@ -274,3 +272,14 @@ class ObjectStore(Store):
                     raise
 
         self._run("DELETE", path, work)
+
+
+def _directly_in(below: str, page: Sequence[ObjectMeta]) -> Sequence[tuple[str, ObjectMeta]]:
+    """Return (name, object) of what is in the folder itself, sorted: not every service orders by UTF-8 bytes."""
+    found = []
+    for meta in page:
+        name = meta["path"][len(below) :]
+        if name and "/" not in name and meta["path"].startswith(below):
+            found.append((name, meta))
+    found.sort(key=itemgetter(0))
+    return found

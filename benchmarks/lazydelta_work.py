@@ -1,0 +1,31 @@
+"""What lazydelta is measured at; a child imports this module and runs one function, whose answer is checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lazydelta import DeltaTable
+
+
+def files_of_hour(uri: str, hour: str) -> int:
+    return len(DeltaTable(uri).file_uris(partition_filters=[("_event_hour", "=", hour)]))
+
+
+def all_files(uri: str, strategy: str = "auto") -> int:
+    return sum(batch.num_rows for batch in DeltaTable(uri).files(strategy=strategy).batches())
+
+
+def matching_files(uri: str, where: str | list[Any], strategy: str = "auto") -> int:
+    # Tuples became lists on their way to the child.
+    predicate = where if isinstance(where, str) else [tuple(term) for term in where]
+    return sum(batch.num_rows for batch in DeltaTable(uri).files(predicate, strategy=strategy).batches())
+
+
+def all_objects(uri: str) -> int:
+    return sum(1 for file in DeltaTable(uri).files() if file.path)
+
+
+def first_file(uri: str) -> int:
+    with DeltaTable(uri).files() as files:
+        next(iter(files))
+    return 1

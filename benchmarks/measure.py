@@ -1,0 +1,89 @@
+"""One measurement in a fresh process: how long a piece of work takes and how much memory it needs at its peak.
+
+A child imports what the work needs, notes its peak memory so far, works, and reports time and growth of the peak.
+Interpreter start and imports are in neither, for nobody. Running out of memory or of time is a result, not a failure.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Measurement", "measure", "peak_memory"]
+
+ROOT = Path(__file__).resolve().parents[1]
+MEMORY_CAP = 16 << 30
+TIME_CAP = 600.0
+_OUT_OF_MEMORY = ("MemoryError", "memory allocation", "malloc", "bad_alloc", "Cannot allocate")
+_KILLED = (-9, -6)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What a child reported; ``failure`` says why there is nothing to report."""
+
+    seconds: float | None
+    peak_bytes: int | None
+    answer: Any = None
+    failure: str | None = None
+
+
+def peak_memory() -> int:
+    """Return the most memory that this process ever had (``VmHWM``), in bytes."""
+    with Path("/proc/self/status").open() as status:
+        for line in status:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
+    raise RuntimeError("the kernel does not tell VmHWM")
+
+
+def measure(work: str, *arguments: object, imports: tuple[str, ...] = (), time_cap: float = TIME_CAP) -> Measurement:
+    """Run ``module:function`` in a child, after importing ``imports``; what it returns is the answer."""
+    task = json.dumps({"work": work, "arguments": arguments, "imports": imports})
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.measure", task],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=time_cap,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Measurement(None, None, failure=f"not done after {time_cap:.0f} s")
+    if done.returncode != 0:
+        return Measurement(None, None, failure=_reason(done.returncode, done.stderr))
+    return Measurement(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def _reason(code: int, errors: str) -> str:
+    if code in _KILLED or any(sign in errors for sign in _OUT_OF_MEMORY):
+        return f"out of memory (cap {MEMORY_CAP >> 30} GB)"
+    return f"exit code {code}: {errors.strip().splitlines()[-1] if errors.strip() else 'no message'}"
+
+
+def _child(task: dict[str, Any]) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_CAP, MEMORY_CAP))
+    for name in task["imports"]:
+        importlib.import_module(name)
+    module, _, function = task["work"].partition(":")
+    work = getattr(importlib.import_module(module), function)
+    before = peak_memory()
+    started = time.perf_counter()
+    answer = work(*task["arguments"])
+    seconds = time.perf_counter() - started
+    print(json.dumps({"seconds": seconds, "peak_bytes": peak_memory() - before, "answer": answer}))
+
+
+if __name__ == "__main__":
+    _child(json.loads(sys.argv[1]))

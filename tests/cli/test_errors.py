@@ -1,0 +1,100 @@
+"""Errors are one line and an exit code; secrets are never shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lazydelta.cli.parameters import TableSource
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Invoke
+
+TABLE_COMMANDS = ["info", "files", "history", "rows", "explain"]
+
+
+@pytest.mark.parametrize("command", TABLE_COMMANDS)
+def test_a_missing_table_is_one_line_and_code_2(invoke: Invoke, tmp_path: Path, command: str) -> None:
+    result = invoke(command, tmp_path / "nothing", code=2)
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: There is no Delta table at ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--version", "99"], "error: Version 99 of"),
+        (["--version", "x"], "Error: Invalid value for '--version'"),
+        (["--version", "1", "--timestamp", "2026-01-01"], "Error: --version and --timestamp exclude each other."),
+        (["--timestamp", "yesterday"], "error: 'yesterday' is not an ISO 8601 timestamp"),
+        (["--timestamp", "1999-01-01"], "error: No version of"),
+        (["--where", "nonsense >"], "error: "),
+        (["--where", "nobody = 1"], "error: The table has no column 'nobody'"),
+        (["--strategy", "sideways"], "Error: Invalid value for '--strategy'"),
+        (["--limit", "-1"], "Error: Invalid value for '--limit'"),
+        (["--option", "no.such=1"], "error: There is no option 'no.such'"),
+        (["--no-such-option"], "Error: No such option"),
+        (["--stats-columns", "nobody"], "error: The table has no column 'nobody'"),
+    ],
+)
+def test_a_wrong_argument_is_explained_with_code_2(invoke: Invoke, table: Path, args: list[str], message: str) -> None:
+    result = invoke("files", table, *args, code=2)
+    assert result.stdout == ""
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("args", [["--debug", "info"], ["info", "--debug"]])
+def test_debug_shows_the_trace_before_and_after_the_command(invoke: Invoke, tmp_path: Path, args: list[str]) -> None:
+    stderr = invoke(*args, tmp_path / "nothing", code=2).stderr
+    assert "Traceback" in stderr
+    assert stderr.splitlines()[-1].startswith("error: There is no Delta table")
+
+
+def test_a_bug_is_called_one_with_code_1(invoke: Invoke, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: TableSource) -> None:
+        raise ZeroDivisionError("on\npurpose")
+
+    monkeypatch.setattr(TableSource, "open", fail)
+    result = invoke("info", table, code=1)
+    assert result.stderr.startswith("internal error: ZeroDivisionError: on purpose (")
+    assert "--debug" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert "in fail" in invoke("info", table, "--debug", code=1).stderr
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--storage-option", "hunter2"],
+        ["--storage-option", "=hunter2"],
+        ["--storage-option", "account_key", "=", "hunter2"],
+        ["--storage-option", "account_key=", "hunter2"],
+        ["--storage-option", "no_such_key=hunter2"],
+    ],
+)
+@pytest.mark.parametrize("debug", [[], ["--debug"]])
+@pytest.mark.parametrize("uri", ["s3://bucket/table", "az://container/table"])
+def test_a_secret_given_badly_is_not_shown(invoke: Invoke, uri: str, args: list[str], debug: list[str]) -> None:
+    settings = ["--option", "retries=0", "--storage-option", "endpoint=http://127.0.0.1:9", "--storage-option"]
+    settings += ["allow_http=true", "--option", "request_timeout=2"]
+    result = invoke("info", uri, *settings, *args, *debug, code=2)
+    assert "hunter2" not in result.output
+
+
+def test_the_warnings_of_the_library_are_shown(invoke: Invoke, table: Path, tmp_path: Path) -> None:
+    """A checksum that disagrees does not fail the listing, and is not hidden either."""
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for folder in ("_delta_log",):
+        (copy / folder).mkdir()
+        for file in (table / folder).iterdir():
+            (copy / folder / file.name).write_bytes(file.read_bytes())
+    (copy / "_delta_log" / "00000000000000000006.crc").write_bytes(b"")
+    result = invoke("files", copy, "--json")
+    assert "warning: _delta_log/00000000000000000006.crc is empty" in result.stderr
+    assert len(result.stdout.splitlines()) == 6

@@ -1,0 +1,190 @@
+"""The command as the shell sees it: pipes, signals, encodings, terminals."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lazydelta.storage.counters import Request, observe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.cli.conftest import Invoke, Spawn
+
+
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_a_reader_that_has_enough_ends_the_scan_quietly(spawn: Spawn, long_table: Path, as_json: list[str]) -> None:
+    process = spawn("files", long_table, *as_json)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    first = [process.stdout.readline() for _ in range(3)]
+    process.stdout.close()
+    stderr = process.stderr.read()
+    process.stderr.close()
+    assert process.wait() == 0
+    assert stderr == b""
+    assert all(first)
+
+
+@pytest.mark.parametrize("command", ["info", "history", "explain"])
+def test_a_reader_that_reads_nothing_is_no_error(spawn: Spawn, table: Path, command: str) -> None:
+    process = spawn(command, table)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    stderr = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(), stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_ctrl_c_ends_the_scan_with_one_line_and_code_130(spawn: Spawn, long_table: Path, as_json: list[str]) -> None:
+    process = spawn("files", long_table, *as_json)
+    assert process.stdout is not None
+    process.stdout.readline()
+    # The pipe is full or filling by now and the scan far from its end.
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate()
+    assert process.returncode == 130
+    assert stderr == b"interrupted\n"
+
+
+def test_the_first_file_is_printed_before_the_base_is_read(
+    invoke: Invoke, long_table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is watched: when the checkpoint's files are asked for, those of the tail are out already."""
+    from lazydelta.cli.json_output import JsonOutput  # noqa: PLC0415
+
+    printed: list[int] = []
+    at_checkpoint: list[int] = []
+    original = JsonOutput._lines
+
+    def counted(self: JsonOutput, batch: Iterator[dict[str, object]]) -> None:
+        records = list(batch)
+        original(self, records)
+        printed.append(len(records))
+
+    def watch(request: Request) -> None:
+        if request.verb == "GET" and "checkpoint.parquet" in request.path and printed:
+            at_checkpoint.append(sum(printed))
+
+    monkeypatch.setattr(JsonOutput, "_lines", counted)
+    with observe(watch):
+        invoke("files", long_table, "--json", "--strategy", "reverse", "--limit", "25")
+    assert at_checkpoint
+    assert min(at_checkpoint) > 0
+    assert sum(printed) == 25
+
+
+def test_an_ascii_terminal_shows_odd_paths_escaped(spawn: Spawn, tmp_path: Path) -> None:
+    table = tmp_path / "größe"
+    _table_with_odd_paths(table)
+    process = spawn("files", table, "--uris", PYTHONIOENCODING="ascii:strict", PYTHONUTF8="0")
+    stdout, stderr = process.communicate()
+    assert (process.returncode, stderr) == (0, b"")
+    assert b"gr\\xf6\\xdfe" in stdout
+    assert b"\\x1b[31mred" in stdout
+    assert b"\x1b" not in stdout
+
+
+def test_json_is_ascii_whatever_the_terminal(spawn: Spawn, tmp_path: Path) -> None:
+    table = tmp_path / "größe"
+    _table_with_odd_paths(table)
+    process = spawn("files", table, "--uris", "--json", PYTHONIOENCODING="latin-1")
+    stdout, _ = process.communicate()
+    files = [json.loads(line) for line in stdout.decode("ascii").splitlines()]
+    assert sorted(file["uri"].rpartition("/")[2] for file in files) == ["\x1b[31mred.parquet", "größe 雪.parquet"]
+
+
+def test_a_uri_that_is_no_text_is_an_error_in_one_line(spawn: Spawn) -> None:
+    process = spawn("info", os.fsdecode(b"/nowhere/\xff\xfe"))
+    _, stderr = process.communicate()
+    assert process.returncode == 2
+    assert stderr == (
+        b"error: The URI /nowhere/\\udcff\\udcfe is not valid Unicode "
+        b"(rename the folder, or check the terminal's encoding)\n"
+    )
+
+
+def test_on_a_terminal_a_long_scan_shows_its_progress(tmp_path: Path) -> None:
+    """The command's errors go to a pseudo terminal, its output to a pipe that is read late: the scan has to wait."""
+    program = (
+        "import sys, time\n"
+        "from lazydelta.cli.console_output import ConsoleOutput, console\n"
+        "out = ConsoleOutput(console(), console(stderr=True))\n"
+        "with out.watch(lambda: '7 files found'):\n"
+        "    time.sleep(1.6)\n"
+        "    out.files([[{'path': 'p', 'size': 1, 'modification_time': 0, 'version': 1, 'partition_values': {}}]])\n"
+    )
+    shown, out = _with_terminal_for_errors([sys.executable, "-c", program])
+    assert "7 files found, 1." in shown
+    # The line is taken away before a result is printed: what follows the last text is an erased line.
+    assert shown.endswith("\r\x1b[2K")
+    assert out.splitlines()[1].split()[-1] == b"p"
+
+
+def test_a_short_scan_shows_no_progress(table: Path) -> None:
+    shown, out = _with_terminal_for_errors([sys.executable, "-m", "lazydelta.cli", "files", str(table)])
+    assert shown == ""
+    assert len(out.splitlines()) == 7
+
+
+def _with_terminal_for_errors(command: list[str]) -> tuple[str, bytes]:
+    ours, theirs = pty.openpty()
+    env = {key: value for key, value in os.environ.items() if key not in {"NO_COLOR", "FORCE_COLOR"}} | {
+        "TERM": "xterm"
+    }
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=env) as process:
+        os.close(theirs)
+        shown = b""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            ready, _, _ = select.select([ours], [], [], 0.2)
+            if not ready:
+                continue
+            try:
+                piece = os.read(ours, 4096)
+            except OSError:  # Linux says EIO when the other side is closed
+                break
+            if not piece:
+                break
+            shown += piece
+        assert process.stdout is not None
+        out = process.stdout.read()
+    os.close(ours)
+    assert process.returncode == 0, shown
+    return shown.decode(), out
+
+
+def _table_with_odd_paths(path: Path) -> None:
+    log = path / "_delta_log"
+    log.mkdir(parents=True)
+    schema = {"type": "struct", "fields": [{"name": "n", "type": "long", "nullable": True, "metadata": {}}]}
+    actions = [
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {
+            "metaData": {
+                "id": "odd",
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": json.dumps(schema),
+                "partitionColumns": [],
+                "configuration": {},
+            }
+        },
+        *(
+            {"add": {"path": name, "size": 1, "modificationTime": 0, "partitionValues": {}, "dataChange": True}}
+            for name in ("%1B%5B31mred.parquet", "gr%C3%B6%C3%9Fe%20%E9%9B%AA.parquet")
+        ),
+    ]
+    (log / f"{0:020}.json").write_text("\n".join(json.dumps(action) for action in actions), encoding="utf-8")

@@ -1,0 +1,101 @@
+"""Whoever stops reading stops the traffic."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lazydelta.errors import StorageError
+from tests.storage.relay import Relay
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lazydelta.storage import ByteStream
+    from tests.storage.conftest import Place
+
+SIZE = 48 << 20
+
+
+def settled(relay: Relay) -> int:
+    """Wait until no byte has come back for a while."""
+    last, quiet = -1, 0
+    while quiet < 5:
+        time.sleep(0.05)
+        quiet = quiet + 1 if relay.bytes_back == last else 0
+        last = relay.bytes_back
+    return last
+
+
+@pytest.mark.parametrize("how", ["close", "drop"])
+def test_a_stream_that_ends_early_reads_little_more(remote: Place, how: str) -> None:
+    remote.open().put("big", os.urandom(SIZE))
+    with Relay(remote.port, delay=0.001) as relay:
+        stream: ByteStream | None = remote.through(relay.port).open().stream("big", chunk_size=1 << 20)
+        assert stream is not None
+        next(stream)
+        if how == "close":
+            stream.close()
+        stream = None
+        gc.collect()
+        assert settled(relay) < SIZE // 3
+
+
+def test_a_stream_that_is_not_read_does_not_run_ahead(remote: Place) -> None:
+    remote.open().put("big", os.urandom(SIZE))
+    with Relay(remote.port) as relay:
+        store = remote.through(relay.port).open()
+        with store.stream("big", chunk_size=1 << 20) as stream:
+            next(stream)
+            settled(relay)
+            assert store.counters.bytes_read <= 4 << 20
+            assert relay.bytes_back < SIZE // 2
+
+
+def test_a_cancelled_fetch_stops_its_transfer(remote: Place) -> None:
+    remote.open().put("big", os.urandom(SIZE))
+    with Relay(remote.port, delay=0.005) as relay:
+        pending = remote.through(relay.port).open().fetch("big")
+        while relay.bytes_back < 1 << 20:
+            time.sleep(0.01)
+        pending.cancel()
+        with pytest.raises(StorageError, match="cancelled"):
+            pending.result()
+        assert settled(relay) < SIZE // 2
+
+
+def test_a_wait_can_be_bounded(remote: Place) -> None:
+    remote.open().put("big", os.urandom(SIZE))
+    with Relay(remote.port, delay=0.01) as relay:
+        pending = remote.through(relay.port).open().fetch("big")
+        with pytest.raises(StorageError, match="no answer within"):
+            pending.result(0.05)
+        pending.cancel()
+
+
+def test_closing_an_input_stops_its_transfer(remote: Place) -> None:
+    remote.open().put("big", os.urandom(SIZE))
+    with Relay(remote.port, delay=0.002) as relay:
+        source = remote.through(relay.port).open().open_input("big", size=SIZE)
+        for _ in range(8):
+            source.read(1 << 20)
+        source.close()
+        assert settled(relay) < SIZE * 2 // 3
+
+
+def test_a_dropped_local_stream_closes_its_file(tmp_path: object, request: pytest.FixtureRequest) -> None:
+    from tests.storage.conftest import make_place  # noqa: PLC0415 - a function of the fixtures
+
+    store = make_place("local", request).open()
+    store.put("a", b"x" * 100)
+    count: Callable[[], int] = lambda: len(os.listdir("/proc/self/fd"))  # noqa: E731, PTH208
+    before = count()
+    for _ in range(5):
+        next(store.stream("a", chunk_size=10))
+        store.open_input("a", size=100).read(10)
+    gc.collect()
+    assert count() == before

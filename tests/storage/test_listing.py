@@ -1,0 +1,121 @@
+"""Listings are sorted, not recursive, start where asked, and stop when the caller stops."""
+
+from __future__ import annotations
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from lazydelta.storage import Store
+from tests.storage.conftest import Place
+from tests.storage.relay import Relay
+
+
+def fill(store: Store, paths: list[str]) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda path: store.put(path, b"x"), paths))
+
+
+def names(store: Store, folder: str, after: str = "") -> list[str]:
+    return [info.path.removeprefix(f"{folder}/") for info in store.list(folder, after=after)]
+
+
+SCRAMBLED = ["b", "a", "a-b", "a.b", "a/inner", "aa", "a0", "B", "_x", "é", "z/y/x", "10", "9", "\U0001f600", "ﬀ"]
+SORTED = ["10", "9", "B", "_x", "a", "a-b", "a.b", "a0", "aa", "b", "é", "ﬀ", "\U0001f600"]
+
+
+def test_names_come_in_byte_order_without_those_in_subfolders(place: Place) -> None:
+    # On a disk "a" cannot be a file and a folder at once.
+    scrambled = [name for name in SCRAMBLED if not place.uri.startswith("/") or name != "a"]
+    store = place.open()
+    fill(store, [f"f/{name}" for name in scrambled] + ["fa", "f.x/1", "f0/1"])
+    expected = [name for name in SORTED if name in scrambled]
+    assert names(store, "f") == expected
+    for position, name in enumerate(expected):
+        assert names(store, "f", after=name) == expected[position + 1 :]
+    assert names(store, "f", after="a/zz") == [name for name in expected if name > "a/zz"]
+
+
+def test_a_folder_that_does_not_exist_is_empty(store: Store) -> None:
+    store.put("f/a", b"x")
+    assert names(store, "nothing") == []
+    assert names(store, "f/a") == []
+
+
+def test_the_root_can_be_listed(store: Store) -> None:
+    fill(store, ["b", "a", "c/d"])
+    assert [info.path for info in store.list("")] == ["a", "b"]
+
+
+@pytest.mark.parametrize("place", ["memory", "local", "s3"], indirect=True)
+def test_more_than_a_page_is_listed_completely(place: Place) -> None:
+    store = place.open()
+    numbers = [f"{number:020}.json" for number in range(2_500)]
+    fill(store, [f"f/{name}" for name in numbers])
+    assert names(store, "f") == numbers
+    assert names(store, "f", after=numbers[1_700]) == numbers[1_701:]
+
+
+@pytest.mark.parametrize("place", ["abfss"], indirect=True)
+def test_more_than_a_page_of_azure_is_listed_completely(place: Place) -> None:
+    store = place.open()
+    numbers = [f"{number:020}.json" for number in range(5_200)]
+    fill(store, [f"f/{name}" for name in numbers])
+    with Relay(place.port) as relay:
+        watched = place.through(relay.port).open()
+        assert names(watched, "f") == numbers
+        assert (watched.counters.lists, relay.lists()) == (2, 2)
+        first = next(watched.list("f"))
+        assert first.path == f"f/{numbers[0]}"
+        assert (watched.counters.lists, relay.lists()) == (3, 3)
+
+
+@pytest.mark.parametrize("place", ["s3"], indirect=True)
+def test_an_abandoned_listing_asks_for_no_further_page(place: Place) -> None:
+    store = place.open()
+    fill(store, [f"f/{number:05}" for number in range(3_100)])
+    with Relay(place.port) as relay:
+        watched = place.through(relay.port).open()
+        assert len(list(itertools.islice(watched.list("f"), 900))) == 900
+        assert relay.lists() == 1
+        assert len(list(itertools.islice(watched.list("f"), 1_001))) == 1_001
+        assert relay.lists() == 3
+        assert watched.counters.lists == 3
+
+
+@pytest.mark.parametrize("place", ["s3"], indirect=True)
+def test_a_subfolder_of_many_pages_is_jumped_over(place: Place) -> None:
+    store = place.open()
+    fill(store, ["f/a", "f/z", *(f"f/m/{number:05}" for number in range(4_500)), "f/m0", "f/m-"])
+    with Relay(place.port) as relay:
+        watched = place.through(relay.port).open()
+        assert names(watched, "f") == ["a", "m-", "m0", "z"]
+        assert relay.lists() == 2
+
+
+@pytest.mark.parametrize("place", ["local"], indirect=True)
+def test_files_that_were_not_asked_for_are_not_looked_at(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = place.open()
+    fill(store, [f"f/{number:03}" for number in range(100)])
+    looked: list[str] = []
+    from lazydelta.storage import local  # noqa: PLC0415 - patched where it is used
+
+    stat = local.os.stat
+    monkeypatch.setattr(local.os, "stat", lambda path, *args, **more: (looked.append(str(path)), stat(path))[1])
+    assert len(list(itertools.islice(store.list("f", after="049"), 3))) == 3
+    assert len([path for path in looked if "/f/" in path]) == 3
+
+
+@pytest.mark.parametrize("place", ["local"], indirect=True)
+def test_half_written_files_are_not_listed(place: Place) -> None:
+    store = place.open()
+    seen: list[list[str]] = []
+
+    def chunks() -> object:
+        yield b"1"
+        seen.append([info.path for info in store.list("f")])
+
+    store.put_stream("f/a", chunks())  # type: ignore[arg-type]
+    assert seen == [[]]
+    assert names(store, "f") == ["a"]
