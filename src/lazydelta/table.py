@@ -13,8 +13,9 @@ from lazydelta.errors import LazyDeltaError, OptionError
 from lazydelta.log.actions import Metadata, Protocol
 from lazydelta.log.hint import read_hint
 from lazydelta.log.log_tail import LogTailCommit, log_tail_files
+from lazydelta.log.opening import open_snapshot
 from lazydelta.log.segment import load_segment
-from lazydelta.log.snapshot import Snapshot, load_snapshot
+from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.travel import history, milliseconds, version_at
 from lazydelta.options import Options
 from lazydelta.pruning import Predicate, Where, conjunction, parse_predicate, to_arrow_expression
@@ -231,10 +232,9 @@ class DeltaTable:
             version = version_at(self._store, newest.metadata, moment, log_tail=self._log_tail)
             if version == newest.version:
                 return newest
-        segment = load_segment(self._store, version=version, hint=read_hint(self._store), log_tail=self._log_tail)
-        return load_snapshot(
+        return open_snapshot(
             self._store,
-            segment,
-            has_log_tail=bool(self._log_tail),
+            version=version,
+            log_tail=self._log_tail,
             parallelism=self._options.commit_parallelism,
         )

@@ -40,7 +40,10 @@ class Spawn(Protocol):
 
 @pytest.fixture(scope="session")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a table of six hourly appends, versions 0 to 5; a checkpoint at 3; version 6 deletes device a from the first hour."""
+    """Return a table of six hourly appends, versions 0 to 5, with a checkpoint at 3.
+
+    Version 6 deletes device a from the first hour.
+    """
     path = tmp_path_factory.mktemp("cli") / "telemetry"
     for number, hour in enumerate(HOURS):
         rows = pa.table(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shlex
 from typing import TYPE_CHECKING
 
 import pytest
@@ -39,8 +40,6 @@ def test_the_demo_as_json_is_one_document_and_may_be_run_again(invoke: Invoke, t
 
 
 def test_every_command_that_the_demo_shows_can_be_typed(invoke: Invoke, tmp_path: Path) -> None:
-    import shlex  # noqa: PLC0415
-
     document = json.loads(invoke("demo", "--path", tmp_path, "--json").stdout)
     commands = [step["command"] for step in document["steps"] if step["command"] is not None]
     assert len(commands) >= 5

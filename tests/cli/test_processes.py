@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lazydelta.cli.json_output import JsonOutput
 from lazydelta.storage.counters import Request, observe
 
 if TYPE_CHECKING:
@@ -60,12 +61,23 @@ def test_ctrl_c_ends_the_scan_with_one_line_and_code_130(spawn: Spawn, long_tabl
     assert stderr == b"interrupted\n"
 
 
+def test_ctrl_c_that_also_ended_the_reader_is_no_more_than_that_line(spawn: Spawn, long_table: Path) -> None:
+    process = spawn("files", long_table)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    # Both end by one keystroke; which of the two endings the command sees first is up to the system.
+    process.send_signal(signal.SIGINT)
+    process.stdout.close()
+    stderr = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(), stderr) in [(130, b"interrupted\n"), (0, b"")]
+
+
 def test_the_first_file_is_printed_before_the_base_is_read(
-    invoke: Invoke, long_table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    invoke: Invoke, long_table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store is watched: when the checkpoint's files are asked for, those of the tail are out already."""
-    from lazydelta.cli.json_output import JsonOutput  # noqa: PLC0415
-
     printed: list[int] = []
     at_checkpoint: list[int] = []
     original = JsonOutput._lines

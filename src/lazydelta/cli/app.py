@@ -12,6 +12,7 @@ code   meaning
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import os
@@ -48,6 +49,8 @@ class _Root(click.Group):
             _discard_output()
             ctx.exit(0)
         except KeyboardInterrupt:
+            # The reader of a pipe had the same Ctrl-C; what it did not take is lost either way.
+            _discard_output()
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
         except LazyDeltaError as error:
@@ -106,6 +109,10 @@ class _Warnings(logging.Handler):
 
 
 def _report(ctx: click.Context, error: Exception, line: str) -> None:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _discard_output()
     if in_debug_mode(ctx):
         click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
     click.echo(line, err=True)
@@ -120,6 +127,8 @@ def _tolerate_any_encoding() -> None:
 
 def _discard_output() -> None:
     # Python flushes standard output once more at exit, and would complain about the pipe.
-    devnull = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(devnull, sys.stdout.fileno())
-    os.close(devnull)
+    with contextlib.suppress(OSError, ValueError):  # there may be no file behind it
+        number = sys.stdout.fileno()
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, number)
+        os.close(devnull)

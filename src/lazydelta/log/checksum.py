@@ -8,6 +8,7 @@ import msgspec
 
 from lazydelta.errors import ChecksumMismatchError, ObjectNotFoundError
 from lazydelta.log.actions import Count, DomainMetadata, Long, Metadata, Protocol, Txn
+from lazydelta.log.commit_cache import CommitCache
 from lazydelta.log.names import LogFile
 from lazydelta.storage import Store
 
@@ -31,13 +32,13 @@ class VersionChecksum(msgspec.Struct, rename="camel", frozen=True):
     domain_metadata: tuple[DomainMetadata, ...] | None = None
 
 
-def read_checksum(store: Store, file: LogFile) -> VersionChecksum | None:
+def read_checksum(store: Store, file: LogFile, cache: CommitCache) -> VersionChecksum | None:
     """Read a checksum; one that cannot be used is None, because the log itself has everything that is in it."""
     if file.info.size == 0:
         logger.warning("%s is empty and is ignored", file.path)
         return None
     try:
-        checksum = msgspec.json.decode(bytes(store.get(file.path)), type=VersionChecksum)
+        checksum = msgspec.json.decode(cache.get(file.path) or store.get(file.path), type=VersionChecksum)
     except ObjectNotFoundError:
         return None
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:

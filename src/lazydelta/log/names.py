@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lazydelta.storage import ObjectInfo
 
-__all__ = ["LOG", "MAX_VERSION", "FileKind", "LogFile", "commit_name", "first_name", "parse_log_file"]
+__all__ = ["LOG", "MAX_VERSION", "FileKind", "LogFile", "checksum_name", "commit_name", "first_name", "parse_log_file"]
 
 LOG = "_delta_log"
 MAX_VERSION = 2**63 - 1
@@ -61,6 +61,11 @@ class LogFile:
 def commit_name(version: int) -> str:
     """Return the name of the published commit ``version``."""
     return f"{version:020}.json"
+
+
+def checksum_name(version: int) -> str:
+    """Return the name of the checksum of ``version``."""
+    return f"{version:020}.crc"
 
 
 def first_name(version: int) -> str:

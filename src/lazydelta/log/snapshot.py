@@ -9,10 +9,11 @@ from lazydelta.errors import CorruptLogError
 from lazydelta.log.actions import Metadata, Protocol
 from lazydelta.log.checkpoint import CheckpointReader
 from lazydelta.log.checksum import VersionChecksum, read_checksum
+from lazydelta.log.commit_cache import CommitCache
 from lazydelta.log.features import check_readable, column_mapping_mode
 from lazydelta.log.schema import TableSchema
 from lazydelta.log.segment import LogSegment
-from lazydelta.log.tail import CommitCache, ReverseCommitReader, TailCommit
+from lazydelta.log.tail import ReverseCommitReader, TailCommit
 from lazydelta.log.tripwire import FeatureTripwire, TailChange
 from lazydelta.storage import Store
 
@@ -86,12 +87,19 @@ class Snapshot:
         )
 
 
-def load_snapshot(store: Store, segment: LogSegment, *, has_log_tail: bool = False, parallelism: int = 10) -> Snapshot:
+def load_snapshot(
+    store: Store,
+    segment: LogSegment,
+    *,
+    has_log_tail: bool = False,
+    parallelism: int = 10,
+    cache: CommitCache | None = None,
+) -> Snapshot:
     """Settle protocol and metadata: from the checksum, else the commits after it, else the tail and the checkpoint."""
-    cache = CommitCache()
+    cache = CommitCache() if cache is None else cache
     tripwire = FeatureTripwire()
     file = segment.checksum
-    checksum = None if file is None else read_checksum(store, file)
+    checksum = None if file is None else read_checksum(store, file, cache)
     if file is not None and checksum is not None:
         newer = [each for each in segment.commits if each.version > file.version]
         _watch(tripwire, ReverseCommitReader(store, newer, parallelism=parallelism, cache=cache))

@@ -2,47 +2,18 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from threading import Lock
 
 from lazydelta.errors import MissingCommitError, ObjectNotFoundError
 from lazydelta.log.actions import LogLine
+from lazydelta.log.commit_cache import CommitCache
 from lazydelta.log.commits import CHUNK_SIZE, decode_actions, read_actions
 from lazydelta.log.names import LogFile
 from lazydelta.storage import Pending, Store
 
-__all__ = ["CommitCache", "ReverseCommitReader", "TailCommit"]
-
-
-class CommitCache:
-    """Bytes of small commits, kept because opening a table and scanning it read the same tail.
-
-    Commits are immutable by name, so an entry is never wrong; the bound in bytes keeps a long tail from staying.
-    """
-
-    def __init__(self, limit: int = 8 << 20) -> None:
-        self._limit = limit
-        self._size = 0
-        self._entries: OrderedDict[str, bytes] = OrderedDict()
-        self._lock = Lock()
-
-    def get(self, path: str) -> bytes | None:
-        """Return the bytes of a commit if they are still here."""
-        with self._lock:
-            return self._entries.get(path)
-
-    def put(self, path: str, data: bytes) -> None:
-        """Keep the bytes of a commit, dropping the oldest entries past the bound."""
-        with self._lock:
-            if path in self._entries or len(data) > self._limit:
-                return
-            self._entries[path] = data
-            self._size += len(data)
-            while self._size > self._limit:
-                _, dropped = self._entries.popitem(last=False)
-                self._size -= len(dropped)
+__all__ = ["ReverseCommitReader", "TailCommit"]
 
 
 @dataclass(frozen=True, slots=True)

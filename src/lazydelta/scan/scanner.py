@@ -22,6 +22,7 @@ from lazydelta.scan.reconcile import active_tail_files, unmasked
 from lazydelta.scan.remove_set import RemoveSet
 from lazydelta.scan.request import ScanRequest, ScanStrategy
 from lazydelta.storage import IoCounters
+from lazydelta.telemetry import export
 
 __all__ = ["LazyDeltaScanner"]
 
@@ -52,6 +53,7 @@ class LazyDeltaScanner:
         """Yield the files that may match; nothing is read before the consumer asks, and nothing after it stops."""
         self._check_floor()
         self._check_tripwire()
+        self.metrics.strategy, self.metrics.reason = self.plan.strategy.value, self.plan.reason
         seen = RemoveSet(self.options.remove_set_memory_limit)
         pruner = Pruner(self.request, self.metrics)
         limits = Limits(self.request, pruner)
@@ -74,6 +76,7 @@ class LazyDeltaScanner:
             active.close()
             seen.close()
             self._count_io()
+            export(self.metrics)
         if self.request.predicate is None:
             self._verify(totals)
 

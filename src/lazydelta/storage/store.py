@@ -64,6 +64,11 @@ class Store(ABC):
         self.uri = location.uri
         self._plain = location.plain.rstrip("/")
 
+    @property
+    def is_remote(self) -> bool:
+        """Tell whether a request costs a round trip, so that asking early for what may be there pays."""
+        return self._location.kind not in {"local", "memory"}
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.uri!r})"
 
