@@ -13,7 +13,7 @@ import resource
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ class Measurement:
 
     seconds: float | None
     peak_bytes: int | None
+    cpu_seconds: float | None = None
     answer: Any = None
     failure: str | None = None
 
@@ -79,10 +80,15 @@ def _child(task: dict[str, Any]) -> None:
     module, _, function = task["work"].partition(":")
     work = getattr(importlib.import_module(module), function)
     before = peak_memory()
-    started = time.perf_counter()
+    started, worked = time.perf_counter(), time.process_time()
     answer = work(*task["arguments"])
-    seconds = time.perf_counter() - started
-    print(json.dumps({"seconds": seconds, "peak_bytes": peak_memory() - before, "answer": answer}))
+    result = Measurement(
+        seconds=time.perf_counter() - started,
+        peak_bytes=peak_memory() - before,
+        cpu_seconds=time.process_time() - worked,
+        answer=answer,
+    )
+    print(json.dumps(asdict(result)))
 
 
 if __name__ == "__main__":

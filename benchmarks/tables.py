@@ -15,13 +15,18 @@ from lazydelta.bench import MadeTable, make_table
 
 __all__ = ["cache_folder", "cached_table"]
 
-ROOT = Path(__file__).resolve().parents[1]
 _MADE = "made.json"
 
 
 def cache_folder() -> Path:
-    """Return where tables are kept: ``LAZYDELTA_BENCH_CACHE``, else ``.cache/`` of the project, which git ignores."""
-    return Path(os.environ.get("LAZYDELTA_BENCH_CACHE") or ROOT / ".cache" / "bench-tables")
+    """Return where tables are kept: ``LAZYDELTA_BENCH_CACHE``, else the user's cache.
+
+    Not the project's ``.cache/``: the documentation's builder empties that.
+    """
+    chosen = os.environ.get("LAZYDELTA_BENCH_CACHE")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lazydelta" / "bench-tables"
 
 
 def cached_table(**recipe: Any) -> tuple[Path, MadeTable]:
@@ -39,11 +44,20 @@ def cached_table(**recipe: Any) -> tuple[Path, MadeTable]:
             made = make_table(folder, **recipe)
             # Last, so that its presence says that the table is whole.
             (folder / _MADE).write_text(json.dumps(made.as_dict()))
+            _forget_older(folder)
     return folder, MadeTable(**json.loads((folder / _MADE).read_text()))
 
 
+def _forget_older(folder: Path) -> None:
+    """Delete the tables of this recipe that an older generator made; each may be hundreds of megabytes."""
+    words = folder.name.rpartition("-")[0]
+    for other in folder.parent.glob(f"{words}-*"):
+        if other.is_dir() and other != folder and other.name.rpartition("-")[0] == words:
+            shutil.rmtree(other, ignore_errors=True)
+
+
 def _name_of(recipe: dict[str, Any]) -> str:
-    words = "-".join(f"{key}={value}".replace("_", "") for key, value in sorted(recipe.items()))
+    words = "-".join(f"{key}={value}".replace("_", "") for key, value in sorted(recipe.items()) if value is not None)
     return f"{words}-{_generator_digest()}".replace("=", "")
 
 

@@ -35,6 +35,10 @@ class ScanMetrics(msgspec.Struct):
         if self.time_to_first_file_ms is None:
             self.time_to_first_file_ms = round((time.perf_counter() - self.started) * 1000, 3)
 
+    def count_row_groups(self, number: int) -> None:
+        """Count row groups that were begun."""
+        self.row_groups_read += number
+
     def buffered(self, size: int) -> None:
         """Note how many bytes are held at this moment."""
         self.peak_buffer_bytes = max(self.peak_buffer_bytes, size)

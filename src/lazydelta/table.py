@@ -20,9 +20,11 @@ from lazydelta.log.travel import history, milliseconds, version_at
 from lazydelta.options import Options
 from lazydelta.pruning import Predicate, Where, conjunction, parse_predicate, to_arrow_expression
 from lazydelta.rows import RowReader
+from lazydelta.scan.base import checkpoint_files
 from lazydelta.scan.request import RetentionGuard, ScanRequest
 from lazydelta.scan.scanner import LazyDeltaScanner
 from lazydelta.scan.stream import FileStream
+from lazydelta.sidecar.base import SidecarBase
 from lazydelta.storage import open_store
 
 if TYPE_CHECKING:
@@ -95,7 +97,7 @@ class DeltaTable:
 
     def domain_metadata(self) -> dict[str, str]:
         """Return the configuration of every metadata domain."""
-        return self._snapshot.domain_metadata()
+        return {each.domain: each.configuration for each in self._snapshot.domains()}
 
     def history(self, limit: int | None = None) -> list[dict[str, Any]]:
         """Return the provenance of the versions, newest first, as far back as their commits are kept."""
@@ -143,7 +145,10 @@ class DeltaTable:
             batch_size=self._options.batch_size if batch_size is None else batch_size,
             retention_guard=retention_guard,
         )
-        return FileStream(LazyDeltaScanner(self._snapshot, request, self._options))
+        open_base = SidecarBase(self._options.sidecar_row_groups_per_batch) if self._options.sidecar_enabled else None
+        return FileStream(
+            LazyDeltaScanner(self._snapshot, request, self._options, open_base=open_base or checkpoint_files)
+        )
 
     def file_infos(self, predicate: Where = None, **keywords: Any) -> FileStream:
         """Return the active files that may match ``predicate``; keywords as for ``files``."""

@@ -40,7 +40,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 
 
-def _made(folder: Path, **recipe: Any) -> MadeTable:  # noqa: ANN401 - the parameters of `make_table`
+def _made(folder: Path, **recipe: Any) -> MadeTable:
     return make_table(folder, files=FILES, checksum=True, **recipe)
 
 

@@ -55,7 +55,7 @@ def names(files: object) -> list[str]:
         (name_of(MAX_VERSION), FileKind.COMMIT, MAX_VERSION, MAX_VERSION, 1, 1),
     ],
 )
-def test_the_kind_of_a_file_is_told_by_its_name(  # noqa: PLR0913 - the columns of the table above
+def test_the_kind_of_a_file_is_told_by_its_name(
     name: str, kind: FileKind, version: int, end: int, part: int, parts: int
 ) -> None:
     file = parse_log_file(ObjectInfo(f"_delta_log/{name}", 1, 0, None))
@@ -202,14 +202,14 @@ def test_a_version_far_above_the_newest_is_refused_after_few_listings(log: Log) 
 
 def test_no_page_is_listed_beyond_the_end_version(tmp_path: Path) -> None:
     log = Log(tmp_path).commits(0, 3)
-    for version in range(4, 2500):
+    for version in range(4, 1100):
         log.write(name_of(version), b'{"commitInfo":{}}\n')
     store = open_store(log.in_memory())
     with requests() as bounded:
         assert load_segment(store, version=3).version == 3
     with requests() as unbounded:
-        assert load_segment(store).version == 2499
-    assert (bounded.lists, unbounded.lists) == (1, 3)
+        assert load_segment(store).version == 1099
+    assert (bounded.lists, unbounded.lists) == (1, 2)
 
 
 def test_files_above_the_end_version_are_not_part_of_it(log: Log) -> None:
@@ -424,9 +424,7 @@ def test_an_empty_commit_that_a_checkpoint_discards_does_no_harm(log: Log) -> No
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])
-def test_a_commit_that_is_listed_late_is_waited_for(
-    rounds: int, log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_that_is_listed_late_is_waited_for(rounds: int, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     spy_on_listings(monkeypatch, log.store, lambda number, name: number < rounds and name == name_of(3))
     pauses: list[float] = []
     segment = load_segment(log.store, sleep=pauses.append)

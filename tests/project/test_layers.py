@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "src" / "lazydelta"
 LAYERS: dict[str, int] = {
     "errors": 0,
     "options": 1,
+    "lru": 1,
     "metrics": 1,
     "telemetry": 2,
     "storage": 2,

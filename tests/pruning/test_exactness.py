@@ -128,6 +128,9 @@ def test_a_timestamp_maximum_on_a_millisecond_reaches_up_to_the_next(
         ("x" * 32, f"s > '{'x' * 40}'", True),
         ("x" * 32, f"s >= '{'x' * 30}y'", False),
         ("x" * 32 + "\ufffd", f"s = '{'x' * 32}😀'", True),
+        ("x" * 31 + "?\ufffd", f"s >= '{'x' * 31}😀'", True),  # half of a pair was lost
+        ("😀" * 16 + "\ufffd", f"s >= '{'😀' * 17}'", True),  # 32 units, 16 characters
+        ("😀" * 15, f"s >= '{'😀' * 16}'", False),
         ("x" * 32, f"s LIKE '{'x' * 35}%'", True),
         ("x" * 32, "s LIKE 'y%'", False),
         ("x" * 32, f"s <> '{'x' * 32}'", True),
@@ -228,6 +231,7 @@ def test_null_counts_decide_at_their_two_ends(nulls: int, condition: str, *, som
         '{"numRecords": 4, "minValues": {"i": 1.5}, "maxValues": {"i": 3.5}}',
         '{"numRecords": 4, "minValues": {"i": "1"}, "maxValues": {"i": "3"}}',
         '{"numRecords": 4, "minValues": {"i": 99999999999999999999}, "maxValues": {"i": -99999999999999999999}}',
+        '{"numRecords": 4, "minValues": {"i": 100}, "maxValues": {"i": 100}, "nullCount": {"i": 4}}',
         '{"numRecords": 4, "minValues": null, "maxValues": null, "nullCount": null}',
         '{"numRecords": 4, "minValues": [], "maxValues": 7}',
         '{"numRecords": 4, "minValues": {"i": 9}, "maxValues": {"i": 9}, "nullCount": {"i": 4}, "x": {}} {}',

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lazydelta.scan.data_file import DataFile
     from tests.oracle.replay import Json, Key
 
+SIZE = 10
 READ_AHEAD = "lazydelta-read-ahead"
 _IN_FLIGHT = 0.05
 _LATER = 0.3
@@ -89,16 +90,16 @@ class HandLog:
             (self.log / "_last_checkpoint").write_text(json.dumps(content))
         return paths
 
-    def checksum(self) -> None:
-        """Write the version checksum of the newest version."""
-        state = self.state()
+    def checksum(self, files: int | None = None) -> None:
+        """Write the version checksum of the newest version; ``files`` saves counting them."""
+        count = len(self.state().files) if files is None else files
         content = {
-            "tableSizeBytes": sum(add["size"] for add in state.files.values()),
-            "numFiles": len(state.files),
+            "tableSizeBytes": count * SIZE,
+            "numFiles": count,
             "numMetadata": 1,
             "numProtocol": 1,
-            "metadata": state.metadata,
-            "protocol": state.protocol,
+            "metadata": self.metadata()["metaData"],
+            "protocol": self.protocol()["protocol"],
         }
         (self.log / f"{self.version:020d}.crc").write_text(json.dumps(content), encoding="utf-8")
 
@@ -127,7 +128,7 @@ def add(
     action: Json = {
         "path": path,
         "partitionValues": dict(partition or {}),
-        "size": 10,
+        "size": SIZE,
         "modificationTime": 1_700_000_000_000,
         "dataChange": True,
     }
@@ -180,12 +181,12 @@ class Watch:
 
     @property
     def commits(self) -> int:
-        """How many commits were read."""
-        return len({each.path for each in list(self.requests) if each.verb == "GET" and each.path.endswith("0.json")})
-
-    def commit_reads(self) -> int:
-        """Return how many reads of commits there were."""
+        """How many reads of commits there were."""
         return sum(each.verb == "GET" and each.path.endswith(".json") for each in list(self.requests))
+
+    def clear(self) -> None:
+        """Forget what was seen so far."""
+        self.requests.clear()
 
     def grows(self) -> list[Request]:
         """Wait a moment and return the requests that were begun meanwhile.

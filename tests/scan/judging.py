@@ -15,7 +15,7 @@ import json
 import math
 import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,11 @@ class Fact:
     no_null: bool = False
     partition: bool = False
     contradicts: bool = False
+
+    @property
+    def is_nonsense(self) -> bool:
+        """Whether the bounds exclude each other; cutting a maximum in the middle of a character can do that."""
+        return self.low is not None and self.high is not None and bool(self.low > self.high)
 
 
 @dataclass(frozen=True)
@@ -169,6 +174,8 @@ def _some(node: Node, facts: Facts, *, negated: bool, wide: bool) -> bool:
         return wide
     if node[0] == "null":
         return not (fact.all_null if negated else fact.no_null)
+    if wide and fact.is_nonsense:
+        fact = replace(fact, low=None, high=None)
     return not fact.all_null and _Leaf(fact, wide=wide).some(node, negated=negated)
 
 
@@ -234,6 +241,8 @@ class _Leaf:
         if negated and self.fact.kind in _FLOATS and op not in {"=", "!="} and not self.fact.partition:
             return True  # NaN passes, and no bound tells of it
         op = _OPPOSITE[op] if negated else op
+        if item != item:  # noqa: PLR0124 - no row compares with NaN, and all differ from it
+            return op == "!="
         if op in {"=", "!="}:
             if not _fits(item, self.fact.kind):
                 return op == "!="
@@ -255,15 +264,18 @@ class _Leaf:
         low = self.fact.low
         if low is None:
             low = _domain(self.fact.kind)[0]
-        elif self.wide and self._many_digits and not self.fact.partition:
+            unknown = low is None or (self.wide and _fits(item, self.fact.kind))
+            return unknown or bool(_compare(low, op, item))
+        if self.wide and self._many_digits and not self.fact.partition:
             low -= _margin(low, self.fact.kind)
-        return low is None or bool(_compare(low, op, item))
+        return bool(_compare(low, op, item))
 
     def _above(self, op: str, item: Any) -> bool:
         high, cut = self.fact.high, self._cut
         if high is None:
             high = _domain(self.fact.kind)[1]
-            return high is None or bool(_compare(high, op, item))
+            unknown = high is None or (self.wide and _fits(item, self.fact.kind))
+            return unknown or bool(_compare(high, op, item))
         if cut is not None and self.wide:
             return bool(high[:cut] >= item[:cut])
         if self.fact.kind in _TIMES and not self.fact.partition and high.microsecond % 1000 == 0:

@@ -66,6 +66,10 @@ class _TypedHistory(History):
         }
         return [{"metaData": metadata}, {"protocol": self._feature_protocol()}]
 
+    def _file_actions(self) -> list[Json]:
+        more = [{"add": self._add(self._new_path(), None)} for _ in range(self.rng.randrange(8))]
+        return super()._file_actions() + more
+
     def _feature_protocol(self) -> Json:
         protocol = super()._feature_protocol()
         for name in ("readerFeatures", "writerFeatures"):

@@ -65,17 +65,17 @@ def make_place(kind: str, request: pytest.FixtureRequest) -> Place:
 
 @pytest.fixture(params=KINDS)
 def place(request: pytest.FixtureRequest) -> Place:
-    """An empty place on each kind of store in turn."""
+    """Give an empty place on each kind of store in turn."""
     return make_place(request.param, request)
 
 
 @pytest.fixture
 def store(place: Place) -> Store:
-    """An empty store of each kind in turn."""
+    """Give an empty store of each kind in turn."""
     return place.open()
 
 
 @pytest.fixture(params=REMOTE)
 def remote(request: pytest.FixtureRequest) -> Place:
-    """An empty place on each kind of store that is reached over HTTP."""
+    """Give an empty place on each kind of store that is reached over HTTP."""
     return make_place(request.param, request)

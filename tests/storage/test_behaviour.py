@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,7 +18,12 @@ from lazydelta.errors import (
     StorageTimeoutError,
     StreamClosedError,
 )
-from lazydelta.storage import IoCounters, Request, Store, observe
+from lazydelta.storage import IoCounters, Request, observe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from lazydelta.storage import Store
 
 ODD_NAMES = ["a b", "a%20b", "a+b", "a#b", "a?b=c&d", "é日本", "x=1%2F2", "~!$'(),;@[]{}^`", ".hidden", "a:b"]
 
@@ -64,9 +70,15 @@ def test_head_agrees_with_the_listing_and_the_clock(store: Store) -> None:
 
 
 def test_a_missing_object_is_not_found(store: Store) -> None:
-    for read in (store.get, store.head, lambda path: list(store.stream(path)), lambda path: store.get(path, length=3)):
+    reads: list[Callable[[str], object]] = [
+        store.get,
+        store.head,
+        lambda path: list(store.stream(path)),
+        lambda path: store.get(path, length=3),
+    ]
+    for read in reads:
         with pytest.raises(ObjectNotFoundError) as caught:
-            read("no/such")  # type: ignore[operator]
+            read("no/such")
         assert caught.value.path == "no/such"
         assert "no/such" in str(caught.value)
     assert not store.exists("no/such")
@@ -213,12 +225,12 @@ def test_a_closed_stream_is_at_its_end(store: Store) -> None:
 def test_a_streamed_upload_is_visible_only_when_complete(store: Store) -> None:
     seen = []
 
-    def chunks() -> object:
+    def chunks() -> Iterator[bytes]:
         for _ in range(3):
             seen.append(store.exists("big"))
             yield b"x" * 6_000_000
 
-    assert store.put_stream("big", chunks()) == 18_000_000  # type: ignore[arg-type]
+    assert store.put_stream("big", chunks()) == 18_000_000
     assert seen == [False] * 3
     assert store.head("big").size == 18_000_000
 
@@ -226,12 +238,12 @@ def test_a_streamed_upload_is_visible_only_when_complete(store: Store) -> None:
 def test_a_failed_upload_leaves_nothing_and_raises_the_callers_error(store: Store) -> None:
     store.put("f/old", b"old")
 
-    def chunks() -> object:
+    def chunks() -> Iterator[bytes]:
         yield b"x" * 9_000_000
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        store.put_stream("f/old", chunks())  # type: ignore[arg-type]
+        store.put_stream("f/old", chunks())
     assert store.get("f/old") == b"old"
     assert names(store, "f") == ["f/old"]
 
@@ -304,7 +316,7 @@ def test_an_observers_fault_is_the_requests_failure(store: Store) -> None:
         raise TimeoutError
 
     with observe(time_out):
-        for call in (
+        calls: list[Callable[[], object]] = [
             lambda: store.get("f/a"),
             lambda: list(store.list("f")),
             lambda: list(store.stream("f/a")),
@@ -312,7 +324,8 @@ def test_an_observers_fault_is_the_requests_failure(store: Store) -> None:
             lambda: store.put_stream("f/a", []),
             lambda: store.fetch_ranges("f/a", [(0, 1)]).result(),
             lambda: store.delete("f/a"),
-        ):
+        ]
+        for call in calls:
             with pytest.raises(StorageTimeoutError):
                 call()
         failing = store.fetch("f/a")
@@ -334,9 +347,16 @@ def test_stopped_counters_refuse_further_requests(store: Store) -> None:
 
 @pytest.mark.parametrize("path", ["../x", "a/../../x", "a\0b"])
 def test_a_path_that_leaves_the_root_never_reaches_the_store(store: Store, path: str) -> None:
-    for call in (store.get, store.head, store.delete, lambda path: list(store.list(path)), store.stream):
+    calls: list[Callable[[str], object]] = [
+        store.get,
+        store.head,
+        store.delete,
+        store.stream,
+        lambda path: list(store.list(path)),
+    ]
+    for call in calls:
         with pytest.raises(StorageError, match="not a path below"):
-            call(path)  # type: ignore[operator]
+            call(path)
     assert store.counters.requests == 0
 
 

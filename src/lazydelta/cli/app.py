@@ -18,7 +18,7 @@ import logging
 import os
 import sys
 import traceback
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -92,7 +92,19 @@ def main() -> None:
     try:
         cli(prog_name="lazydelta")
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        _leave_at_once()
+    except SystemExit as leaving:
+        if leaving.code == INTERRUPTED:
+            _leave_at_once()
+        raise
+
+
+def _leave_at_once() -> NoReturn:
+    # An interrupt may strike anywhere, also between the start of a thread and the moment somebody knows of it. Such a
+    # thread, busy in Arrow while the interpreter is taken down, makes the process hang or abort.
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.flush()
+    os._exit(INTERRUPTED)
 
 
 class _Warnings(logging.Handler):

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lazydelta.errors import CorruptLogError, LazyDeltaError, ObjectNotFoundError
-from lazydelta.log.file_batch import DELETION_VECTOR, PARTITION_VALUES, FileBatch
+from lazydelta.log.file_batch import DELETION_VECTOR, EXTRA, PARTITION_VALUES, FileBatch
 from lazydelta.log.names import LogFile
 
 __all__ = [
@@ -34,10 +34,12 @@ TIER = 3
 class StatsWanted:
     """Which statistics a scan needs: physical column paths, and parsed partition values by physical name.
 
-    ``columns`` None asks for all of them, as text or struct, whichever the checkpoint has.
+    ``columns`` None asks for all of them, as text or struct, whichever the checkpoint has. ``extra`` asks for whatever
+    else an ``add`` carries.
     """
 
     columns: tuple[tuple[str, ...], ...] | None = None
+    extra: bool = False
 
 
 @contextmanager
@@ -90,11 +92,12 @@ def stats_columns(stats: StatsWanted | None, available: dict[str, pa.DataType]) 
     # Native statistics go first: they need no parsing. A checkpoint may have either, both or none.
     if stats is None:
         return []
+    extra = [f"add.{field.name}" for field in EXTRA if field.name in available] if stats.extra else []
     parsed = available.get("stats_parsed")
     if stats.columns is None:
         names = [name for name in ("stats", "stats_parsed") if name in available]
-        return [f"add.{name}" for name in names]
-    columns: list[str] = []
+        return [*extra, *(f"add.{name}" for name in names)]
+    columns = extra
     if "partitionValues_parsed" in available:
         columns.append("add.partitionValues_parsed")
     if parsed is None or not pa.types.is_struct(parsed):
@@ -151,7 +154,18 @@ def stats_of(adds: pa.StructArray) -> dict[str, pa.Array]:
         column = _child(adds, name)
         if column is not None:
             found[field] = column.cast(pa.string()) if name == "stats" and column.type != pa.string() else column
+    if any(_child(adds, field.name) is not None for field in EXTRA):
+        found["extra"] = _struct(adds, EXTRA)
     return found
+
+
+def _struct(parent: pa.StructArray, type_: pa.StructType, mask: pa.Array | None = None) -> pa.StructArray:
+    """Return the named children of ``parent`` as a struct of this type, null where it has none."""
+    children = [
+        pa.nulls(len(parent), field.type) if (child := _child(parent, field.name)) is None else child.cast(field.type)
+        for field in type_
+    ]
+    return pa.StructArray.from_arrays(children, fields=list(type_), mask=mask)
 
 
 def _child(adds: pa.StructArray, name: str) -> pa.Array | None:
@@ -196,10 +210,6 @@ def _vectors(adds: pa.StructArray, file: LogFile) -> pa.Array | None:
     if not pa.types.is_struct(column.type):
         message = f"{file.path} has deletion vectors of type {column.type}, which is not a struct"
         raise CorruptLogError(message, path=file.path, version=file.version)
-    children = []
-    for field in DELETION_VECTOR:
-        index = column.type.get_field_index(field.name)
-        child = pa.nulls(len(column), field.type) if index < 0 else pc.struct_field(column, [index]).cast(field.type)
-        children.append(child)
     # The older writers' checkpoints give every row a struct of nulls; only a storage type makes it a vector.
-    return pa.StructArray.from_arrays(children, fields=list(DELETION_VECTOR), mask=children[0].is_null())
+    kind = _child(column, "storageType")
+    return _struct(column, DELETION_VECTOR, mask=column.is_null() if kind is None else kind.is_null())

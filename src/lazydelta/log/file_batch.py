@@ -11,7 +11,15 @@ import pyarrow as pa
 
 from lazydelta.log.actions import Add, DeletionVector
 
-__all__ = ["DELETION_VECTOR", "PARTITION_VALUES", "FileBatch", "deletion_vector_array", "int64_array", "string_array"]
+__all__ = [
+    "DELETION_VECTOR",
+    "EXTRA",
+    "PARTITION_VALUES",
+    "FileBatch",
+    "deletion_vector_array",
+    "int64_array",
+    "string_array",
+]
 
 DELETION_VECTOR = pa.struct(
     [
@@ -23,6 +31,14 @@ DELETION_VECTOR = pa.struct(
     ],
 )
 PARTITION_VALUES = pa.map_(pa.string(), pa.string())
+EXTRA = pa.struct(
+    [
+        pa.field("tags", PARTITION_VALUES),
+        pa.field("baseRowId", pa.int64()),
+        pa.field("defaultRowCommitVersion", pa.int64()),
+        pa.field("clusteringProvider", pa.string()),
+    ],
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +48,7 @@ class FileBatch:
     Partition values carry physical names and the strings of the log. Statistics come as the log has them: JSON
     text, or a struct with native types, or neither when nobody asked; ``load_stats`` then reads the JSON or struct
     of just these rows (see ``checkpoint``), so that listing files costs no statistics and asking for them still works.
+    ``extra`` is a struct of what else an ``add`` may carry, for those who copy files from one log object to another.
     """
 
     path: pa.Array
@@ -42,6 +59,7 @@ class FileBatch:
     json_stats: pa.Array | None = None
     parsed_stats: pa.Array | None = None
     parsed_partitions: pa.Array | None = None
+    extra: pa.Array | None = None
     version: int | None = None
     tier: int = 0
     load_stats: Callable[[], FileBatch] | None = None
@@ -77,7 +95,9 @@ class FileBatch:
         return self if self.load_stats is None else self.load_stats()
 
     @classmethod
-    def from_adds(cls, adds: Sequence[Add], *, version: int | None = None, tier: int = 0) -> FileBatch:
+    def from_adds(
+        cls, adds: Sequence[Add], *, version: int | None = None, tier: int = 0, extra: bool = False
+    ) -> FileBatch:
         """Build a batch from decoded actions."""
         vectors = [each.deletion_vector for each in adds]
         return cls(
@@ -87,6 +107,7 @@ class FileBatch:
             partition_values=_map_array([each.partition_values for each in adds]),
             deletion_vector=deletion_vector_array(vectors) if any(vector is not None for vector in vectors) else None,
             json_stats=string_array([each.stats for each in adds]),
+            extra=_extra_array(adds) if extra else None,
             version=version,
             tier=tier,
         )
@@ -101,6 +122,7 @@ _COLUMNS = (
     "json_stats",
     "parsed_stats",
     "parsed_partitions",
+    "extra",
 )
 
 
@@ -135,14 +157,26 @@ def _validity(values: Sequence[object]) -> pa.Buffer | None:
     return pa.py_buffer(bits)
 
 
-def _map_array(maps: Sequence[dict[str, str | None]]) -> pa.MapArray:
+def _map_array(maps: Sequence[dict[str, str | None] | None]) -> pa.MapArray:
+    present = [each or {} for each in maps]
     offsets = np.zeros(len(maps) + 1, np.int32)
-    np.cumsum([len(each) for each in maps], out=offsets[1:])
-    keys = string_array([key for each in maps for key in each])
-    values = string_array([value for each in maps for value in each.values()])
+    np.cumsum([len(each) for each in present], out=offsets[1:])
+    keys = string_array([key for each in present for key in each])
+    values = string_array([value for each in present for value in each.values()])
     fields = [PARTITION_VALUES.key_field, PARTITION_VALUES.item_field]
     entries = pa.StructArray.from_arrays([keys, values], fields=fields)
-    return pa.Array.from_buffers(PARTITION_VALUES, len(maps), [None, pa.py_buffer(offsets)], children=[entries])
+    buffers = [_validity(maps), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(PARTITION_VALUES, len(maps), buffers, children=[entries])
+
+
+def _extra_array(adds: Sequence[Add]) -> pa.StructArray:
+    children = [
+        _map_array([each.tags for each in adds]),
+        int64_array([each.base_row_id for each in adds]),
+        int64_array([each.default_row_commit_version for each in adds]),
+        string_array([each.clustering_provider for each in adds]),
+    ]
+    return pa.StructArray.from_arrays(children, fields=list(EXTRA))
 
 
 def deletion_vector_array(vectors: Sequence[DeletionVector | None]) -> pa.StructArray:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from lazydelta.errors import CorruptLogError
-from lazydelta.log.actions import Metadata, Protocol
+from lazydelta.log.actions import DomainMetadata, LogLine, Metadata, Protocol, Txn
 from lazydelta.log.checkpoint import CheckpointReader
 from lazydelta.log.checksum import VersionChecksum, read_checksum
 from lazydelta.log.commit_cache import CommitCache
@@ -46,39 +46,40 @@ class Snapshot:
     def transaction_version(self, app_id: str) -> int | None:
         """Return how far the application has come, None if it never wrote."""
         if self.checksum is not None and self.checksum.set_transactions is not None:
-            known = {txn.app_id: txn.version for txn in self.checksum.set_transactions}
-            return known.get(app_id)
-        for commit in self.tail():
-            found = None
-            for lines in commit.actions:
-                for line in lines:
-                    if line.txn is not None and line.txn.app_id == app_id:
-                        found = line.txn.version
-            if found is not None:
-                return found
-        if self.segment.checkpoint is not None:
-            for line in CheckpointReader(self.store, self.segment.checkpoint).actions("txn"):
-                if line.txn is not None and line.txn.app_id == app_id:
-                    return line.txn.version
+            return next((txn.version for txn in self.checksum.set_transactions if txn.app_id == app_id), None)
+        for line in self._newest_first("txn"):
+            if line.txn is not None and line.txn.app_id == app_id:
+                return line.txn.version
         return None
 
-    def domain_metadata(self) -> dict[str, str]:
-        """Return the configuration of every live domain."""
+    def transactions(self) -> list[Txn]:
+        """Return how far every application has come."""
+        if self.checksum is not None and self.checksum.set_transactions is not None:
+            return list(self.checksum.set_transactions)
+        found: dict[str, Txn] = {}
+        for line in self._newest_first("txn"):
+            if line.txn is not None:
+                found.setdefault(line.txn.app_id, line.txn)
+        return list(found.values())
+
+    def domains(self) -> list[DomainMetadata]:
+        """Return the live metadata domains."""
         if self.checksum is not None and self.checksum.domain_metadata is not None:
-            return {each.domain: each.configuration for each in self.checksum.domain_metadata if not each.removed}
-        domains: dict[str, str | None] = {}
+            return [each for each in self.checksum.domain_metadata if not each.removed]
+        found: dict[str, DomainMetadata] = {}
+        for line in self._newest_first("domainMetadata"):
+            if line.domain_metadata is not None:
+                found.setdefault(line.domain_metadata.domain, line.domain_metadata)
+        return [each for each in found.values() if not each.removed]
+
+    def _newest_first(self, action: str) -> Iterator[LogLine]:
+        """Yield the actions of a kind, newest first: the commits of the tail from their ends, then the checkpoint."""
+        field = {"txn": "txn", "domainMetadata": "domain_metadata"}[action]
         for commit in self.tail():
-            newest: dict[str, str | None] = {}
-            for lines in commit.actions:
-                for line in lines:
-                    if (domain := line.domain_metadata) is not None:
-                        newest[domain.domain] = None if domain.removed else domain.configuration
-            domains = newest | domains
+            lines = [line for lines in commit.actions for line in lines if getattr(line, field) is not None]
+            yield from reversed(lines)
         if self.segment.checkpoint is not None:
-            for line in CheckpointReader(self.store, self.segment.checkpoint).actions("domainMetadata"):
-                if (domain := line.domain_metadata) is not None:
-                    domains.setdefault(domain.domain, None if domain.removed else domain.configuration)
-        return {domain: value for domain, value in domains.items() if value is not None}
+            yield from CheckpointReader(self.store, self.segment.checkpoint).actions(action)
 
     def tail(self, store: Store | None = None) -> ReverseCommitReader:
         """Return a reader over the tail, newest first; ``store`` counts its requests elsewhere."""

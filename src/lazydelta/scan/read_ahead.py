@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import atexit
 from collections import deque
 from collections.abc import Callable, Iterator
 from threading import Condition, Thread
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 __all__ = ["ReadAhead"]
 
 T = TypeVar("T")
+
+_alive: WeakSet[ReadAhead[Any]] = WeakSet()
+
+
+def _close_all() -> None:
+    """End the threads before the interpreter does: one that is inside Arrow then would hang or abort the exit."""
+    for each in list(_alive):
+        each.close()
+
+
+atexit.register(_close_all)
 
 
 class ReadAhead(Generic[T]):
@@ -29,6 +42,8 @@ class ReadAhead(Generic[T]):
         self._closed = False
         self._changed = Condition()
         self._thread = Thread(target=self._run, name="lazydelta-read-ahead", daemon=True)
+        # Known before it starts: an interrupt may come in between, and nobody but the exit hook would close it then.
+        _alive.add(self)
         self._thread.start()
 
     def __iter__(self) -> ReadAhead[T]:
@@ -54,7 +69,8 @@ class ReadAhead(Generic[T]):
             self._changed.notify_all()
         if not ended:
             self._stop()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         self._ready.clear()
 
     def _run(self) -> None:

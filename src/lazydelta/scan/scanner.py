@@ -7,13 +7,13 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
 from lazydelta.errors import FallbackDisabledError, RetentionGuardError
-from lazydelta.log.checkpoint import CheckpointReader
 from lazydelta.log.checksum import compare_totals
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.metrics import ScanMetrics
 from lazydelta.options import Options
 from lazydelta.scan.arrays import numpy_of
+from lazydelta.scan.base import BaseScan, OpenBase, checkpoint_files
 from lazydelta.scan.limits import Limits
 from lazydelta.scan.plan import ScanPlan, choose_plan
 from lazydelta.scan.pruner import Pruner
@@ -36,6 +36,7 @@ class LazyDeltaScanner:
     """One scan of one snapshot: the tail newest first, then the base without what the tail removed or replaced.
 
     ``io`` counts the scan's requests and ends them: once it is stopped, no request of this scan leaves any more.
+    ``open_base`` says where the files at the checkpoint are read from.
     """
 
     snapshot: Snapshot
@@ -43,6 +44,7 @@ class LazyDeltaScanner:
     options: Options = field(default_factory=Options)
     metrics: ScanMetrics = field(default_factory=ScanMetrics)
     io: IoCounters = field(default_factory=IoCounters)
+    open_base: OpenBase = checkpoint_files
 
     @property
     def plan(self) -> ScanPlan:
@@ -82,27 +84,26 @@ class LazyDeltaScanner:
 
     def _active(self, seen: RemoveSet, pruner: Pruner) -> Generator[FileBatch]:
         store = self.snapshot.store.with_counters(self.io)
-        base: Iterator[FileBatch] = iter(())
-        checkpoint = self.snapshot.segment.checkpoint
-        if checkpoint is not None:
-            reader = CheckpointReader(
-                store,
-                checkpoint,
+        newest_first = self.plan.strategy is ScanStrategy.REVERSE
+        base: Iterator[FileBatch] = self.open_base(
+            BaseScan(
+                snapshot=self.snapshot,
+                store=store,
+                predicate=self.request.predicate,
+                wanted=pruner.wanted,
+                newest_first=newest_first,
                 batch_size=self.request.batch_size,
-                stats_store=self.snapshot.store,
-                row_groups=self._count_row_groups,
-                parallel=self.plan.strategy is ScanStrategy.FORWARD,
+                metrics=self.metrics,
             )
-            base = reader.files(pruner.wanted)
-            if self.plan.strategy is ScanStrategy.FORWARD:
-                # The base is decoded while the tail is read, but no row of it leaves before all keys are known.
-                base = ReadAhead(base, depth=_READ_AHEAD_BATCHES, stop=self.io.stop)
+        )
+        if not newest_first:
+            # The base is decoded while the tail is read, but no row of it leaves before all keys are known.
+            base = ReadAhead(base, depth=_READ_AHEAD_BATCHES, stop=self.io.stop)
         try:
             for batch in active_tail_files(self.snapshot.tail(store), seen, self.metrics):
                 yield pruner.prune(batch)
             for batch in base:
                 # All keys are known by now, so base rows may be pruned first: few are left to look up.
-                self.metrics.tier = batch.tier
                 yield unmasked(pruner.prune(batch), seen)
         finally:
             close = getattr(base, "close", None)
@@ -132,9 +133,6 @@ class LazyDeltaScanner:
             hint = "set the option enable_fallback=True to replay it"
             raise FallbackDisabledError(message, version=change.version, hint=hint)
         self.metrics.fallback_triggered = 1
-
-    def _count_row_groups(self, number: int) -> None:
-        self.metrics.row_groups_read += number
 
     def _count_io(self) -> None:
         self.metrics.requests, self.metrics.bytes_read = self.io.requests, self.io.bytes_read

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from lazydelta.storage.bridge import Pending
 from lazydelta.storage.counters import IoCounters, Request, observe
+from lazydelta.storage.input import open_native
 from lazydelta.storage.opening import open_store
 from lazydelta.storage.store import ObjectInfo, Store
 from lazydelta.storage.stream import ByteStream
 
-__all__ = ["ByteStream", "IoCounters", "ObjectInfo", "Pending", "Request", "Store", "observe", "open_store"]
+__all__ = [
+    "ByteStream",
+    "IoCounters",
+    "ObjectInfo",
+    "Pending",
+    "Request",
+    "Store",
+    "observe",
+    "open_native",
+    "open_store",
+]

@@ -14,8 +14,11 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import gc
 import os
 import threading
+import time
+import weakref
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -30,6 +33,7 @@ __all__ = ["Pending", "in_thread", "run", "submit"]
 T = TypeVar("T")
 
 _JOIN_SECONDS = 2.0
+_POLL_SECONDS = 0.002
 _FILE_THREADS = 8
 
 
@@ -80,11 +84,25 @@ class Pending(Generic[T]):
         return self.future.done()
 
 
+class _CountingLoop(asyncio.SelectorEventLoop):
+    """An event loop that knows which futures are still held somewhere, by the client's threads for instance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: weakref.WeakSet[asyncio.Future[Any]] = weakref.WeakSet()
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """Make a future and remember it for as long as anyone holds it."""
+        future = super().create_future()
+        self.held.add(future)
+        return future
+
+
 class _Loop:
     """The event loop and its thread."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop = _CountingLoop()
         self.thread = threading.Thread(target=self._run, name="lazydelta-io", daemon=True)
         self.thread.start()
 
@@ -93,7 +111,11 @@ class _Loop:
         self.loop.run_forever()
 
     def stop(self) -> None:
-        """Cancel what is in flight, then stop: client threads must not call into a dying interpreter."""
+        """Cancel what is in flight, let the client's threads see that, then stop.
+
+        A client thread that turns to an interpreter which is being torn down aborts the process. It holds its
+        request's future until it has done so for the last time.
+        """
 
         async def wind_down() -> None:
             tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
@@ -104,9 +126,16 @@ class _Loop:
 
         with contextlib.suppress(RuntimeError, FutureTimeoutError, CancelledError):
             asyncio.run_coroutine_threadsafe(wind_down(), self.loop).result(_JOIN_SECONDS)
+        deadline = time.monotonic() + _JOIN_SECONDS
+        while self.loop.held and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+            if time.monotonic() > deadline - _JOIN_SECONDS * 0.95:
+                gc.collect()  # a future that only a cycle of dead frames holds is no thread's business
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(_JOIN_SECONDS)
+        if not self.thread.is_alive():
+            self.loop.close()
 
 
 class _State:
@@ -120,6 +149,7 @@ class _State:
 
 
 _state = _State()
+_left_behind: list[_State] = []
 _hooked = False
 
 
@@ -134,6 +164,8 @@ def _hook_process() -> None:
 def _forget_after_fork() -> None:
     """Drop the parent's loop and threads, which do not exist in this child."""
     global _state  # noqa: PLW0603 - process-wide by nature
+    # Kept: collecting the parent's loop would close descriptors that both processes share.
+    _left_behind.append(_state)
     _state = _State(client_lost=_state.client_lost or _state.loop is not None)
 
 

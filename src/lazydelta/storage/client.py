@@ -100,6 +100,10 @@ class Client:
 
     async def get(self, key: str, options: GetOptions) -> bytes:
         """Read an object or a range of it."""
+        bounds = options.get("range")
+        if isinstance(bounds, tuple) and "if_match" not in options:
+            # One crossing between the languages instead of two: half the cost of a small read.
+            return (await obstore.get_range_async(self._store, key, start=bounds[0], end=bounds[1])).to_bytes()
         result = await obstore.get_async(self._store, key, options=options)
         return (await result.bytes_async()).to_bytes()
 

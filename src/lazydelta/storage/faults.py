@@ -106,7 +106,8 @@ def translate(error: BaseException, attempt: Attempt) -> BaseException:
     """Return our error for ``error``; interrupts and our own errors come back as they are."""
     if isinstance(error, LazyDeltaError):
         return error
-    if isinstance(error, OSError):
+    # A plain OSError without a number is the client's way to report a failed upload.
+    if isinstance(error, OSError) and (error.errno is not None or type(error) is not OSError):
         return _from_system(error, attempt)
     # By name: importing the client's classes here would load the client with the error module.
     name = type(error).__name__
@@ -143,7 +144,7 @@ def _from_text(error: BaseException, attempt: Attempt) -> StorageError:
     if " 404 " in detail:
         message = f"{attempt.uri} does not exist: its container or bucket is not there"
         failure: StorageError = ObjectNotFoundError(message, path=attempt.path)
-    elif " 416 " in detail or "invalid range" in lowered:
+    elif " 416 " in detail or "wanted range" in lowered:
         failure = StorageError(f"{attempt.uri} is shorter than the range that was asked for", path=attempt.path)
     elif _STATUS.search(detail) or any(word in lowered for word in _MISSING_CREDENTIALS):
         failure = _denied(error, attempt)

@@ -25,6 +25,7 @@ __all__ = ["AdaptiveReads", "PositionedReads", "open_native"]
 
 _FIRST_BLOCK = 64 << 10
 _BUDGET_BLOCKS = 8
+_IDLE_ROUNDS = 8
 
 
 class PositionedReads(Protocol):
@@ -102,6 +103,11 @@ class _Lane:
     block: int
     ahead: Pending[bytes] | None = None
     ahead_length: int = 0
+    used: int = 0
+
+    @property
+    def held(self) -> int:
+        return len(self.data) + (self.ahead_length if self.ahead is not None else 0)
 
     @property
     def end(self) -> int:
@@ -120,7 +126,8 @@ class AdaptiveReads:
     A lane begins with what was asked for (64 KiB at least, so that small reads do not become small requests) and
     doubles its block each time it is read past its end, up to ``read_ahead``. From its second block on, the next
     one is requested while the current one is used. A lane never reads into the place where another began: columns
-    lie side by side. All lanes together hold at most ``8 * read_ahead`` bytes, the least recently used go first.
+    lie side by side. All lanes together hold at most ``8 * read_ahead`` bytes: lanes share them evenly, and those
+    that have fallen out of use make room.
     """
 
     def __init__(self, fetch: Callable[[int, int], Pending[bytes]], size: int, read_ahead: int) -> None:
@@ -131,6 +138,7 @@ class AdaptiveReads:
         self._lock = threading.Lock()
         self._waiting: Pending[bytes] | None = None
         self._closed = False
+        self._clock = 0
 
     def read_at(self, start: int, length: int) -> bytes | memoryview:
         """Return the bytes asked for, from what was read ahead where possible."""
@@ -186,6 +194,8 @@ class AdaptiveReads:
         return self._begin(start, length)
 
     def _touch(self, lane: _Lane) -> None:
+        self._clock += 1
+        lane.used = self._clock
         if self._lanes[-1] is not lane:
             self._lanes.remove(lane)
             self._lanes.append(lane)
@@ -195,6 +205,7 @@ class AdaptiveReads:
         self._make_room(wanted, keep=None)
         lane = _Lane(start, start, self._wait(self._fetch(start, wanted)), max(wanted, _FIRST_BLOCK))
         self._lanes.append(lane)
+        self._touch(lane)
         return lane
 
     def _advance(self, lane: _Lane, start: int, length: int) -> None:
@@ -210,10 +221,9 @@ class AdaptiveReads:
             ahead = self._fetch(at, wanted)
         lane.data = self._wait(ahead)
         lane.start = at
-        if start < lane.end:
+        if start < lane.end and all(other.origin != lane.end for other in self._lanes):
             following = min(self._until(lane.end), lane.block)
-            if following > 0:
-                self._make_room(following, keep=lane)
+            if following > 0 and self._make_room(following, keep=lane, only_idle=True):
                 lane.ahead, lane.ahead_length = self._fetch(lane.end, following), following
 
     def _until(self, at: int) -> int:
@@ -221,19 +231,29 @@ class AdaptiveReads:
         origins = [lane.origin for lane in self._lanes if lane.origin > at]
         return min([self._size, *origins]) - at
 
+    def _idle(self, lane: _Lane) -> bool:
+        """Tell whether a lane has been passed over for several rounds of all lanes: its column is done."""
+        return self._clock - lane.used > _IDLE_ROUNDS * len(self._lanes)
+
     def _block_limit(self) -> int:
-        share = self._read_ahead * _BUDGET_BLOCKS // (2 * max(1, len(self._lanes)))
+        """Return the block size at which all busy lanes, with one block ahead each, fit the budget."""
+        busy = sum(not self._idle(lane) for lane in self._lanes)
+        share = self._read_ahead * _BUDGET_BLOCKS // (2 * busy + 2)
         return max(_FIRST_BLOCK, min(self._read_ahead, share))
 
-    def _make_room(self, wanted: int, keep: _Lane | None) -> None:
-        """Forget the least recently used lanes until ``wanted`` more bytes fit the budget."""
+    def _make_room(self, wanted: int, keep: _Lane | None, *, only_idle: bool = False) -> bool:
+        """Forget the least recently used lanes until ``wanted`` more bytes fit the budget; tell whether they do.
+
+        What is read ahead may only push idle lanes out: a busy one would have to be read again.
+        """
         budget = self._read_ahead * _BUDGET_BLOCKS
-        held = sum(len(lane.data) + (lane.ahead_length if lane.ahead else 0) for lane in self._lanes)
+        held = sum(lane.held for lane in self._lanes)
         for lane in list(self._lanes):
             if held + wanted <= budget:
-                return
-            if lane is keep:
+                return True
+            if lane is keep or (only_idle and not self._idle(lane)):
                 continue
-            held -= len(lane.data) + (lane.ahead_length if lane.ahead else 0)
+            held -= lane.held
             lane.drop()
             self._lanes.remove(lane)
+        return held + wanted <= budget

@@ -17,7 +17,7 @@ import threading
 import uuid
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from lazydelta.errors import ObjectChangedError, StorageError
+from lazydelta.errors import LazyDeltaError, ObjectChangedError, StorageError
 from lazydelta.storage.bridge import Pending, in_thread
 from lazydelta.storage.input import open_native
 from lazydelta.storage.store import READ_AHEAD, ObjectInfo, Parts, Store
@@ -141,7 +141,13 @@ class FileStore(Store):
     def fetch(
         self, path: str, *, start: int = 0, length: int | None = None, if_match: str | None = None
     ) -> Pending[bytes]:
-        return in_thread(lambda: self.get(path, start=start, length=length, if_match=if_match))
+        if start < 0 or (length is not None and length < 0):
+            self._not_a_range(path, start, length)
+
+        def work() -> bytes:
+            return b"" if length == 0 else self._read(path, [(start, length)], if_match)[0]
+
+        return self._start(path, [(start, length)], work)
 
     def fetch_ranges(
         self,
@@ -151,13 +157,28 @@ class FileStore(Store):
         if_match: str | None = None,
         coalesce: int = 64 << 10,  # noqa: ARG002 - a gap costs nothing here
     ) -> Pending[Parts]:
-        def work() -> Parts:
-            for start, length in ranges:
-                if start < 0 or length < 0:
-                    self._not_a_range(path, start, length)
-                self._announce("GET", path, start, length)
-            return self._read(path, ranges, if_match)
+        for start, length in ranges:
+            if start < 0 or length < 0:
+                self._not_a_range(path, start, length)
+        wanted = [one for one in ranges if one[1] > 0]
 
+        def work() -> Parts:
+            parts = iter(self._read(path, wanted, if_match)) if wanted else iter(())
+            return [next(parts) if length else b"" for _, length in ranges]
+
+        return self._start(path, wanted, work)
+
+    def _start(self, path: str, ranges: Sequence[tuple[int, int | None]], work: Callable[[], T]) -> Pending[T]:
+        """Announce reads now, as every store does, and let a thread do them."""
+
+        def announced() -> None:
+            for start, length in ranges:
+                self._announce("GET", path, start, length)
+
+        try:
+            self._guard("GET", path, announced)
+        except LazyDeltaError as failure:
+            return Pending.failed_with(failure)
         return in_thread(lambda: self._guard("GET", path, work))
 
     def stream(self, path: str, *, chunk_size: int = 1 << 20, start: int = 0) -> ByteStream:

@@ -145,11 +145,19 @@ class Store(ABC):
 
     @abstractmethod
     def put_if_absent(self, path: str, data: bytes) -> None:
-        """Write an object that must not exist yet; of several racing writers one wins, atomically."""
+        """Write an object that must not exist yet; of several racing writers one wins, atomically.
+
+        A request whose answer was lost is tried again by the client and may then find its own object: a caller to
+        whom it matters compares what is there with what it wrote.
+        """
 
     @abstractmethod
     def put_stream(self, path: str, chunks: Iterable[bytes]) -> int:
-        """Write an object of unknown size, visible only when complete; return its size."""
+        """Write an object of unknown size, visible only when complete; return its size.
+
+        What ``chunks`` raises leaves as it is, and nothing becomes visible. S3 then keeps the parts of the upload
+        until the bucket's rule for incomplete uploads removes them.
+        """
 
     @abstractmethod
     def delete(self, path: str, *, missing_ok: bool = True) -> None:

@@ -1,0 +1,53 @@
+"""Where the files at the checkpoint are read from: the contract, and the checkpoint itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from lazydelta.log.checkpoint import CheckpointReader
+from lazydelta.log.checkpoint_columns import StatsWanted
+from lazydelta.log.file_batch import FileBatch
+from lazydelta.log.snapshot import Snapshot
+from lazydelta.metrics import ScanMetrics
+from lazydelta.pruning import Predicate
+from lazydelta.storage import Store
+
+__all__ = ["BaseScan", "OpenBase", "checkpoint_files"]
+
+
+@dataclass(frozen=True, slots=True)
+class BaseScan:
+    """What a base needs to know of the scan: what to read, in which order, through which store.
+
+    ``store`` counts and ends with the scan; ``snapshot.store`` outlives it.
+    """
+
+    snapshot: Snapshot
+    store: Store
+    predicate: Predicate | None
+    wanted: StatsWanted | None
+    newest_first: bool
+    batch_size: int
+    metrics: ScanMetrics
+
+
+OpenBase = Callable[[BaseScan], Iterator[FileBatch]]
+"""Yields the files at the checkpoint, with the statistics wanted; files that cannot match may be left out."""
+
+
+def checkpoint_files(scan: BaseScan) -> Iterator[FileBatch]:
+    """Yield the files of the checkpoint in storage order."""
+    checkpoint = scan.snapshot.segment.checkpoint
+    if checkpoint is None:
+        return
+    scan.metrics.tier = 3
+    reader = CheckpointReader(
+        scan.store,
+        checkpoint,
+        batch_size=scan.batch_size,
+        stats_store=scan.snapshot.store,
+        row_groups=scan.metrics.count_row_groups,
+        parallel=not scan.newest_first,
+    )
+    yield from reader.files(scan.wanted)

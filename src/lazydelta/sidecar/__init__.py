@@ -1,0 +1,1 @@
+"""The sidecar: native statistics sorted by time, beside the checkpoint that they mirror."""

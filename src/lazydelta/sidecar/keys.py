@@ -1,0 +1,98 @@
+"""Sort keys and ranges of sidecar rows, as text: the form in which the manifest has them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal as PyDecimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lazydelta.scan.arrays import flags
+from lazydelta.sidecar.format import SidecarLayout
+from lazydelta.sidecar.manifest import RangeText, range_key
+
+__all__ = ["key_at", "ranges_of", "sort_indices", "text_of"]
+
+
+def text_of(value: object) -> str | None:
+    """Write a value as Delta writes partition values, exactly."""
+    match value:
+        case None:
+            return None
+        case bool():
+            return "true" if value else "false"
+        case datetime():
+            moment = value if value.tzinfo is None else value.astimezone(UTC)
+            text = moment.replace(tzinfo=None).isoformat(timespec="microseconds")
+            return text if value.tzinfo is None else f"{text}Z"
+        case date():
+            return value.isoformat()
+        case float():
+            return None if math.isnan(value) else repr(value)
+        case PyDecimal():
+            return f"{value:f}"
+        case str() | int():
+            return str(value)
+        case _:
+            return None
+
+
+def sort_indices(rows: pa.Table, layout: SidecarLayout) -> pa.Array:
+    """Return the order of the sidecar: by the sort columns, missing last, then by path."""
+    keys = [(name, "ascending", "at_end") for name in (*layout.sort_names(), layout.name_of("path"))]
+    return pc.sort_indices(rows, sort_keys=keys)
+
+
+def key_at(rows: pa.Table, index: int, layout: SidecarLayout) -> tuple[str | None, ...]:
+    """Return the key of one row: its sort values and its path."""
+    names = (*layout.sort_names(), layout.name_of("path"))
+    return tuple(text_of(rows.column(name)[index].as_py()) for name in names)
+
+
+def ranges_of(rows: pa.Table, layout: SidecarLayout, indexed: Sequence[tuple[str, ...]]) -> dict[str, RangeText]:
+    """Return the ranges of the partition columns and of the ``indexed`` columns over these rows."""
+    found: dict[str, RangeText] = {}
+    for column in layout.columns:
+        if column.role == "partition":
+            values = rows.column(column.name)
+            bounds = pc.min_max(values)
+            # A null partition value is knowledge: every row of the file is null there, and no bound is lacking.
+            found[range_key(column.path)] = RangeText(
+                text_of(bounds["min"].as_py()),
+                text_of(bounds["max"].as_py()),
+                has_missing=_unwritable(bounds),
+                has_null=values.null_count > 0,
+            )
+    for path in indexed:
+        low, high = layout.name_of("min", path), layout.name_of("max", path)
+        if low is None or high is None:
+            continue
+        found[range_key(path)] = _stats_range(rows, layout, path, low, high)
+    return found
+
+
+def _stats_range(rows: pa.Table, layout: SidecarLayout, path: tuple[str, ...], low: str, high: str) -> RangeText:
+    nulls = rows.column(layout.name_of("null_count", path))
+    records = rows.column(layout.name_of("num_records"))
+    empty = _mask(pc.equal(nulls, records))  # all-null files have no bounds and lack none
+    lacking = _mask(pc.or_(rows.column(low).is_null(), rows.column(high).is_null())) & ~empty
+    bounds = {"min": pc.min(rows.column(low)), "max": pc.max(rows.column(high))}
+    return RangeText(
+        text_of(bounds["min"].as_py()),
+        text_of(bounds["max"].as_py()),
+        has_missing=bool(lacking.any()) or _unwritable(bounds),
+        has_null=bool((~_mask(pc.equal(nulls, pa.scalar(0, pa.int64())))).any()),
+    )
+
+
+def _unwritable(bounds: dict[str, pa.Scalar] | pa.StructScalar) -> bool:
+    return any(bounds[end].is_valid and text_of(bounds[end].as_py()) is None for end in ("min", "max"))
+
+
+def _mask(values: pa.ChunkedArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    filled = pc.fill_null(values, False)  # noqa: FBT003 - the value to fill with
+    return flags(filled.combine_chunks() if isinstance(filled, pa.ChunkedArray) else filled)

@@ -1,0 +1,77 @@
+"""The order of a sidecar as bytes: rows compare as their (sort values, path), missing values last.
+
+One binary column then serves for everything that has to agree on the order: which bucket of an external sort a row
+belongs to, the sort inside a bucket, and where in a sorted part a new file goes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lazydelta.sidecar.format import SidecarLayout
+
+__all__ = ["sortable"]
+
+_SIGN = {1: 0x80, 4: 0x80000000, 8: 0x8000000000000000, 2: 0x8000}
+
+
+def sortable(rows: pa.RecordBatch | pa.Table, layout: SidecarLayout) -> pa.BinaryArray:
+    """Return bytes that compare as the rows are sorted."""
+    pieces = [_encoded(_flat(rows.column(name))) for name in layout.sort_names()]
+    path = _flat(rows.column(layout.name_of("path"))).cast(pa.binary())
+    if not pieces:
+        return path
+    return pc.binary_join_element_wise(*pieces, path, pa.scalar(b"", pa.binary()))
+
+
+def _flat(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+
+
+def _encoded(values: pa.Array) -> pa.BinaryArray:
+    present = pa.scalar(b"\x00", pa.binary())
+    missing = pa.scalar(b"\x01", pa.binary())
+    body = _text(values) if pa.types.is_string(values.type) or pa.types.is_binary(values.type) else _fixed(values)
+    empty = pa.scalar(b"", pa.binary())
+    joined = pc.binary_join_element_wise(present, pc.fill_null(body, empty), empty)
+    return pc.if_else(values.is_valid(), joined, missing)
+
+
+def _text(values: pa.Array) -> pa.BinaryArray:
+    # A terminator that sorts before every byte, so that "a" < "ab"; a zero byte inside is told apart from it.
+    plain = values.cast(pa.binary())
+    escaped = pc.replace_substring(plain, pattern=b"\x00", replacement=b"\x00\xff")
+    return pc.binary_join_element_wise(escaped, pa.scalar(b"\x00\x00", pa.binary()), pa.scalar(b"", pa.binary()))
+
+
+def _fixed(values: pa.Array) -> pa.BinaryArray:
+    kind = values.type
+    if pa.types.is_boolean(kind):
+        values, kind = values.cast(pa.uint8()), pa.uint8()
+    raw = pc.fill_null(values, pa.scalar(0, pa.int64()).cast(kind) if not pa.types.is_decimal(kind) else 0)
+    if pa.types.is_decimal(kind):
+        words = np.frombuffer(raw.buffers()[1], "<u8", len(raw) * 2, raw.offset * 16).reshape(-1, 2)
+        high = (words[:, 1] ^ np.uint64(_SIGN[8])).astype(">u8")
+        ordered = np.stack([high, words[:, 0].astype(">u8")], axis=1)
+        return _binary(ordered.view(np.uint8).reshape(len(raw), 16))
+    width = kind.bit_width // 8
+    unsigned = np.frombuffer(raw.buffers()[1], f"<u{width}", len(raw), raw.offset * width)
+    sign = unsigned.dtype.type(_SIGN[width])
+    if pa.types.is_floating(kind):
+        negative = (unsigned & sign) != 0
+        ordered = np.where(negative, ~unsigned, unsigned | sign)
+    elif pa.types.is_unsigned_integer(kind):
+        ordered = unsigned
+    else:
+        ordered = unsigned ^ sign
+    return _binary(ordered.astype(f">u{width}").view(np.uint8).reshape(len(raw), width))
+
+
+def _binary(rows: npt.NDArray[np.uint8]) -> pa.BinaryArray:
+    count, width = rows.shape
+    offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
+    data = pa.py_buffer(np.ascontiguousarray(rows).tobytes())
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), data])

@@ -1,0 +1,274 @@
+"""One Parquet file of a sidecar: written with a sealed footer, read by footer and byte range."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lazydelta.sidecar.format import FORMAT_VERSION, ROWS_PER_GROUP, SidecarColumn, SidecarLayout, SortColumn
+from lazydelta.sidecar.keys import key_at, ranges_of
+from lazydelta.sidecar.manifest import (
+    CheckpointFile,
+    ManifestPart,
+    ManifestRowGroup,
+    RangeText,
+    SidecarError,
+    range_key,
+)
+from lazydelta.storage import open_native
+
+__all__ = ["PartFooter", "SidecarState", "WrittenPart", "encode_part"]
+
+_PREFIX = "lazydelta."
+_SEAL = b"lazydelta.footer_sha256"
+_ZEROS = b"0" * 64
+_TRAILER = 8  # the footer's length and PAR1
+
+
+class SidecarState(msgspec.Struct, frozen=True, kw_only=True):
+    """What every file of a sidecar says about the whole of it."""
+
+    table_id: str
+    version: int
+    schema_hash: str
+    columns: tuple[SidecarColumn, ...]
+    sort: tuple[SortColumn, ...]
+    num_files: int
+    state: msgspec.Raw
+
+    @property
+    def layout(self) -> SidecarLayout:
+        """Return the columns and the order of the sidecar."""
+        return SidecarLayout(self.columns, self.sort)
+
+    def key_value(self) -> dict[str, str]:
+        """Return the key-value metadata that carries it."""
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        texts = {
+            name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            for name, value in values.items()
+        }
+        return {f"{_PREFIX}{name}": text for name, text in texts.items()} | {
+            f"{_PREFIX}format_version": str(FORMAT_VERSION),
+        }
+
+
+class WrittenPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part's bytes with what the manifest says of it; ``part`` and ``file`` are filled in where it is published."""
+
+    data: bytes
+    part: ManifestPart
+    row_groups: tuple[ManifestRowGroup, ...]
+
+
+class _GroupFacts(msgspec.Struct, frozen=True):
+    num_rows: int
+    first: tuple[str | None, ...]
+    last: tuple[str | None, ...]
+    ranges: dict[str, RangeText]
+
+
+def encode_part(rows: pa.Table, state: SidecarState, indexed: Sequence[tuple[str, ...]]) -> WrittenPart:
+    """Write sorted rows as one Parquet file, sealed, and describe it."""
+    layout = state.layout
+    groups = [
+        _facts(rows.slice(start, ROWS_PER_GROUP), layout, indexed) for start in range(0, rows.num_rows, ROWS_PER_GROUP)
+    ]
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink,
+        rows.schema,
+        compression="zstd",
+        write_statistics=False,
+        write_page_checksum=True,
+        store_schema=False,
+    ) as writer:
+        if rows.num_rows:
+            writer.write_table(rows, row_group_size=ROWS_PER_GROUP)
+        encoded = msgspec.json.encode(groups).decode()
+        writer.add_key_value_metadata(
+            state.key_value() | {f"{_PREFIX}row_groups": encoded, _SEAL.decode(): _ZEROS.decode()}
+        )
+    data = bytearray(sink.getvalue())
+    length = int.from_bytes(data[-_TRAILER:-4], "little") + _TRAILER
+    offset = len(data) - length
+    sealed = _seal(bytes(data[offset:]))
+    data[offset:] = sealed
+    metadata = pq.read_metadata(pa.BufferReader(data))
+    row_groups = tuple(_row_group(index, facts, metadata, layout) for index, facts in enumerate(groups))
+    whole = ranges_of(rows, layout, indexed)
+    empty = (None,) * (len(layout.sort) + 1)
+    part = ManifestPart(
+        file="",
+        size=len(data),
+        footer_offset=offset,
+        footer_length=length,
+        footer_sha256=hashlib.sha256(sealed).hexdigest(),
+        num_rows=rows.num_rows,
+        num_row_groups=len(row_groups),
+        first=groups[0].first if groups else empty,
+        last=groups[-1].last if groups else empty,
+        ranges=whole,
+    )
+    return WrittenPart(data=bytes(data), part=part, row_groups=row_groups)
+
+
+def _facts(rows: pa.Table, layout: SidecarLayout, indexed: Sequence[tuple[str, ...]]) -> _GroupFacts:
+    last = rows.num_rows - 1
+    return _GroupFacts(
+        rows.num_rows, key_at(rows, 0, layout), key_at(rows, last, layout), ranges_of(rows, layout, indexed)
+    )
+
+
+def _row_group(index: int, facts: _GroupFacts, metadata: pq.FileMetaData, layout: SidecarLayout) -> ManifestRowGroup:
+    group = metadata.row_group(index)
+    core = set(layout.names(core=True))
+    spans = [(_start(group.column(i)), group.column(i)) for i in range(group.num_columns)]
+    begin = min(start for start, _ in spans)
+    end = max(start + column.total_compressed_size for start, column in spans)
+    core_end = max(start + column.total_compressed_size for start, column in spans if _top(column, core))
+    hour = facts.ranges.get(_first_sort(layout), RangeText(has_missing=True))
+    return ManifestRowGroup(
+        index=index,
+        part=0,
+        byte_offset=begin,
+        byte_length=end - begin,
+        core_byte_length=core_end - begin,
+        num_rows=facts.num_rows,
+        event_hour_min=hour.min,
+        event_hour_max=hour.max,
+        first=facts.first,
+        last=facts.last,
+        ranges=facts.ranges,
+    )
+
+
+def _first_sort(layout: SidecarLayout) -> str:
+    return range_key(layout.sort[0].path) if layout.sort else ""
+
+
+def _start(column: Any) -> int:
+    offset = column.dictionary_page_offset
+    start = column.data_page_offset if offset is None else min(offset, column.data_page_offset)
+    return int(start)
+
+
+def _top(column: Any, names: set[str]) -> bool:
+    path = column.path_in_schema
+    return path in names or any(path.startswith(f"{name}.key_value") for name in names)
+
+
+def _seal(footer: bytes) -> bytes:
+    place = _place(footer)
+    digest = hashlib.sha256(footer).hexdigest().encode()
+    return footer[:place] + digest + footer[place + len(digest) :]
+
+
+def _place(footer: bytes) -> int:
+    """Return where the digest stands: in the value that follows its key."""
+    key = footer.find(_SEAL)
+    # Thrift's compact protocol puts a field header and the length (one byte for 64) between key and value.
+    place = key + len(_SEAL) + 2
+    if key < 0 or place + len(_ZEROS) > len(footer):
+        message = "its footer has no digest"
+        raise SidecarError(message)
+    return place
+
+
+class PartFooter:
+    """A verified footer: what the file holds and where."""
+
+    def __init__(self, footer: bytes, *, expected: str | None = None) -> None:
+        self.digest = hashlib.sha256(footer).hexdigest()
+        if expected is not None and self.digest != expected:
+            message = "its footer is not the one that the manifest names"
+            raise SidecarError(message)
+        place = _place(footer)
+        written = footer[place : place + len(_ZEROS)]
+        plain = footer[:place] + _ZEROS + footer[place + len(_ZEROS) :]
+        if hashlib.sha256(plain).hexdigest().encode() != written:
+            message = "its footer fails its digest"
+            raise SidecarError(message)
+        try:
+            self.metadata = pq.read_metadata(pa.BufferReader(b"PAR1" + footer))
+            values: Mapping[bytes, bytes] = self.metadata.metadata or {}
+            self.state = _state(values)
+            self.groups = msgspec.json.decode(values[f"{_PREFIX}row_groups".encode()], type=list[_GroupFacts])
+        except (pa.ArrowException, OSError, ValueError, KeyError, msgspec.MsgspecError) as error:
+            message = f"its footer cannot be read: {error}"
+            raise SidecarError(message) from error
+        self.nbytes = len(footer) * 6  # what pyarrow makes of it, measured
+
+    def row_groups(self) -> tuple[ManifestRowGroup, ...]:
+        """Return the row groups as the manifest would have them."""
+        layout = self.state.layout
+        return tuple(_row_group(index, facts, self.metadata, layout) for index, facts in enumerate(self.groups))
+
+    def spans(self, index: int, names: Sequence[str]) -> list[tuple[int, int]]:
+        """Return the byte ranges of the named columns of a row group, as (start, length)."""
+        group = self.metadata.row_group(index)
+        wanted = set(names)
+        columns = [group.column(i) for i in range(group.num_columns)]
+        return [(_start(column), column.total_compressed_size) for column in columns if _top(column, wanted)]
+
+    def read(self, index: int, names: Sequence[str], blocks: Sequence[tuple[int, bytes]], size: int) -> pa.RecordBatch:
+        """Decode the named columns of a row group from blocks of the file; what the blocks lack is an error."""
+        try:
+            source = open_native(_Blocks(blocks), size, "sidecar")
+            parquet = pq.ParquetFile(source, metadata=self.metadata, page_checksum_verification=True, pre_buffer=False)
+            table = parquet.read_row_group(index, columns=list(names), use_threads=False).select(list(names))
+        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+            message = f"row group {index} cannot be read: {error}"
+            raise SidecarError(message) from error
+        if table.num_rows != self.groups[index].num_rows:
+            message = f"row group {index} has {table.num_rows} rows, not {self.groups[index].num_rows}"
+            raise SidecarError(message)
+        batches = table.combine_chunks().to_batches()
+        return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def _state(values: Mapping[bytes, bytes]) -> SidecarState:
+    found: dict[str, Any] = {}
+    for field in msgspec.structs.fields(SidecarState):
+        raw = values[f"{_PREFIX}{field.name}".encode()]
+        if field.type is str:
+            found[field.name] = raw.decode()
+        elif field.name == "state":
+            found[field.name] = msgspec.Raw(raw)
+        else:
+            found[field.name] = msgspec.json.decode(raw, type=field.type)
+    if int(values[f"{_PREFIX}format_version".encode()]) > FORMAT_VERSION:
+        message = "its format version is newer than ours"
+        raise SidecarError(message)
+    return SidecarState(**found)
+
+
+class _Blocks:
+    """Positioned reads over blocks that were fetched already."""
+
+    def __init__(self, blocks: Sequence[tuple[int, bytes]]) -> None:
+        self._blocks = blocks
+
+    def read_at(self, start: int, length: int) -> bytes | memoryview:
+        for begin, data in self._blocks:
+            if begin <= start and start + length <= begin + len(data):
+                return memoryview(data)[start - begin : start - begin + length]
+        message = f"bytes {start} to {start + length} were not fetched"
+        raise ValueError(message)
+
+    def close(self) -> None:
+        """Nothing to stop."""
+
+
+def checkpoint_of(state: SidecarState) -> tuple[CheckpointFile, ...]:
+    """Return the checkpoint that a sidecar mirrors."""
+    return msgspec.json.decode(state.state, type=_Mirrored).checkpoint
+
+
+class _Mirrored(msgspec.Struct):
+    checkpoint: tuple[CheckpointFile, ...]

@@ -1,0 +1,116 @@
+"""Files to sidecar rows and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lazydelta.log.file_batch import DELETION_VECTOR, FileBatch
+from lazydelta.log.schema import Column, TableSchema
+from lazydelta.pruning import partition_ranges
+from lazydelta.scan.pruner import stats_ranges
+from lazydelta.sidecar.format import SidecarColumn, SidecarLayout
+
+__all__ = ["from_rows", "partition_column", "to_rows"]
+
+_EXTRA = {
+    "tags": "tags",
+    "base_row_id": "baseRowId",
+    "default_row_commit_version": "defaultRowCommitVersion",
+    "clustering_provider": "clusteringProvider",
+}
+_COUNTS = ("numRecords", "tightBounds")
+
+
+def to_rows(batch: FileBatch, layout: SidecarLayout, schema: TableSchema) -> pa.RecordBatch:
+    """Return the files of a batch (with statistics) as sidecar rows of a table with this schema."""
+    target = layout.arrow_schema(schema)
+    by_path = {column.physical_path: column for column in schema.leaves()}
+    stats = tuple(by_path[each.path] for each in layout.columns if each.role == "null_count")
+    partitions = tuple(partition_column(schema, each.path) for each in layout.columns if each.role == "partition")
+    ranges = stats_ranges(batch, stats)
+    values = partition_ranges(batch.partition_values, partitions)
+    count = len(batch)
+
+    def source(column: SidecarColumn) -> pa.Array | None:
+        match column.role:
+            case "path" | "size" | "modification_time" | "partition_values":
+                return getattr(batch, column.role)
+            case "partition":
+                found = values.columns.get(column.path)
+                return None if found is None else found.min
+            case "num_records" | "tight_bounds":
+                return getattr(ranges, column.role)
+            case "min" | "max" | "null_count":
+                known = ranges.columns.get(column.path)
+                return None if known is None else getattr(known, column.role)
+            case "dv":
+                return None if batch.deletion_vector is None else pc.struct_field(batch.deletion_vector, column.path[0])
+            case role:
+                return None if batch.extra is None else pc.struct_field(batch.extra, _EXTRA[role])
+
+    arrays = []
+    for column, field in zip(layout.columns, target, strict=True):
+        array = source(column)
+        arrays.append(pa.nulls(count, field.type) if array is None else array)
+    return pa.RecordBatch.from_arrays(arrays, schema=target)
+
+
+def partition_column(schema: TableSchema, path: tuple[str, ...]) -> Column:
+    """Return the partition column that is stored under this name."""
+    return next(column for column in schema.leaves() if column.physical_path == path and column.is_partition)
+
+
+def from_rows(rows: pa.RecordBatch, layout: SidecarLayout, *, tier: int) -> FileBatch:
+    """Return sidecar rows as files; statistics among the columns become native ones, of the names that are there."""
+    present = set(rows.schema.names)
+    columns = [each for each in layout.columns if each.name in present]
+
+    def named(role: str, path: tuple[str, ...] = ()) -> pa.Array:
+        return rows.column(next(each.name for each in columns if each.role == role and each.path == path))
+
+    partitions = [each for each in columns if each.role == "partition"]
+    kind = named("dv", ("storageType",))
+    vectors = None
+    if kind.null_count < len(kind):
+        children = [named("dv", (field.name,)) for field in DELETION_VECTOR]
+        vectors = pa.StructArray.from_arrays(children, fields=list(DELETION_VECTOR), mask=kind.is_null())
+    return FileBatch(
+        path=named("path"),
+        size=named("size"),
+        modification_time=named("modification_time"),
+        partition_values=named("partition_values"),
+        deletion_vector=vectors,
+        parsed_stats=_stats_struct(rows, columns),
+        parsed_partitions=_struct([(each.path, rows.column(each.name)) for each in partitions]) if partitions else None,
+        tier=tier,
+    )
+
+
+def _stats_struct(rows: pa.RecordBatch, columns: Sequence[SidecarColumn]) -> pa.StructArray:
+    leaves: list[tuple[tuple[str, ...], pa.Array]] = []
+    for column in columns:
+        match column.role:
+            case "num_records":
+                leaves.append((("numRecords",), rows.column(column.name)))
+            case "tight_bounds":
+                leaves.append((("tightBounds",), rows.column(column.name)))
+            case "min":
+                leaves.append((("minValues", *column.path), rows.column(column.name)))
+            case "max":
+                leaves.append((("maxValues", *column.path), rows.column(column.name)))
+            case "null_count":
+                leaves.append((("nullCount", *column.path), rows.column(column.name)))
+    return _struct(leaves)
+
+
+def _struct(leaves: Sequence[tuple[tuple[str, ...], pa.Array]]) -> pa.StructArray:
+    """Nest arrays by their paths; nothing is copied."""
+    names = dict.fromkeys(path[0] for path, _ in leaves)
+    children = []
+    for name in names:
+        below = [(path[1:], array) for path, array in leaves if path[0] == name]
+        children.append(below[0][1] if not below[0][0] else _struct(below))
+    return pa.StructArray.from_arrays(children, names=list(names))

@@ -1,0 +1,206 @@
+"""Changing one import works: the read API has deltalake's names and parameters."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+import lazydelta
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from types import ModuleType
+
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+SHARED = [
+    "count",
+    "file_uris",
+    "history",
+    "is_deltatable",
+    "load_as_version",
+    "metadata",
+    "partitions",
+    "protocol",
+    "schema",
+    "to_pandas",
+    "to_pyarrow_table",
+    "transaction_version",
+    "update_incremental",
+    "version",
+]
+# Public methods of deltalake that read, and that lazydelta does not have (yet).
+NOT_SHARED = {"deletion_vectors", "get_add_actions", "load_cdf", "scan", "to_pyarrow_dataset"}
+WRITERS = {
+    "cleanup_metadata",
+    "compact_logs",
+    "create",
+    "create_checkpoint",
+    "create_write_transaction",
+    "delete",
+    "generate",
+    "merge",
+    "repair",
+    "restore",
+    "update",
+    "vacuum",
+}
+
+
+def parameters(cls: type, name: str) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a method but the object or class itself."""
+    method = inspect.getattr_static(cls, name)
+    bound = not isinstance(method, staticmethod)
+    found = list(inspect.signature(getattr(method, "__func__", method)).parameters.items())
+    return dict(found[1:] if bound else found)
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_shared_method_has_deltalakes_parameters_in_deltalakes_order(name: str) -> None:
+    """Ours may add keyword-only ones; every call that deltalake takes is one that we take."""
+    theirs = parameters(deltalake.DeltaTable, name)
+    ours = parameters(lazydelta.DeltaTable, name)
+    assert [each for each, p in ours.items() if p.kind in POSITIONAL] == [
+        each for each, p in theirs.items() if p.kind in POSITIONAL
+    ]
+    assert set(theirs) <= set(ours)
+    for each, theirs_is in theirs.items():
+        assert ours[each].default == theirs_is.default, each
+    assert all(p.default is not inspect.Parameter.empty for each, p in ours.items() if each not in theirs)
+
+
+def test_the_constructor_begins_with_deltalakes_parameters_and_takes_all_of_them() -> None:
+    """``options`` and ``log_tail`` follow those that people give by position; deltalake's switches are keywords."""
+    theirs = parameters(deltalake.DeltaTable, "__init__")
+    ours = parameters(lazydelta.DeltaTable, "__init__")
+    assert list(ours)[:5] == ["table_uri", "version", "storage_options", "options", "log_tail"]
+    assert list(theirs)[:3] == list(ours)[:3]
+    assert set(theirs) <= set(ours)
+    for name, theirs_is in theirs.items():
+        assert ours[name].default == theirs_is.default, name
+
+
+def test_every_method_of_deltalake_is_shared_or_known_not_to_be() -> None:
+    """A new reading method of deltalake is noticed here."""
+    methods = {
+        name
+        for name, value in inspect.getmembers_static(deltalake.DeltaTable)
+        if not name.startswith("_") and not isinstance(value, property)
+    }
+    assert methods == {*SHARED, *NOT_SHARED, *WRITERS}
+
+
+def test_methods_that_are_not_shared_do_not_exist() -> None:
+    """So that none of them is forgotten in the list of shared ones."""
+    assert {name for name in NOT_SHARED | WRITERS if hasattr(lazydelta.DeltaTable, name)} == set()
+
+
+def test_the_uri_of_the_table_is_a_property_as_in_deltalake() -> None:
+    assert isinstance(inspect.getattr_static(deltalake.DeltaTable, "table_uri"), property)
+    assert isinstance(inspect.getattr_static(lazydelta.DeltaTable, "table_uri"), property)
+
+
+# --- the same lines, either import
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a partitioned table made by deltalake, with a checkpoint and commits after it."""
+    root = tmp_path_factory.mktemp("table")
+    for start in range(0, 12, 3):
+        rows = pa.table(
+            {
+                "id": pa.array(range(start, start + 3), pa.int64()),
+                "day": [f"2026-02-0{1 + start // 6}"] * 3,
+                "at": [datetime(2026, 2, 10, start, tzinfo=UTC)] * 3,
+            }
+        )
+        deltalake.write_deltalake(
+            root, rows, mode="append", partition_by=["day"], name="telemetry", description="of sensors"
+        )
+        if start == 6:
+            deltalake.DeltaTable(root).create_checkpoint()
+    deltalake.DeltaTable(root).delete("id = 4")
+    return root
+
+
+def rows_of(table: Any) -> list[dict[str, Any]]:
+    """Return the rows sorted."""
+    return sorted(table.to_pylist(), key=repr)
+
+
+LINES: dict[str, Callable[[ModuleType, str], object]] = {
+    "version": lambda package, uri: package.DeltaTable(uri).version(),
+    "old version": lambda package, uri: package.DeltaTable(uri, 2).version(),
+    "version by keyword": lambda package, uri: package.DeltaTable(table_uri=uri, version=1).version(),
+    "without files": lambda package, uri: package.DeltaTable(uri, without_files=True, log_buffer_size=2).version(),
+    "metadata": lambda package, uri: [
+        getattr(package.DeltaTable(uri).metadata(), name) for name in ("id", "name", "description", "created_time")
+    ],
+    "partition columns": lambda package, uri: list(package.DeltaTable(uri).metadata().partition_columns),
+    "configuration": lambda package, uri: dict(package.DeltaTable(uri).metadata().configuration),
+    "protocol": lambda package, uri: [
+        getattr(package.DeltaTable(uri).protocol(), name) for name in ("min_reader_version", "min_writer_version")
+    ],
+    "file uris": lambda package, uri: sorted(package.DeltaTable(uri).file_uris()),
+    "filtered uris": lambda package, uri: sorted(package.DeltaTable(uri).file_uris([("day", "=", "2026-02-02")])),
+    "uris of several": lambda package, uri: sorted(
+        package.DeltaTable(uri).file_uris(partition_filters=[("day", "in", ["2026-02-01", "2026-02-02"])])
+    ),
+    "partitions": lambda package, uri: sorted(package.DeltaTable(uri).partitions(), key=repr),
+    "count": lambda package, uri: package.DeltaTable(uri).count(),
+    "is table": lambda package, uri: package.DeltaTable.is_deltatable(uri),
+    "is no table": lambda package, uri: package.DeltaTable.is_deltatable(uri + "/nowhere"),
+    "history": lambda package, uri: [entry["operation"] for entry in package.DeltaTable(uri).history(3)],
+    "rows": lambda package, uri: rows_of(package.DeltaTable(uri).to_pyarrow_table()),
+    "columns": lambda package, uri: rows_of(package.DeltaTable(uri).to_pyarrow_table(columns=["id"])),
+    "partition rows": lambda package, uri: rows_of(
+        package.DeltaTable(uri).to_pyarrow_table([("day", "=", "2026-02-01")], ["id", "day"])
+    ),
+    "filtered rows": lambda package, uri: rows_of(package.DeltaTable(uri).to_pyarrow_table(filters=[("id", ">", 5)])),
+    "filtered by alternatives": lambda package, uri: rows_of(
+        package.DeltaTable(uri).to_pyarrow_table(filters=[[("id", "<", 2)], [("id", ">=", 10)]])
+    ),
+    "pandas": lambda package, uri: sorted(package.DeltaTable(uri).to_pandas(columns=["id"])["id"].tolist()),
+    "transaction": lambda package, uri: package.DeltaTable(uri).transaction_version("nobody"),
+    "load as version": lambda package, uri: loaded(package, uri, 1),
+    "load by text": lambda package, uri: loaded(package, uri, "2999-01-01T00:00:00Z"),
+}
+
+
+def loaded(package: ModuleType, uri: str, version: int | str) -> tuple[int, int]:
+    """Pin another version."""
+    table = package.DeltaTable(uri)
+    table.load_as_version(version)
+    return table.version(), len(table.file_uris())
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_lines_written_for_deltalake_give_the_same_answer(name: str, table: Path) -> None:
+    ours = LINES[name](lazydelta, str(table))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # deltalake renames parameters that people still write
+        theirs = LINES[name](deltalake, str(table))
+    assert ours == theirs
+
+
+def test_a_path_object_is_taken_for_the_uri(table: Path) -> None:
+    assert lazydelta.DeltaTable(table).version() == deltalake.DeltaTable(table).version()
+
+
+def test_the_schema_is_a_pyarrow_schema_with_deltalakes_types(table: Path) -> None:
+    """The documented difference: deltalake returns a schema class of its own."""
+    ours = lazydelta.DeltaTable(table).schema()
+    assert isinstance(ours, pa.Schema)
+    theirs = pa.schema(deltalake.DeltaTable(table).schema().to_arrow())
+    assert ours.names == theirs.names
+    assert [field.nullable for field in ours] == [field.nullable for field in theirs]
+    assert ours.field("at").type == pa.timestamp("us", "UTC")
+    assert ours.field("id").type == theirs.field("id").type

@@ -1,0 +1,69 @@
+"""Memory does not grow with the table: the peak of a scan, seen from outside, at two sizes ten times apart.
+
+The peak is ``VmHWM`` of a fresh process minus its value after the imports, so it is what a scan adds, allocators and
+caches included.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks.measure import Measurement, measure
+from benchmarks.tables import cached_table
+
+SMALL, LARGE = 100_000, 1_000_000
+LIMIT = 150 << 20
+GROWTH = 1.3
+# Below this the allocator's arenas decide, not the scan: a peak of 12 MB beside one of 9 MB is no growth.
+FLOOR = 16 << 20
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "one row group": {"row_group_size": None},
+    "many row groups": {"row_group_size": 20_000},
+}
+PREDICATES: dict[str, list[tuple[str, str, object]] | None] = {
+    "all files": None,
+    "files by statistics": [("device_id", "=", "sensor-04242")],
+}
+
+pytestmark = [pytest.mark.memory, pytest.mark.timeout(300)]
+
+
+def _scan(
+    files: int, layout: dict[str, Any], where: list[tuple[str, str, object]] | None, strategy: str
+) -> Measurement:
+    folder, _ = cached_table(files=files, **layout)
+    imports = ("lazydelta", "pyarrow.parquet", "obstore")
+    if where is None:
+        measured = measure("benchmarks.lazydelta_work:all_files", str(folder), strategy, imports=imports)
+    else:
+        measured = measure("benchmarks.lazydelta_work:matching_files", str(folder), where, strategy, imports=imports)
+    assert measured.failure is None
+    return measured
+
+
+@pytest.mark.parametrize("strategy", ["forward", "reverse"])
+@pytest.mark.parametrize("where", PREDICATES.values(), ids=PREDICATES)
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_ten_times_the_files_take_no_more_memory(
+    layout: dict[str, Any], where: list[tuple[str, str, object]] | None, strategy: str
+) -> None:
+    small = _scan(SMALL, layout, where, strategy)
+    large = _scan(LARGE, layout, where, strategy)
+    if where is None:
+        assert (small.answer, large.answer) == (SMALL, LARGE)
+    else:
+        assert 0 < small.answer < large.answer < LARGE // 10
+    assert small.peak_bytes is not None
+    assert large.peak_bytes is not None
+    assert large.peak_bytes <= GROWTH * max(small.peak_bytes, FLOOR), (small.peak_bytes, large.peak_bytes)
+    assert large.peak_bytes < LIMIT
+
+
+def test_the_measurement_sees_memory_that_is_taken() -> None:
+    """Else a flat line would prove nothing."""
+    measured = measure("benchmarks.reference_work:allocate", 200 << 20)
+    assert measured.peak_bytes is not None
+    assert 190 << 20 < measured.peak_bytes < 220 << 20

@@ -1,0 +1,394 @@
+"""Laziness, counted: what a scan reads before it is asked, for what it is asked, and after it was told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lazydelta import DeltaTable
+from lazydelta.bench import make_table
+from lazydelta.errors import StreamClosedError
+from lazydelta.storage import bridge
+from tests.scan.hand_log import publish, read_ahead_threads, watching
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from lazydelta.scan.data_file import DataFile
+    from lazydelta.scan.stream import FileStream
+    from lazydelta.storage import Request
+    from tests.support.azurite import Azurite
+
+MB = 1 << 20
+FILES = 1_000_000
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "one row group": {},
+    "many row groups": {"row_group_size": 10_000},
+    "four parts": {"checkpoint": "multipart", "parts": 4},
+}
+STRATEGIES = ("reverse", "forward")
+both = pytest.mark.parametrize("strategy", STRATEGIES)
+
+
+@pytest.fixture(scope="module")
+def long_tail(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A thousand commits after the checkpoint, and a checksum at the newest version."""
+    table = tmp_path_factory.mktemp("long-tail")
+    make_table(table, files=1000, columns=1, tail=1000, adds_per_commit=2, checksum=True)
+    return table
+
+
+@pytest.fixture(scope="module", params=LAYOUTS)
+def million(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A million files in a checkpoint of about 100 MB."""
+    table = tmp_path_factory.mktemp("million")
+    make_table(table, files=FILES, columns=2, **LAYOUTS[request.param])
+    return table
+
+
+@pytest.fixture(scope="module")
+def medium(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A hundred thousand files in a checkpoint of about 10 MB, and a tail of 40 commits."""
+    table = tmp_path_factory.mktemp("medium")
+    make_table(table, files=100_000, columns=1, tail=40, adds_per_commit=2, removes=40)
+    return table
+
+
+@pytest.fixture(params=["local", "memory", "azurite"])
+def anywhere(request: pytest.FixtureRequest, medium: Path) -> DeltaTable:
+    """The medium table on each kind of store."""
+    if request.param == "local":
+        return DeltaTable(medium)
+    if request.param == "memory":
+        return DeltaTable(publish(medium, f"memory://{uuid.uuid4().hex}/table"))
+    azurite: Azurite = request.getfixturevalue("azurite")
+    uri = f"az://{azurite.container('laziness')}/{uuid.uuid4().hex}"
+    options = azurite.storage_options()
+    return DeltaTable(publish(medium, uri, options), storage_options=options)
+
+
+def first_files(stream: FileStream, count: int, *, asynchronously: bool) -> list[DataFile]:
+    """Pull so many files and break out of the loop."""
+
+    async def pull() -> list[DataFile]:
+        files: list[DataFile] = []
+        async for file in stream:
+            files.append(file)
+            if len(files) == count:
+                break
+        return files
+
+    if asynchronously:
+        return asyncio.run(pull())
+    files: list[DataFile] = []
+    for file in stream:
+        files.append(file)
+        if len(files) == count:
+            break
+    return files
+
+
+modes = pytest.mark.parametrize("asynchronously", [False, True], ids=["sync", "async"])
+
+
+# What is read for what is asked.
+
+
+@modes
+@pytest.mark.parametrize("parallelism", [10, 3])
+@pytest.mark.parametrize("place", ["local", "memory"])
+def test_a_limit_of_one_on_a_long_tail_reads_one_round_of_commits_and_no_checkpoint(
+    place: str, parallelism: int, asynchronously: bool, long_tail: Path  # noqa: FBT001 - a parameter of the test
+) -> None:
+    uri = str(long_tail) if place == "local" else publish(long_tail, f"memory://{uuid.uuid4().hex}/table")
+    with watching() as watch:
+        table = DeltaTable(uri, options={"delta.commit.parallelism": parallelism})
+        assert watch.commits <= parallelism, "the checksum tells what opening needs; one round may be speculative"
+        stream = table.files(limit=1)
+        (file,) = first_files(stream, 10, asynchronously=asynchronously)
+        assert file.version == table.version() == 1010
+        assert watch.grows() == []
+        assert 1 <= watch.commits <= parallelism
+        assert watch.count("checkpoint.") == 0
+        assert stream.metrics.commits_scanned <= 1
+
+
+@modes
+def test_breaking_out_of_a_long_tail_reads_one_round_of_commits(
+    asynchronously: bool, long_tail: Path  # noqa: FBT001
+) -> None:
+    with watching() as watch:
+        stream = DeltaTable(long_tail).files(strategy="reverse")
+        files = first_files(stream, 2, asynchronously=asynchronously)
+        assert len(files) == 2
+        stream.close()
+        assert watch.grows() == []
+        assert watch.commits <= 10
+        assert watch.count("checkpoint.") == 0
+
+
+def test_commits_are_fetched_as_the_consumer_goes(long_tail: Path) -> None:
+    """However far the consumer is, at most one round is ahead of it."""
+    table = DeltaTable(long_tail, options={"delta.commit.parallelism": 5})
+    with watching() as watch, table.files(strategy="reverse") as stream:
+        for number, file in enumerate(stream):
+            if file.version is None:
+                break
+            assert watch.commits <= number // 2 + 1 + 5
+            assert watch.count("checkpoint.") == 0
+    assert number == 2000
+
+
+def test_nothing_is_read_before_the_first_file_is_asked_for(long_tail: Path) -> None:
+    table = DeltaTable(long_tail)
+    with watching() as watch:
+        stream = table.files("value > 3" if "value" in table.schema().names else None, strategy="forward")
+        stream.explain()
+        iterator = iter(stream)
+        assert watch.requests == []
+        assert read_ahead_threads() == []
+        next(iterator)
+        assert watch.requests != []
+        stream.close()
+
+
+def test_a_limit_of_zero_reads_nothing(long_tail: Path) -> None:
+    table = DeltaTable(long_tail, options={"checksum": "error"})
+    with watching() as watch:
+        assert table.files(limit=0).collect() == []
+        assert table.files(row_limit=0).collect() == []
+        assert list(table.files(limit=0).batches()) == []
+        assert watch.requests == []
+
+
+@modes
+@both
+def test_ten_files_of_a_million_cost_a_few_pages(
+    strategy: str, asynchronously: bool, million: Path  # noqa: FBT001
+) -> None:
+    """The checkpoint has about 100 MB; ten files need pages of five columns of the first row group of one part."""
+    stream = DeltaTable(million).files(strategy=strategy)
+    with watching() as watch:
+        assert len(first_files(stream, 10, asynchronously=asynchronously)) == 10
+        stream.close()
+        assert watch.grows() == []
+        opened = {each.path for each in watch.requests if "checkpoint" in each.path}
+    allowed = 16 * MB if strategy == "forward" else 8 * MB
+    assert stream.metrics.bytes_read < allowed
+    assert len(opened) == 1
+    assert stream.metrics.row_groups_read <= (5 if strategy == "forward" else 1)
+
+
+@pytest.mark.parametrize("million", ["one row group"], indirect=True)
+def test_a_predicate_on_the_partition_reads_no_statistics(million: Path) -> None:
+    """Listing an hour costs the core columns only; the statistics are most of the checkpoint."""
+    table = DeltaTable(million)
+    stream = table.files("_event_hour >= '2026021023'")
+    found = sum(batch.num_rows for batch in stream.batches())
+    assert 0 < found < FILES / 100
+    size = sum(file.stat().st_size for file in (million / "_delta_log").glob("*.parquet"))
+    assert stream.metrics.bytes_read < size * 0.75
+
+
+# After the end.
+
+
+def _by_close(stream: FileStream) -> None:
+    next(iter(stream))
+    stream.close()
+
+
+def _by_break(stream: FileStream) -> None:
+    for _ in stream:
+        break
+    del stream
+
+
+def _by_with(stream: FileStream) -> None:
+    with stream as files:
+        next(iter(files))
+
+
+def _by_error(stream: FileStream) -> None:
+    try:
+        with stream as files:
+            for _ in files:
+                raise RuntimeError
+    except RuntimeError:
+        pass
+
+
+def _by_dropping_batches(stream: FileStream) -> None:
+    batches = stream.batches()
+    next(batches)
+    del batches, stream
+
+
+def _by_dropping_the_iterator(stream: FileStream) -> None:
+    iterator = iter(stream)
+    next(iterator)
+    del iterator, stream
+
+
+def _by_breaking_async(stream: FileStream) -> None:
+    async def run(files: FileStream) -> None:
+        async for _ in files:
+            break
+
+    asyncio.run(run(stream))
+    del stream
+
+
+ENDINGS = [
+    _by_close,
+    _by_break,
+    _by_with,
+    _by_error,
+    _by_dropping_batches,
+    _by_dropping_the_iterator,
+    _by_breaking_async,
+]
+
+
+@both
+@pytest.mark.parametrize("end", ENDINGS, ids=lambda each: each.__name__.removeprefix("_by_"))
+def test_a_stream_that_ended_early_makes_no_further_request(
+    end: Callable[[FileStream], None], strategy: str, anywhere: DeltaTable
+) -> None:
+    """However the stream ends, its requests and its threads end with it."""
+    before = threading.active_count()
+    with watching() as watch:
+        end(anywhere.files(strategy=strategy, batch_size=10))
+        gc.collect()
+        assert watch.requests != []
+        assert watch.grows() == []
+    assert read_ahead_threads() == []
+    assert _tasks() == 0
+    assert threading.active_count() <= before + 8, "no more than the pool of the local store"
+
+
+@both
+def test_cancelling_a_task_ends_its_scan(strategy: str, anywhere: DeltaTable) -> None:
+    """The task is cancelled in the middle of a request; afterwards there is no request, thread or task of it."""
+    started = threading.Event()
+
+    def slow(request: Request) -> None:
+        if request.path.startswith("_delta_log"):
+            started.set()
+            time.sleep(0.02)
+
+    async def run() -> int:
+        async def scan() -> None:
+            async for _ in anywhere.files(strategy=strategy, batch_size=10):
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(scan())
+        while not started.is_set():
+            await asyncio.sleep(0.005)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return len(asyncio.all_tasks())
+
+    with watching() as watch, bridge_observe(slow):
+        assert asyncio.run(run()) == 1, "only the test's own task is left"
+        assert watch.grows() == []
+    assert read_ahead_threads() == []
+    assert _tasks() == 0
+
+
+def bridge_observe(hook: Callable[[Request], None]) -> Any:  # noqa: ANN401 - a context manager
+    from lazydelta.storage import observe  # noqa: PLC0415
+
+    return observe(hook)
+
+
+def _tasks() -> int:
+    """Return how many requests are still under way on the event loop of the stores."""
+    loop = bridge._state.loop
+    deadline = time.monotonic() + 2
+    while loop is not None and asyncio.all_tasks(loop.loop) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return 0 if loop is None else len(asyncio.all_tasks(loop.loop))
+
+
+@both
+def test_a_scan_that_runs_to_its_end_leaves_no_thread(strategy: str, medium: Path) -> None:
+    assert sum(1 for _ in DeltaTable(medium).files(strategy=strategy)) == 100_040
+    assert read_ahead_threads() == []
+
+
+# Single use.
+
+
+def _uses() -> dict[str, Callable[[FileStream], Any]]:
+    return {
+        "iteration": lambda stream: next(iter(stream)),
+        "asynchronous iteration": lambda stream: stream.__aiter__(),
+        "batches": lambda stream: next(stream.batches()),
+        "collect": lambda stream: stream.collect(),
+    }
+
+
+@pytest.mark.parametrize("second", _uses().values(), ids=_uses())
+@pytest.mark.parametrize("first", _uses().values(), ids=_uses())
+def test_a_stream_is_used_once(
+    first: Callable[[FileStream], Any], second: Callable[[FileStream], Any], long_tail: Path
+) -> None:
+    with DeltaTable(long_tail).files(limit=5) as stream:
+        first(stream)
+        with pytest.raises(StreamClosedError, match="already used"):
+            second(stream)
+
+
+@pytest.mark.parametrize("use", _uses().values(), ids=_uses())
+def test_a_closed_stream_cannot_be_used(use: Callable[[FileStream], Any], long_tail: Path) -> None:
+    stream = DeltaTable(long_tail).files()
+    stream.close()
+    with watching() as watch:
+        with pytest.raises(StreamClosedError):
+            use(stream)
+        assert watch.requests == []
+
+
+def test_closing_twice_and_after_the_end_is_harmless(long_tail: Path) -> None:
+    stream = DeltaTable(long_tail).files(limit=3)
+    assert len(stream.collect()) == 3
+    stream.close()
+    stream.close()
+    assert stream.metrics.files_emitted == 3
+
+
+def test_a_stream_that_is_closed_while_it_is_iterated_ends_there(long_tail: Path) -> None:
+    stream = DeltaTable(long_tail).files(strategy="reverse")
+    seen = []
+    for file in stream:
+        seen.append(file)
+        if len(seen) == 3:
+            stream.close()
+    assert len(seen) == 3
+
+
+def test_two_streams_of_one_table_do_not_disturb_each_other(medium: Path) -> None:
+    table = DeltaTable(medium)
+    first, second = table.files(strategy="forward"), table.files(strategy="reverse")
+    next(iter(first))
+    assert sum(1 for _ in second) == 100_040
+    first.close()
+    third = table.files(strategy="forward")
+    assert sum(batch.num_rows for batch in third.batches()) == 100_040
+
+
+def test_statistics_asked_for_after_the_scan_are_still_read(medium: Path) -> None:
+    """An object outlives its stream: what the scan did not need is read when somebody asks."""
+    with DeltaTable(medium).files(strategy="reverse") as stream:
+        files = [file for file, _ in zip(stream, range(200), strict=False)]
+    assert {file.tier for file in files} == {0, 3}
+    assert all(file.num_records is not None for file in files)

@@ -1,0 +1,234 @@
+"""The set of the tail's keys: exact, compact, and the same whether it is in memory or on disk."""
+
+from __future__ import annotations
+
+import random
+from contextlib import closing
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lazydelta.log.file_batch import DELETION_VECTOR
+from lazydelta.log.keys import Hashes, hash_keys
+from lazydelta.scan.remove_set import RemoveSet
+
+MB = 1 << 20
+Vector = dict[str, object] | None
+LIMITS = {"in memory": 64 * MB, "spilled": 1}
+
+
+def hashes(first: list[int], second: list[int]) -> Hashes:
+    return np.array([first, second], np.uint64)
+
+
+def keys_of(paths: list[str], vectors: list[Vector] | None = None) -> Hashes:
+    return hash_keys(*files_of(paths, vectors))
+
+
+def files_of(paths: list[str], vectors: list[Vector] | None = None) -> tuple[pa.Array, pa.Array | None]:
+    return pa.array(paths, pa.string()), None if vectors is None else pa.array(vectors, DELETION_VECTOR)
+
+
+def insert(ours: RemoveSet, paths: list[str], vectors: list[Vector] | None = None) -> None:
+    assert (ours.add(*files_of(paths, vectors)) == keys_of(paths, vectors)).all()
+
+
+def holds(ours: RemoveSet, paths: list[str], vectors: list[Vector] | None = None) -> list[bool]:
+    """Ask for files, having checked that asking for their hashes gives the same."""
+    found = ours.find(*files_of(paths, vectors)).tolist()
+    assert found == ours.contains(keys_of(paths, vectors)).tolist()
+    return list(found)
+
+
+def vector(token: str, offset: int | None = None) -> dict[str, object]:
+    return {"storageType": "u", "pathOrInlineDv": token, "offset": offset, "sizeInBytes": 1, "cardinality": 1}
+
+
+def random_keys(rng: random.Random, count: int) -> list[tuple[int, int]]:
+    """Draw keys of which many share a half, as 64-bit hashes of honest paths never would."""
+    halves = [rng.getrandbits(64) for _ in range(max(2, count // 3))]
+    return [(rng.choice(halves), rng.choice(halves)) for _ in range(count)]
+
+
+def as_hashes(keys: list[tuple[int, int]]) -> Hashes:
+    return hashes([key[0] for key in keys], [key[1] for key in keys])
+
+
+@pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS)
+@pytest.mark.parametrize("seed", range(10))
+def test_it_answers_as_a_set_of_python_does(seed: int, limit: int) -> None:
+    rng = random.Random(seed)
+    known, ours = set[tuple[int, int]](), RemoveSet(limit)
+    for _ in range(rng.choice([1, 5, 40])):
+        batch = random_keys(rng, rng.choice([0, 1, 7, 300]))
+        batch += rng.sample(sorted(known), min(len(known), 5)) + batch[:3]  # known ones again, and twice in a batch
+        ours.add_hashes(as_hashes(batch))
+        known.update(batch)
+        asked = random_keys(rng, 50) + rng.sample(sorted(known), min(len(known), 50))
+        asked += [(first, second ^ 1) for first, second in asked] + [(first ^ 1, second) for first, second in asked]
+        assert ours.contains(as_hashes(asked)).tolist() == [key in known for key in asked]
+    ours.close()
+
+
+@pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS)
+def test_large_runs_with_their_bitmaps_answer_exactly(limit: int) -> None:
+    """Above 16,384 keys a bitmap stands before the search; it may only pre-filter."""
+    random_bits = np.random.default_rng(5)
+    inside = random_bits.integers(0, 2**64, (2, 100_000), np.uint64)
+    outside = random_bits.integers(0, 2**64, (2, 100_000), np.uint64)
+    near = np.stack([inside[0], inside[1] ^ np.uint64(1)])  # the same slot of the bitmap, another key
+    ours = RemoveSet(limit)
+    for part in np.array_split(inside, 7, axis=1):
+        ours.add_hashes(part)
+    assert ours.contains(inside).all()
+    assert not ours.contains(outside).any()
+    assert not ours.contains(near).any()
+    ours.close()
+
+
+def test_a_million_keys_stay_under_64_megabytes() -> None:
+    """A million tombstones by a thousand commits: what is held, and what is said to be held."""
+    random_bits = np.random.default_rng(1)
+    ours = RemoveSet()
+    most = 0
+    for _ in range(1000):
+        ours.add_hashes(random_bits.integers(0, 2**64, (2, 1000), np.uint64))
+        most = max(most, ours.memory)
+    assert len(ours) == 1_000_000
+    assert 16 * MB * 0.95 < ours.memory <= most < 64 * MB
+    held = sum(run.keys.nbytes + (0 if run._bits is None else run._bits.nbytes) for run in ours._runs)
+    assert held == ours.memory
+
+
+def test_above_its_limit_it_holds_less_and_answers_the_same() -> None:
+    random_bits = np.random.default_rng(2)
+    parts = [random_bits.integers(0, 2**64, (2, 5000), np.uint64) for _ in range(40)]
+    asked = np.concatenate([*parts, random_bits.integers(0, 2**64, (2, 5000), np.uint64)], axis=1)
+    small, large = RemoveSet(1 * MB), RemoveSet()
+    for part in parts:
+        small.add_hashes(part)
+        large.add_hashes(part)
+    assert small.memory <= 1 * MB < large.memory
+    assert len(small) == len(large) == 200_000
+    assert (small.contains(asked) == large.contains(asked)).all()
+    small.close()
+
+
+def test_a_tiny_limit_does_not_take_a_file_for_every_commit() -> None:
+    """Two thousand commits spill into a bounded number of temporary files: file descriptors are few."""
+    random_bits = np.random.default_rng(3)
+    parts = [random_bits.integers(0, 2**64, (2, 3), np.uint64) for _ in range(2_000)]
+    with closing(RemoveSet(1)) as ours:
+        for part in parts:
+            ours.add_hashes(part)
+        assert len(ours._spilled) < 100
+        assert ours.contains(np.concatenate(parts, axis=1)).all()
+
+
+@pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS)
+def test_keys_that_share_their_first_half_are_told_apart(limit: int) -> None:
+    """However long the stretch of equal first halves, the second decides."""
+    ours = RemoveSet(limit)
+    ours.add_hashes(hashes([7] * 500, list(range(0, 1000, 2))))
+    ours.add_hashes(hashes([7, 8, 6], [1001, 1, 1]))
+    asked = list(range(1000))
+    assert ours.contains(hashes([7] * 1000, asked)).tolist() == [number % 2 == 0 for number in asked]
+    assert ours.contains(hashes([7, 8, 6, 8, 6], [1001, 1, 1, 2, 0])).tolist() == [True, True, True, False, False]
+    ours.close()
+
+
+@pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS)
+def test_keys_that_share_their_second_half_are_told_apart(limit: int) -> None:
+    ours = RemoveSet(limit)
+    ours.add_hashes(hashes([1, 3, 5], [9, 9, 9]))
+    assert ours.contains(hashes([1, 2, 3, 4, 5], [9] * 5)).tolist() == [True, False, True, False, True]
+    ours.close()
+
+
+def test_a_key_counts_once_within_a_batch_and_a_run() -> None:
+    ours = RemoveSet()
+    ours.add_hashes(hashes([1, 1, 2], [1, 1, 2]))
+    ours.add_hashes(hashes([2, 1, 3], [2, 1, 3]))
+    assert len(ours) == 3
+
+
+def test_an_empty_set_and_an_empty_question_are_fine() -> None:
+    ours = RemoveSet()
+    ours.add_hashes(np.empty((2, 0), np.uint64))
+    assert len(ours) == ours.memory == 0
+    assert ours.contains(hashes([1], [2])).tolist() == [False]
+    ours.add_hashes(hashes([1], [2]))
+    assert ours.contains(np.empty((2, 0), np.uint64)).tolist() == []
+
+
+def test_a_file_with_a_deletion_vector_has_another_key_than_the_file_without() -> None:
+    ours = RemoveSet()
+    insert(ours, ["a", "b"], [vector("x"), None])
+    asked = [None, vector("x"), vector("x", 1), vector("y"), None, vector("x")]
+    assert holds(ours, ["a", "a", "a", "a", "b", "b"], asked) == [False, True, False, False, True, False]
+
+
+def test_a_vector_cannot_be_mistaken_for_a_part_of_the_path() -> None:
+    ours = RemoveSet()
+    insert(ours, ["a"], [vector("x", 1)])
+    assert holds(ours, ["aux@1", "a@1", "aux"]) == [False, False, False]
+    assert holds(ours, ["a", "au"], [vector("x@1"), vector("x", 1)]) == [True, False]
+
+
+@pytest.mark.parametrize(
+    "spellings",
+    [
+        ["/x/y.pq", "file:/x/y.pq", "file:///x/y.pq", "file://localhost/x/y.pq", "FILE:/x/y.pq"],
+        ["a b", "a%20b"],
+        ["p=ü/f", "p=%C3%BC/f", "p=%c3%bc/f", "p%3D%C3%BC/f"],
+        ["plain.parquet", "pl%61in.parquet", "plain%2Eparquet"],
+        ["a%2520b", "%61%2520b"],
+    ],
+)
+def test_all_spellings_of_a_path_are_one_key(spellings: list[str]) -> None:
+    """Whichever spelling was recorded, each of them is found, alone or beside others."""
+    for recorded in spellings:
+        ours = RemoveSet()
+        insert(ours, [recorded])
+        assert all(holds(ours, spellings))
+        assert all(holds(ours, [spelling])[0] for spelling in spellings)
+        insert(ours, spellings)
+        assert len(ours) == 1
+
+
+def test_paths_that_only_look_alike_are_different_keys() -> None:
+    paths = ["a", "A", "a/", "/a", "./a", "a%2520", "a%20", "a+", "aa", "a\0", "é", "e\u0301", "x/a", "file:a"]
+    everything = RemoveSet()
+    insert(everything, paths)
+    assert len(everything) == len(paths)
+    for path in paths:
+        alone = RemoveSet()
+        insert(alone, [path])
+        assert holds(alone, paths) == [other == path for other in paths]
+
+
+@pytest.mark.parametrize("count", [10, 4096, 4097, 20_000])
+def test_files_are_found_by_text_and_by_hash_alike(count: int) -> None:
+    """Small sets of plainly spelled paths are looked up by their text; the answer is that of the hashes."""
+    paths = [f"p={number % 7}/part-{number:06d}.parquet" for number in range(count)]
+    ours = RemoveSet()
+    for start in range(0, count, 1500):
+        insert(ours, paths[start : start + 1500])
+    assert all(holds(ours, paths))
+    assert not any(holds(ours, [f"{path}x" for path in paths]))
+    assert not any(holds(ours, paths[:10], [vector(str(number)) for number in range(10)]))
+    assert holds(ours, [paths[0].replace("part", "p%61rt"), "p%61rt", paths[-1]]) == [True, False, True]
+
+
+def test_hashes_do_not_depend_on_the_batch_they_came_in() -> None:
+    """Offsets, slices and neighbours of other lengths leave a key's hash alone."""
+    rng = random.Random(4)
+    paths = ["".join(rng.choices("abc/=é%", k=rng.randrange(1, 60))).replace("%", "%25") for _ in range(200)]
+    paths = [path for path in paths if "//" not in path]
+    whole = keys_of(paths)
+    one_by_one = np.concatenate([keys_of([path]) for path in paths], axis=1)
+    sliced = hash_keys(pa.array(["x", *paths, "y"], pa.string()).slice(1, len(paths)))
+    assert (whole == one_by_one).all()
+    assert (whole == sliced).all()
+    assert len({(int(a), int(b)) for a, b in whole.T}) == len(set(paths))
