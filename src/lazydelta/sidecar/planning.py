@@ -1,0 +1,131 @@
+"""How a table's sidecar is laid out: what it is sorted by, which statistics it has, which ranges the manifest keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from lazydelta.errors import OptionError
+from lazydelta.log.checkpoint import CheckpointReader, StatsWanted
+from lazydelta.log.opening import open_snapshot
+from lazydelta.log.schema import Column, Primitive, TableSchema
+from lazydelta.log.segment import Checkpoint
+from lazydelta.log.snapshot import Snapshot
+from lazydelta.sidecar.format import SidecarLayout, SortColumn, has_range
+from lazydelta.storage import Store
+
+__all__ = ["SidecarPlan", "plan_sidecar", "snapshot_at_checkpoint"]
+
+_INDEXED = 8
+_DEFAULT_STATS_COLUMNS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class SidecarPlan:
+    """How a table's sidecar is laid out."""
+
+    schema: TableSchema
+    layout: SidecarLayout
+    indexed: tuple[tuple[str, ...], ...]
+
+
+def snapshot_at_checkpoint(store: Store, version: int | None = None) -> tuple[Snapshot, Checkpoint]:
+    """Pin the version of the newest checkpoint, or ``version``, which must have one."""
+    snapshot = open_snapshot(store, version=version)
+    checkpoint = snapshot.segment.checkpoint
+    if checkpoint is None or (version is not None and checkpoint.version != version):
+        which = "no complete checkpoint" if version is None else f"no complete checkpoint of version {version}"
+        message = f"{store.uri} has {which}, and a sidecar mirrors one"
+        raise OptionError(message, path=store.uri, hint="write a checkpoint first")
+    if snapshot.version != checkpoint.version:
+        snapshot = open_snapshot(store, version=checkpoint.version)
+    return snapshot, checkpoint
+
+
+def plan_sidecar(snapshot: Snapshot, checkpoint: Checkpoint, sort_by: Sequence[str] | None = None) -> SidecarPlan:
+    """Decide on sort columns, statistics columns and the columns whose ranges the manifest keeps."""
+    schema = snapshot.schema
+    stats = _stats_columns(snapshot, checkpoint)
+    sort = _sort_columns(schema, stats, sort_by)
+    layout = SidecarLayout.of(schema, stats, sort)
+    timestamps = [column for column in stats if _is_time(column)]
+    ranged = [column for column in stats if has_range(column) and column not in timestamps[:1]]
+    indexed = [column.physical_path for column in (*timestamps[:1], *ranged[:_INDEXED])]
+    indexed += [each.path for each in sort if each.role == "min" and each.path not in indexed]
+    return SidecarPlan(schema, layout, tuple(indexed))
+
+
+def _stats_columns(snapshot: Snapshot, checkpoint: Checkpoint) -> list[Column]:
+    """Return the columns that have statistics: those the table's properties name, and those that a sample shows."""
+    leaves = [column for column in snapshot.schema.leaves() if not column.is_partition]
+    seen = _sampled_columns(snapshot, checkpoint)
+    wanted = snapshot.metadata.property("delta.dataSkippingNumIndexedCols")
+    try:
+        count = int(wanted) if wanted is not None else _DEFAULT_STATS_COLUMNS
+    except ValueError:
+        count = _DEFAULT_STATS_COLUMNS
+    likely = leaves if count < 0 else leaves[:count]
+    return [column for column in leaves if column in likely or column.physical_path in seen]
+
+
+def _sampled_columns(snapshot: Snapshot, checkpoint: Checkpoint) -> set[tuple[str, ...]]:
+    reader = CheckpointReader(snapshot.store, checkpoint, batch_size=1_000)
+    found: set[tuple[str, ...]] = set()
+    for batch in reader.files(StatsWanted()):
+        for text in [] if batch.json_stats is None else batch.json_stats.slice(0, 200).to_pylist():
+            found |= _named_in(text)
+        if batch.parsed_stats is not None:
+            found |= set(_struct_paths(batch.parsed_stats.type))
+        break
+    return found
+
+
+def _named_in(text: str | None) -> set[tuple[str, ...]]:
+    try:
+        stats = msgspec.json.decode(text or "{}")
+    except (msgspec.MsgspecError, RecursionError):
+        return set()
+    kinds = [stats.get(kind) for kind in ("minValues", "maxValues", "nullCount")] if isinstance(stats, dict) else []
+    return {path for each in kinds if isinstance(each, dict) for path in _paths(each)}
+
+
+def _paths(level: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    for name, value in level.items():
+        if isinstance(value, dict):
+            yield from ((name, *path) for path in _paths(value))
+        else:
+            yield (name,)
+
+
+def _struct_paths(stats: pa.StructType) -> Iterator[tuple[str, ...]]:
+    def walk(level: pa.DataType) -> Iterator[tuple[str, ...]]:
+        for field in level:
+            if pa.types.is_struct(field.type):
+                yield from ((field.name, *path) for path in walk(field.type))
+            else:
+                yield (field.name,)
+
+    for kind in ("minValues", "maxValues", "nullCount"):
+        if stats.get_field_index(kind) >= 0 and pa.types.is_struct(stats.field(kind).type):
+            yield from walk(stats.field(kind).type)
+
+
+def _sort_columns(schema: TableSchema, stats: Sequence[Column], sort_by: Sequence[str] | None) -> list[SortColumn]:
+    if sort_by is not None:
+        columns = [schema.column(name) for name in sort_by]
+        for column in columns:
+            if not column.is_partition and (column not in stats or not has_range(column)):
+                message = f"The sidecar cannot be sorted by {column.name!r}, which has no minimum in the log"
+                raise OptionError(message, hint="name partition columns or columns with statistics")
+    else:
+        columns = [schema.column(name) for name in schema.partition_columns]
+        columns = columns or [column for column in stats if _is_time(column)][:1]
+    return [SortColumn("partition" if each.is_partition else "min", each.physical_path) for each in columns]
+
+
+def _is_time(column: Column) -> bool:
+    return column.type in (Primitive("timestamp"), Primitive("timestamp_ntz"))

@@ -1,0 +1,144 @@
+"""What a scan says it did, on tables where everything can be counted by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lazydelta import DeltaTable
+from tests.scan.hand_log import HandLog, add, paths, remove, watching
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAMES = {
+    "delta.lazy.commits_scanned",
+    "delta.lazy.files_emitted",
+    "delta.lazy.fallback_triggered",
+    "delta.lazy.remove_set_size",
+    "delta.lazy.time_to_first_file_ms",
+    "delta.lazy.requests",
+    "delta.lazy.bytes_read",
+    "delta.lazy.row_groups_read",
+    "delta.lazy.row_groups_pruned",
+    "delta.lazy.files_pruned",
+    "delta.lazy.tier",
+    "delta.lazy.sidecar_hits",
+    "delta.lazy.cache_hits",
+    "delta.lazy.peak_buffer_bytes",
+}
+both = pytest.mark.parametrize("strategy", ["reverse", "forward"])
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Ten files in the base, of which the tail removes one; three commits add five."""
+    log = HandLog(tmp_path)
+    log.commit(*(add(f"base{number}", ids=(number, number), records=3) for number in range(10)))
+    log.checkpoint()
+    log.commit(add("t1", ids=(1, 1)), add("t2", ids=(2, 2)))
+    log.commit(remove("base9"), add("t3", ids=(3, 3)))
+    log.commit(add("t4", ids=(4, 4)), add("t5", ids=(5, 5)))
+    log.checksum()
+    return tmp_path
+
+
+def test_the_metrics_have_the_names_that_dashboards_know(table: Path) -> None:
+    stream = DeltaTable(table).files()
+    stream.collect()
+    exported = stream.metrics.as_dict()
+    assert exported.keys() >= NAMES
+    assert all(name.startswith("delta.lazy.") for name in exported)
+    assert stream.explain().metrics == exported
+
+
+@both
+def test_a_whole_scan_counts_everything_once(strategy: str, table: Path) -> None:
+    opened = DeltaTable(table)
+    with watching() as watch:
+        stream = opened.files(strategy=strategy)
+        assert len(stream.collect()) == 14
+    metrics = stream.metrics
+    assert metrics.files_emitted == 14
+    assert metrics.files_pruned == 0
+    assert metrics.commits_scanned == 3
+    assert metrics.remove_set_size == 6, "five adds and one remove"
+    assert metrics.fallback_triggered == 0
+    assert metrics.tier == 3
+    assert metrics.strategy == strategy
+    assert metrics.requests == len(watch.requests)
+    assert metrics.row_groups_read >= 1
+    assert metrics.bytes_read > 0
+    assert metrics.peak_buffer_bytes > 0
+    assert metrics.time_to_first_file_ms is not None
+
+
+@both
+def test_pruned_files_are_counted_in_tail_and_base(strategy: str, table: Path) -> None:
+    stream = DeltaTable(table).files("id >= 5 and id < 9", strategy=strategy)
+    assert sorted(paths(stream)) == ["base5", "base6", "base7", "base8", "t5"]
+    assert stream.metrics.files_emitted == 5
+    assert stream.metrics.files_emitted + stream.metrics.files_pruned in {14, 15}, "base9 is removed and excluded"
+
+
+def test_a_limited_scan_counts_what_it_did_not_what_it_could_have_done(table: Path) -> None:
+    stream = DeltaTable(table).files(limit=2)
+    assert paths(stream) == ["t4", "t5"]
+    assert stream.metrics.files_emitted == 2
+    assert stream.metrics.commits_scanned <= 1
+    assert stream.metrics.row_groups_read == 0
+    assert stream.metrics.tier == 0
+    assert (stream.metrics.strategy, stream.metrics.reason) == ("reverse", "a limit of 2 files ends the scan early")
+
+
+def test_the_counters_move_while_the_scan_goes_on(table: Path) -> None:
+    stream = DeltaTable(table).files(strategy="reverse", batch_size=1)
+    assert (stream.metrics.files_emitted, stream.metrics.requests) == (0, 0)
+    assert stream.metrics.time_to_first_file_ms is None
+    for number, _ in enumerate(stream, 1):
+        assert stream.metrics.files_emitted == number
+    assert number == 14
+
+
+def test_row_groups_are_counted_as_they_are_begun(tmp_path: Path) -> None:
+    from lazydelta.bench import make_table  # noqa: PLC0415
+
+    make_table(tmp_path, files=1000, columns=1, row_group_size=100)
+    stream = DeltaTable(tmp_path).files(strategy="reverse", batch_size=100)
+    batches = stream.batches()
+    next(batches)
+    assert stream.metrics.row_groups_read <= 2
+    assert 800 <= sum(batch.num_rows for batch in batches) < 1000
+    assert stream.metrics.row_groups_read == 11, "the actions of the table have a row group of their own"
+
+
+def test_a_scan_in_the_middle_of_the_log_counts_its_own_tail(table: Path) -> None:
+    stream = DeltaTable(table, version=2).files()
+    assert sorted(paths(stream)) == [*(f"base{number}" for number in range(9)), "t1", "t2", "t3"]
+    assert stream.metrics.commits_scanned == 2
+
+
+def test_a_compaction_counts_as_the_commits_it_stands_for(table: Path) -> None:
+    log = table / "_delta_log"
+    lines = [(log / f"{version:020d}.json").read_text() for version in (1, 2)]
+    (log / f"{1:020d}.{2:020d}.compacted.json").write_text("".join(lines))
+    with watching() as watch:
+        stream = DeltaTable(table).files()
+        assert len(stream.collect()) == 14
+        assert watch.count("compacted.json") == 1
+    assert stream.metrics.commits_scanned == 3
+
+
+def test_explain_tells_the_plan_before_and_the_cost_after(table: Path) -> None:
+    stream = DeltaTable(table).files("id = 3", strategy="forward")
+    before = stream.explain()
+    assert before.plan["strategy"] == "forward"
+    assert before.plan["version"] == 3
+    assert before.plan["base_version"] == 0
+    assert before.plan["tail_commits"] == 3
+    assert before.plan["predicate"] == "id = 3"
+    assert before.metrics["delta.lazy.files_emitted"] == 0
+    stream.collect()
+    assert stream.explain().metrics["delta.lazy.files_emitted"] == 2
+    assert set(stream.explain().as_dict()) == {"plan", "metrics"}
