@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from threading import Lock
 from typing import Any
 
-__all__ = ["ByteLru"]
+__all__ = ["ByteLru", "shared"]
 
 
 class ByteLru:
@@ -74,3 +74,7 @@ class ByteLru:
         while self._size > self._limit:
             _, (_, size) = self._entries.popitem(last=False)
             self._size -= size
+
+
+shared = ByteLru(64 << 20)
+"""What the process remembers of immutable objects, for all tables and queries together."""

@@ -17,14 +17,18 @@ from lazydelta.log.opening import open_snapshot
 from lazydelta.log.segment import load_segment
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.travel import history, milliseconds, version_at
+from lazydelta.lru import ByteLru, shared
 from lazydelta.options import Options
 from lazydelta.pruning import Predicate, Where, conjunction, parse_predicate, to_arrow_expression
 from lazydelta.rows import RowReader
 from lazydelta.scan.base import checkpoint_files
+from lazydelta.scan.file_stats import stats_in_order
 from lazydelta.scan.request import RetentionGuard, ScanRequest
 from lazydelta.scan.scanner import LazyDeltaScanner
 from lazydelta.scan.stream import FileStream
 from lazydelta.sidecar.base import SidecarBase
+from lazydelta.sidecar.cache import SidecarCache
+from lazydelta.sidecar.format import manifest_path
 from lazydelta.storage import open_store
 
 if TYPE_CHECKING:
@@ -62,6 +66,8 @@ class DeltaTable:
             request_timeout=self._options.request_timeout,
         )
         self._log_tail = log_tail_files(log_tail or ())
+        self._remembered = self._memory()
+        self._cache = SidecarCache(self._remembered)
         self._snapshot = self._open(version)
 
     @classmethod
@@ -145,7 +151,8 @@ class DeltaTable:
             batch_size=self._options.batch_size if batch_size is None else batch_size,
             retention_guard=retention_guard,
         )
-        open_base = SidecarBase(self._options.sidecar_row_groups_per_batch) if self._options.sidecar_enabled else None
+        ahead = self._options.sidecar_row_groups_per_batch
+        open_base = SidecarBase(ahead, self._cache) if self._options.sidecar_enabled else None
         return FileStream(
             LazyDeltaScanner(self._snapshot, request, self._options, open_base=open_base or checkpoint_files)
         )
@@ -153,6 +160,17 @@ class DeltaTable:
     def file_infos(self, predicate: Where = None, **keywords: Any) -> FileStream:
         """Return the active files that may match ``predicate``; keywords as for ``files``."""
         return self.files(predicate, **keywords)
+
+    def get_stats_for_files(self, paths: Sequence[str], columns: Sequence[str], *, missing: str = "error") -> pa.Table:
+        """Return the statistics of files that are known by their logged path: a row for each, in the order given.
+
+        The columns are ``path``, ``num_records`` and ``min.``, ``max.``, ``null_count.`` of each column named. A path
+        that is no active file is an error, or a row of nulls with ``missing="null"``.
+        """
+        if missing not in {"error", "null"}:
+            raise OptionError(f"missing={missing!r} makes no sense", hint="say 'error' or 'null'")
+        with self.files(stats_columns=columns, strategy="forward") as files:
+            return stats_in_order(paths, files.batches(), missing=missing)
 
     def file_uris(self, partition_filters: Where = None, *, file_pruning_predicate: Where = None) -> list[str]:
         """Return the resolved places of the active files: plain paths for local tables, else URIs."""
@@ -242,4 +260,19 @@ class DeltaTable:
             version=version,
             log_tail=self._log_tail,
             parallelism=self._options.commit_parallelism,
+            remembered=self._remembered,
+            max_staleness=self._options.max_staleness,
+            companions=self._companions if self._options.sidecar_enabled else None,
         )
+
+    def _memory(self) -> ByteLru:
+        """Return what this table shares with others of the process; a cache of 0 bytes is its own and keeps nothing."""
+        if self._options.cache_size == 0:
+            return ByteLru(0)
+        if self._options.cache_size != Options().cache_size:
+            shared.resize(self._options.cache_size)
+        return shared
+
+    def _companions(self, version: int) -> list[str]:
+        known = self._cache.knows(self._store.identity, version)
+        return [] if known else [manifest_path(version)]

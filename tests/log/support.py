@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 FIELDS = [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]
+_OUR_SIDECAR = re.compile(r"_delta_log/_sidecars/v\d")
 UUIDS = ("3a0d65cd-4056-49b8-937b-95f9e3ee90e5", "80a083e8-7026-4e79-81be-64bd76c43a11")
 
 
@@ -185,8 +187,11 @@ class Requests(list[Request]):
 
     @property
     def gets(self) -> list[str]:
-        """The names of the log files read; a path outside of the log is left whole."""
-        return [path.removeprefix("_delta_log/") for path in self.of("GET")]
+        """The names of the log's own files that were read; a path outside of the log is left whole.
+
+        Whether a sidecar of ours is there is asked beside all this, and left out here.
+        """
+        return [path.removeprefix("_delta_log/") for path in self.of("GET") if not _OUR_SIDECAR.match(path)]
 
     @property
     def lists(self) -> int:

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 ALL = [f"f{version}" for version in range(7)]
 
 
+@pytest.fixture(autouse=True)
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open every table as a fresh process would: what another test has read is not remembered."""
+    monkeypatch.setenv("DELTA_CACHE_SIZE", "0")
+
+
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
     """Return a log of the versions 0 to 6 with checkpoints at 2 and 5."""

@@ -22,6 +22,12 @@ FILES = 60_000
 READ_AHEAD = 1 << 20
 
 
+@pytest.fixture(autouse=True)
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open every table as a fresh process would: what another test has read is not remembered."""
+    monkeypatch.setenv("DELTA_CACHE_SIZE", "0")
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a table of many files in a checkpoint of one row group, with a tail of three commits."""
@@ -169,7 +175,7 @@ def test_no_data_file_is_looked_at_to_answer_from_the_log(listing: str, tmp_path
         answer = LISTINGS[listing](DeltaTable(tmp_path))
     assert answer is None or answer
     assert {each.path.partition("/")[0] for each in seen} == {"_delta_log"}
-    assert {each.verb for each in seen} == {"GET", "LIST"}
+    assert {"PUT", "DELETE"}.isdisjoint(each.verb for each in seen)
 
 
 # --- statistics

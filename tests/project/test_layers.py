@@ -14,6 +14,7 @@ LAYERS: dict[str, int] = {
     "errors": 0,
     "options": 1,
     "lru": 1,
+    "read_ahead": 1,
     "metrics": 1,
     "telemetry": 2,
     "storage": 2,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import threading
 import time
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 SIZE = 10
 READ_AHEAD = "lazydelta-read-ahead"
+_COMMIT = re.compile(r"_delta_log/\d{20}\.json$")
 _IN_FLIGHT = 0.05
 _LATER = 0.3
 
@@ -182,7 +184,7 @@ class Watch:
     @property
     def commits(self) -> int:
         """How many reads of commits there were."""
-        return sum(each.verb == "GET" and each.path.endswith(".json") for each in list(self.requests))
+        return sum(each.verb == "GET" and bool(_COMMIT.search(each.path)) for each in list(self.requests))
 
     def clear(self) -> None:
         """Forget what was seen so far."""

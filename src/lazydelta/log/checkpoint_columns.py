@@ -22,12 +22,14 @@ __all__ = [
     "corrupt_if_unreadable",
     "file_batch",
     "has_column",
+    "joined",
     "read_batches",
     "stats_columns",
     "stats_of",
 ]
 
 TIER = 3
+_RELEASE_EVERY = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +62,32 @@ def corrupt_if_unreadable(file: LogFile) -> Iterator[None]:
 
 
 def read_batches(
-    parquet: pq.ParquetFile, file: LogFile, columns: Sequence[str], batch_size: int, *, parallel: bool = False
+    parquet: pq.ParquetFile, file: LogFile, columns: Sequence[str], batch_size: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows with just these columns, decoded a batch at a time."""
     with corrupt_if_unreadable(file):
-        batches = parquet.iter_batches(batch_size=batch_size, columns=list(columns), use_threads=parallel)
+        batches = parquet.iter_batches(batch_size=batch_size, columns=list(columns), use_threads=False)
+    count = 0
     while True:
         with corrupt_if_unreadable(file):
             batch = next(batches, None)
         if batch is None:
             return
         yield batch
+        count += 1
+        if count % _RELEASE_EVERY == 0:
+            # The allocator keeps what each thread has freed; over a long checkpoint that would add up.
+            pa.default_memory_pool().release_unused()
+
+
+def joined(first: pa.StructArray, second: pa.StructArray | None, file: LogFile) -> pa.StructArray:
+    """Put the columns of the same rows together that were read apart."""
+    if second is None or len(first) != len(second):
+        message = f"{file.path} has columns of different lengths"
+        raise CorruptLogError(message, path=file.path, version=file.version)
+    fields = [*first.type, *second.type]
+    mask = first.is_null() if first.null_count else None
+    return pa.StructArray.from_arrays([*first.flatten(), *second.flatten()], fields=fields, mask=mask)
 
 
 def has_column(parquet: pq.ParquetFile, name: str) -> bool:

@@ -38,7 +38,11 @@ def read_checksum(store: Store, file: LogFile, cache: CommitCache) -> VersionChe
         logger.warning("%s is empty and is ignored", file.path)
         return None
     try:
-        checksum = msgspec.json.decode(cache.get(file.path) or store.get(file.path), type=VersionChecksum)
+        data = cache.get(file.path, file.info.etag)
+        if data is None:
+            data = store.get(file.path)
+            cache.put(file.path, data, file.info.etag)
+        checksum = msgspec.json.decode(data, type=VersionChecksum)
     except ObjectNotFoundError:
         return None
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:

@@ -62,7 +62,7 @@ class ReverseCommitReader:
     def _start(self, file: LogFile) -> None:
         fetched: Pending[bytes] | bytes | None = None
         if 0 <= file.info.size <= CHUNK_SIZE:
-            fetched = self._cache.get(file.path) if self._cache is not None else None
+            fetched = self._cache.get(file.path, file.info.etag) if self._cache is not None else None
             if fetched is None:
                 fetched = self._store.fetch(file.path)
         self._started.append((file, fetched))
@@ -79,5 +79,5 @@ class ReverseCommitReader:
                 hint = "open the table again"
                 raise MissingCommitError(message, path=file.path, version=file.version, hint=hint) from error
             if self._cache is not None:
-                self._cache.put(file.path, fetched)
+                self._cache.put(file.path, fetched, file.info.etag)
         yield from decode_actions([fetched], file.path, file.version)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lazydelta.log.file_batch import DELETION_VECTOR, PARTITION_VALUES, FileBatch, string_array
 from lazydelta.log.schema import Column, TableSchema
@@ -49,6 +50,8 @@ def to_record_batch(
                 _field(f"max.{column.name}", type_, None if known is None else known.max, count),
                 _field(f"null_count.{column.name}", pa.int64(), None if known is None else known.null_count, count),
             ]
+    elif batch.parsed_stats is not None and batch.parsed_stats.type.get_field_index("numRecords") >= 0:
+        records = pc.struct_field(batch.parsed_stats, "numRecords")  # a sidecar has it at hand
     vectors = batch.deletion_vector
     columns: Sequence[pa.Array] = [
         batch.path,

@@ -6,18 +6,20 @@ import logging
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
 from lazydelta.errors import FallbackDisabledError, RetentionGuardError
 from lazydelta.log.checksum import compare_totals
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.metrics import ScanMetrics
 from lazydelta.options import Options
+from lazydelta.read_ahead import ReadAhead
 from lazydelta.scan.arrays import numpy_of
 from lazydelta.scan.base import BaseScan, OpenBase, checkpoint_files
 from lazydelta.scan.limits import Limits
 from lazydelta.scan.plan import ScanPlan, choose_plan
 from lazydelta.scan.pruner import Pruner
-from lazydelta.scan.read_ahead import ReadAhead
 from lazydelta.scan.reconcile import active_tail_files, unmasked
 from lazydelta.scan.remove_set import RemoveSet
 from lazydelta.scan.request import ScanRequest, ScanStrategy
@@ -65,6 +67,7 @@ class LazyDeltaScanner:
             for batch in () if limits.reached else active:
                 totals.count(batch)
                 self.metrics.buffered(batch.nbytes + seen.memory)
+                pa.default_memory_pool().release_unused()
                 found = limits.cut(batch)
                 for start in range(0, len(found), self.request.batch_size):
                     self.metrics.first_file()

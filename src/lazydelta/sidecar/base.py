@@ -62,7 +62,7 @@ class SidecarBase:
                 used.append(bounds)
         except (SidecarError, StorageError) as error:
             logger.warning("the sidecar of version %d fails, the checkpoint goes on: %s", checkpoint.version, error)
-            self.cache.forget_manifest(scan.store.uri, checkpoint)
+            self.cache.forget_manifest(scan.store.identity, checkpoint)
         else:
             return
         finally:

@@ -10,21 +10,22 @@ from __future__ import annotations
 from typing import cast
 
 from lazydelta.log.segment import Checkpoint
-from lazydelta.lru import ByteLru
+from lazydelta.lru import ByteLru, shared
 from lazydelta.sidecar.manifest import Manifest
 from lazydelta.sidecar.part_file import PartFooter
 
 __all__ = ["SidecarCache", "shared_cache"]
 
 _DEFAULT_LIMIT = 64 << 20
+_MARK = 100
 _PARSED = 4  # a parsed manifest takes about this many times its bytes
 
 
 class SidecarCache:
     """A typed view of one LRU."""
 
-    def __init__(self, limit: int = _DEFAULT_LIMIT) -> None:
-        self._entries = ByteLru(limit)
+    def __init__(self, entries: ByteLru | None = None) -> None:
+        self._entries = ByteLru(_DEFAULT_LIMIT) if entries is None else entries
 
     @property
     def size(self) -> int:
@@ -39,6 +40,10 @@ class SidecarCache:
         """Forget everything."""
         self._entries.clear()
 
+    def knows(self, uri: str, version: int) -> bool:
+        """Tell whether a manifest of this version was seen, so that asking for it early would be in vain."""
+        return self._entries.get((uri, version)) is not None
+
     def manifest(self, uri: str, checkpoint: Checkpoint) -> Manifest | None:
         """Return the manifest of a checkpoint as it is listed now."""
         return cast("Manifest | None", self._entries.get(_identity(uri, checkpoint)))
@@ -46,6 +51,7 @@ class SidecarCache:
     def keep_manifest(self, uri: str, checkpoint: Checkpoint, manifest: Manifest, size: int) -> None:
         """Keep a manifest that was found valid."""
         self._entries.put(_identity(uri, checkpoint), manifest, size * _PARSED)
+        self._entries.put((uri, checkpoint.version), manifest.sha256, _MARK)
 
     def forget_manifest(self, uri: str, checkpoint: Checkpoint) -> None:
         """Drop a manifest whose sidecar turned out to be damaged."""
@@ -65,4 +71,4 @@ def _identity(uri: str, checkpoint: Checkpoint) -> tuple[object, ...]:
     return (uri, checkpoint.version, files)
 
 
-shared_cache = SidecarCache()
+shared_cache = SidecarCache(shared)

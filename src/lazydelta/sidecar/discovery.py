@@ -47,7 +47,7 @@ class Sidecar:
 
 def find_sidecar(store: Store, snapshot: Snapshot, checkpoint: Checkpoint, cache: SidecarCache) -> Sidecar | None:
     """Return the best sidecar there is for a checkpoint; None sends the scan to the checkpoint itself."""
-    manifest = cache.manifest(store.uri, checkpoint)
+    manifest = cache.manifest(store.identity, checkpoint)
     if manifest is not None and manifest.table_id == snapshot.metadata.id:
         return _by_manifest(manifest, from_cache=True)
     path = manifest_path(checkpoint.version)
@@ -60,7 +60,7 @@ def find_sidecar(store: Store, snapshot: Snapshot, checkpoint: Checkpoint, cache
     except (SidecarError, StorageError) as error:
         logger.warning("%s is not used: %s", path, error)
         return _alone(store, snapshot, checkpoint)
-    cache.keep_manifest(store.uri, checkpoint, manifest, len(data))
+    cache.keep_manifest(store.identity, checkpoint, manifest, len(data))
     return _by_manifest(manifest, from_cache=False)
 
 

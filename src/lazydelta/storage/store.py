@@ -7,6 +7,7 @@ raises errors of :mod:`lazydelta.errors` only.
 from __future__ import annotations
 
 import copy
+import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
@@ -63,6 +64,15 @@ class Store(ABC):
         self.counters = counters if counters is not None else IoCounters()
         self.uri = location.uri
         self._plain = location.plain.rstrip("/")
+
+    @property
+    def identity(self) -> str:
+        """Return what tells this store from others in a shared cache: its place, and the options that opened it.
+
+        Options count because whoever may read with one set of credentials may not with another.
+        """
+        options = repr(sorted(self._settings.options.items()))
+        return f"{self.uri}#{hashlib.sha256(options.encode()).hexdigest()}"
 
     @property
     def is_remote(self) -> bool:

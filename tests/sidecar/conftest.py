@@ -1,0 +1,32 @@
+"""What the tests of sidecars share: an empty cache, and small row groups so that small tables have many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from lazydelta.sidecar import build as building
+from lazydelta.sidecar import part_file
+from lazydelta.sidecar.cache import shared_cache
+
+Split = Callable[[int, int], None]
+
+
+@pytest.fixture(autouse=True)
+def cold_cache() -> Iterator[None]:
+    """Begin and end every test with nothing remembered."""
+    shared_cache.clear()
+    yield
+    shared_cache.clear()
+
+
+@pytest.fixture
+def split(monkeypatch: pytest.MonkeyPatch) -> Split:
+    """Return a function that sets how many rows a row group has and how many row groups a part."""
+
+    def set_sizes(rows: int, groups: int) -> None:
+        monkeypatch.setattr(part_file, "ROWS_PER_GROUP", rows)
+        monkeypatch.setattr(building, "PART_ROWS", rows * groups)
+
+    return set_sizes
