@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from lazydelta.scan.data_file import DataFile
+    from lazydelta.scan.stream import FileStream
     from lazydelta.storage import Store
 
 DISABLED = {"delta.sidecar.enabled": False}
@@ -26,7 +28,6 @@ HOURS = 24
 ZEROS = "0" * 64
 
 Answer = list[tuple[Any, ...]]
-Split = "Callable[[int, int], None]"
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,22 @@ class Place:
 
 def rows(table: DeltaTable, where: Any = None, **keywords: Any) -> tuple[Answer, Any]:  # noqa: ANN401
     """Return everything that a scan says of each file but how it was found, in one order; and the scan's metrics."""
-    stream = table.files(where, **keywords)
+    stream = table.files(where, **({"stats_columns": []} | keywords))
     found = [as_row(row) for batch in stream.batches() for row in batch.to_pylist()]
     return sorted(found, key=repr), stream.metrics
+
+
+def until_base(stream: FileStream) -> list[DataFile]:
+    """Pull files until the first one of the base has come."""
+    files = [next(stream)]
+    while files[-1].tier == 0:
+        files.append(next(stream))
+    return files
+
+
+def rest(stream: FileStream) -> list[DataFile]:
+    """Pull the files that are left."""
+    return list(iter(lambda: next(stream, None), None))
 
 
 def as_row(row: dict[str, Any]) -> tuple[Any, ...]:
