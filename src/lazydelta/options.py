@@ -16,6 +16,7 @@ __all__ = ["Options"]
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0)]
 _MB = 1 << 20
+_FILE_BYTES = 2_000
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -29,7 +30,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     commit_parallelism: _Positive = msgspec.field(default=10, name="delta.commit.parallelism")
     sidecar_row_groups_per_batch: _Positive = msgspec.field(default=5, name="delta.sidecar.row_groups_per_batch")
     reverse_window: _Positive = msgspec.field(default=1000, name="delta.reverse.window")
-    checkpoint_row_groups_per_batch: _Positive = 10
     batch_size: _Positive = 8192
     remove_set_memory_limit: _Positive = 64 * _MB
     memory_budget: _Positive = 150 * _MB
@@ -39,6 +39,19 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_staleness: _Seconds = 0.0
     retries: Annotated[int, msgspec.Meta(ge=0)] = 5
     request_timeout: _Seconds = 30.0
+
+    @property
+    def rows_in_memory(self) -> int:
+        """Return how many files a batch may hold so that a scan keeps within its memory budget.
+
+        A file with its statistics takes about 2 kB while it is decoded, and up to eight batches are alive at once.
+        """
+        return max(64, min(self.batch_size, self.memory_budget // (8 * _FILE_BYTES)))
+
+    @property
+    def keys_in_memory(self) -> int:
+        """Return how many bytes the keys of the tail may take before they move to disk."""
+        return min(self.remove_set_memory_limit, self.memory_budget // 2)
 
     @classmethod
     def load(cls, given: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> Options:

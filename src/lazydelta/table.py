@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DeltaTable"]
 
+_ROW_GROUP_BYTES = 4 << 20
+
 
 class DeltaTable:
     """A Delta table at one version, pinned when it is opened.
@@ -148,10 +150,11 @@ class DeltaTable:
             row_limit=row_limit,
             strategy=strategy,
             stats_columns=stats_columns,
-            batch_size=self._options.batch_size if batch_size is None else batch_size,
+            batch_size=self._options.rows_in_memory if batch_size is None else batch_size,
             retention_guard=retention_guard,
         )
-        ahead = self._options.sidecar_row_groups_per_batch
+        # A row group of the sidecar is ten thousand files, whatever the budget; how many are under way is not.
+        ahead = max(1, min(self._options.sidecar_row_groups_per_batch, self._options.memory_budget // _ROW_GROUP_BYTES))
         open_base = SidecarBase(ahead, self._cache) if self._options.sidecar_enabled else None
         return FileStream(
             LazyDeltaScanner(self._snapshot, request, self._options, open_base=open_base or checkpoint_files)
@@ -260,6 +263,7 @@ class DeltaTable:
             version=version,
             log_tail=self._log_tail,
             parallelism=self._options.commit_parallelism,
+            window=self._options.reverse_window,
             remembered=self._remembered,
             max_staleness=self._options.max_staleness,
             companions=self._companions if self._options.sidecar_enabled else None,

@@ -20,7 +20,6 @@ DEFAULTS: dict[str, Any] = {
     "delta.commit.parallelism": 10,
     "delta.sidecar.row_groups_per_batch": 5,
     "delta.reverse.window": 1000,
-    "checkpoint_row_groups_per_batch": 10,
     "batch_size": 8192,
     "remove_set_memory_limit": 64 * MB,
     "memory_budget": 150 * MB,

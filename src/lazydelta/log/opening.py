@@ -17,7 +17,7 @@ from dataclasses import replace
 from lazydelta.log.commit_cache import CommitCache
 from lazydelta.log.hint import CheckpointHint, read_hint
 from lazydelta.log.names import LOG, LogFile, checksum_name, commit_name
-from lazydelta.log.segment import LogSegment, load_segment
+from lazydelta.log.segment import WINDOW, LogSegment, load_segment
 from lazydelta.log.snapshot import Snapshot, load_snapshot
 from lazydelta.lru import ByteLru
 from lazydelta.storage import Store
@@ -35,6 +35,7 @@ def open_snapshot(
     version: int | None = None,
     log_tail: Sequence[LogFile] = (),
     parallelism: int = 10,
+    window: int = WINDOW,
     remembered: ByteLru | None = None,
     max_staleness: float = 0.0,
     companions: Callable[[int], Sequence[str]] | None = None,
@@ -54,7 +55,7 @@ def open_snapshot(
     if store.is_remote and hint is not None and newest:
         cache.expect(store, beside if is_known else [*_likely_paths(hint), *beside])
     try:
-        segment = load_segment(store, version=version, hint=hint, log_tail=log_tail)
+        segment = load_segment(store, version=version, hint=hint, log_tail=log_tail, window=window)
         cache.forget_all_but({*_wanted_paths(segment), *(beside if _is_at(segment, hint) else ())})
         snapshot = load_snapshot(store, segment, has_log_tail=bool(log_tail), parallelism=parallelism, cache=cache)
     except BaseException:

@@ -186,6 +186,7 @@ def load_segment(
     version: int | None = None,
     hint: CheckpointHint | None = None,
     log_tail: Sequence[LogFile] = (),
+    window: int = WINDOW,
     sleep: Callable[[float], None] = time.sleep,
 ) -> LogSegment:
     """Find the files of ``version`` (or of the newest version).
@@ -194,7 +195,9 @@ def load_segment(
     """
     end = _end_version(version, log_tail)
     for pause in (*_BACKOFF, None):
-        listing = _list(store, end if version is None else version, bounded=version is not None, hint=hint)
+        listing = _list(
+            store, end if version is None else version, bounded=version is not None, hint=hint, window=window
+        )
         try:
             return _assemble(store, listing, version, log_tail, hint)
         except MissingCommitError:
@@ -210,13 +213,13 @@ def _end_version(version: int | None, log_tail: Sequence[LogFile]) -> int:
     return log_tail[-1].version if log_tail else MAX_VERSION
 
 
-def _list(store: Store, end: int, *, bounded: bool, hint: CheckpointHint | None) -> _Listing:
+def _list(store: Store, end: int, *, bounded: bool, hint: CheckpointHint | None, window: int) -> _Listing:
     if hint is not None and hint.version <= end:
         listing = list_from_hint(store, hint, end)
         if listing is not None:
             return listing
     if bounded:
-        return list_backward(store, end)
+        return list_backward(store, end, window=window)
     return _Listing().extend(list_from(store, 0, end))
 
 

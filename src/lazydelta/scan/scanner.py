@@ -58,7 +58,7 @@ class LazyDeltaScanner:
         self._check_floor()
         self._check_tripwire()
         self.metrics.strategy, self.metrics.reason = self.plan.strategy.value, self.plan.reason
-        seen = RemoveSet(self.options.remove_set_memory_limit)
+        seen = RemoveSet(self.options.keys_in_memory)
         pruner = Pruner(self.request, self.metrics)
         limits = Limits(self.request, pruner)
         totals = _Totals()
