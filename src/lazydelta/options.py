@@ -46,7 +46,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
         A file with its statistics takes about 2 kB while it is decoded, and up to eight batches are alive at once.
         """
-        return max(64, min(self.batch_size, self.memory_budget // (8 * _FILE_BYTES)))
+        return min(self.batch_size, max(64, self.memory_budget // (8 * _FILE_BYTES)))
 
     @property
     def keys_in_memory(self) -> int:

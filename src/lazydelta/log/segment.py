@@ -195,9 +195,7 @@ def load_segment(
     """
     end = _end_version(version, log_tail)
     for pause in (*_BACKOFF, None):
-        listing = _list(
-            store, end if version is None else version, bounded=version is not None, hint=hint, window=window
-        )
+        listing = _list(store, end, bounded=version is not None, hint=hint, window=window)
         try:
             return _assemble(store, listing, version, log_tail, hint)
         except MissingCommitError:
