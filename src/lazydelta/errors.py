@@ -18,10 +18,13 @@
     ├── PredicateError              a predicate that cannot be understood
     │   └── UnknownColumnError
     ├── DataFileError               a data file or deletion vector is missing or unreadable
-    └── ScanError                   the scan may not go on
-        ├── FallbackDisabledError   the tripwire fired and `enable_fallback` is off
-        ├── RetentionGuardError     the caller's guard refused the scan's floor
-        └── StreamClosedError       the stream was used again after it ended
+    ├── ScanError                   the scan may not go on
+    │   ├── FallbackDisabledError   the tripwire fired and `enable_fallback` is off
+    │   ├── RetentionGuardError     the caller's guard refused the scan's floor
+    │   └── StreamClosedError       the stream was used again after it ended
+    └── WriteError                  a write that may not or cannot happen; nothing was committed
+        ├── CommitConflictError     another writer was faster, and this write does not fit behind it
+        └── SchemaMismatchError     the data does not have the table's columns and types
 
 A message says what failed, on which object, and what to do next. The facts are attributes as well, and they
 survive pickling, because Spark workers raise these errors.
@@ -32,6 +35,7 @@ from __future__ import annotations
 __all__ = [
     "AccessDeniedError",
     "ChecksumMismatchError",
+    "CommitConflictError",
     "CorruptLogError",
     "DataFileError",
     "FallbackDisabledError",
@@ -45,6 +49,7 @@ __all__ = [
     "PredicateError",
     "RetentionGuardError",
     "ScanError",
+    "SchemaMismatchError",
     "StorageError",
     "StorageTimeoutError",
     "StreamClosedError",
@@ -52,6 +57,7 @@ __all__ = [
     "UnknownColumnError",
     "UnsupportedFeatureError",
     "VersionNotFoundError",
+    "WriteError",
 ]
 
 
@@ -189,3 +195,23 @@ class RetentionGuardError(ScanError):
 
 class StreamClosedError(ScanError):
     """A stream is single use; this one has ended or was closed."""
+
+
+class WriteError(LazyDeltaError):
+    """A write that may not or cannot happen; nothing of it was committed."""
+
+
+class CommitConflictError(WriteError):
+    """Another writer committed first, and what it did rules out what we wanted to do.
+
+    ``version`` is the other writer's version and ``winner`` its commit.
+    """
+
+    @property
+    def winner(self) -> str | None:
+        """The path of the commit that was faster."""
+        return self.path
+
+
+class SchemaMismatchError(WriteError):
+    """The data does not have the columns and types of the table."""

@@ -55,7 +55,7 @@ def predicate_for(rng: random.Random, snapshot: Snapshot, depth: int = 2) -> Nod
     return ("cmp", name, rng.choice(list(worlds.OPS)), item)
 
 
-def written(node: Node, form: str) -> Any:  # noqa: ANN401 - the forms have nothing in common
+def written(node: Node, form: str) -> Any:
     """Write a predicate in a form; a form that has no words for it gives way to a dict."""
     match form:
         case "sql":

@@ -25,13 +25,14 @@ from tests.scan.hand_log import HandLog, add, key, paths, remove, vector, watchi
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from lazydelta.scan.data_file import DataFile
     from tests.oracle.replay import Json
 
 STRATEGIES = ("auto", "reverse", "forward")
 both = pytest.mark.parametrize("strategy", ["reverse", "forward"])
 
 
-def found(table: Path, strategy: str = "auto", where: Any = None, **options: Any) -> list[str]:  # noqa: ANN401
+def found(table: Path, strategy: str = "auto", where: Any = None, **options: Any) -> list[str]:
     """Return the paths of a scan, in its order."""
     return paths(DeltaTable(table, **options).files(where, strategy=strategy))
 
@@ -125,7 +126,7 @@ MILLION = 1_000_000
 
 @pytest.fixture(scope="module")
 def million_adds(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table whose second commit adds a million files; a checksum settles its metadata."""
+    """Make a table whose second commit adds a million files; a checksum settles its metadata."""
     table = tmp_path_factory.mktemp("million")
     log = HandLog(table)
     log.commit(add("first", ids=(-5, -5)))
@@ -141,7 +142,7 @@ def million_adds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return table
 
 
-def _scan_in_child(table: Path, where: Any, **keywords: Any) -> tuple[int, int, int, int]:  # noqa: ANN401
+def _scan_in_child(table: Path, where: Any, **keywords: Any) -> tuple[int, int, int, int]:
     arguments = [str(table), json.dumps(where), json.dumps(keywords)]
     done = subprocess.run([sys.executable, "-c", _CHILD, *arguments], capture_output=True, text=True, check=True)
     files, peak, read, pruned = json.loads(done.stdout)
@@ -235,7 +236,7 @@ def test_edge_case_7_the_same_path_removed_and_added_in_one_commit_is_there_once
 
 
 def _renamed(table: Path) -> HandLog:
-    """A column is renamed, and another one added, after the checkpoint."""
+    """Rename a column, and add another one, after the checkpoint."""
     mapping = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "3"}
     columns = {"id": ("long", "c1", 1)}
     log = HandLog(table, columns, features=["columnMapping"], configuration=mapping)
@@ -295,7 +296,7 @@ def test_edge_case_8_without_fallback_the_scan_names_action_and_version(
     log.commit(log.metadata() if action == "metaData" else log.protocol(), add("c"))
     log.commit(add("d"))
     table = DeltaTable(tmp_path, options={"enable_fallback": False})
-    emitted = []
+    emitted: list[DataFile] = []
     with pytest.raises(FallbackDisabledError, match=f"Version 2 has a {action} action") as caught:
         emitted.extend(table.files(strategy=strategy))
     assert caught.value.version == 2
@@ -363,7 +364,9 @@ def test_edge_case_9_more_than_100_commits_since_the_checkpoint(strategy: str, t
     log.commit(add("base", ids=(0, 0)))
     log.checkpoint()
     for number in range(1, 151):
-        log.commit(add(f"f{number:03d}", ids=(number, number)), *([remove(f"f{number - 1:03d}")] if number % 3 == 0 else []))
+        log.commit(
+            add(f"f{number:03d}", ids=(number, number)), *([remove(f"f{number - 1:03d}")] if number % 3 == 0 else [])
+        )
     stream = DeltaTable(tmp_path).files("id <= 60 or id > 140", strategy=strategy)
     expected = [f"f{number:03d}" for number in range(150, 0, -1) if number % 3 != 2 and not 60 < number <= 140]
     assert sorted(paths(stream)) == sorted(["base", *expected])
@@ -437,11 +440,13 @@ def test_edge_case_9_the_retention_guard_refuses_a_floor_and_names_it(strategy: 
         asked.append((version, timestamp))
         return False
 
-    emitted = []
+    emitted: list[DataFile] = []
     with watching() as watch:
         table = DeltaTable(tmp_path)
         opening = len(watch.requests)
-        with pytest.raises(RetentionGuardError, match="refuses version 1 as the floor of a scan of version 2") as caught:
+        with pytest.raises(
+            RetentionGuardError, match="refuses version 1 as the floor of a scan of version 2"
+        ) as caught:
             emitted.extend(table.files(strategy=strategy, retention_guard=refuse))
         assert len(watch.requests) == opening, "a refused scan reads nothing"
     written = (log.log / commit_name(1)).stat().st_mtime_ns // 1_000_000
@@ -455,7 +460,12 @@ def test_edge_case_9_the_retention_guard_lets_a_floor_pass(tmp_path: Path) -> No
     log.commit(add("a"))
     log.commit(add("b"))
     asked: list[int] = []
-    stream = DeltaTable(tmp_path).files(retention_guard=lambda version, _: asked.append(version) is None)
+
+    def allow(version: int, _: int) -> bool:
+        asked.append(version)
+        return True
+
+    stream = DeltaTable(tmp_path).files(retention_guard=allow)
     assert paths(stream) == ["b", "a"]
     assert asked == [0], "without a checkpoint, version 0 is the floor"
 
@@ -475,7 +485,7 @@ def optimized(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("limit", [64 << 20, 100_000], ids=["in memory", "spilled"])
 def test_edge_case_10_fifty_thousand_removes_in_one_commit(limit: int, strategy: str, optimized: Path) -> None:
     log = optimized / "_delta_log"
-    base = pq.read_table(log / f"{10:020d}.checkpoint.parquet", columns=["add.path"])["add"].to_pylist()
+    base = pq.ParquetFile(log / f"{10:020d}.checkpoint.parquet").read(columns=["add.path"])["add"].to_pylist()
     actions = [json.loads(line) for line in (log / commit_name(11)).read_text().splitlines()]
     removed = {each["remove"]["path"] for each in actions if "remove" in each}
     expected = {row["path"] for row in base if row is not None} - removed

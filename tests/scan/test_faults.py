@@ -80,12 +80,12 @@ ways = pytest.mark.parametrize("how", ["sync", "async", "batches"])
 
 @pytest.fixture
 def tail_table(tmp_path: Path) -> Path:
-    """A base of 500 files, thirty commits since, and a checksum, so that opening reads no old commit."""
+    """Make a base of 500 files, thirty commits since, and a checksum, so that opening reads no old commit."""
     make_table(tmp_path, files=500, columns=1, tail=30, adds_per_commit=2, checksum=True)
     return tmp_path
 
 
-def opened(table: Path, place: str, **options: Any) -> DeltaTable:  # noqa: ANN401
+def opened(table: Path, place: str, **options: Any) -> DeltaTable:
     """Open the table on disk, or a copy of it in memory."""
     uri = str(table) if place == "local" else publish(table, f"memory://{uuid.uuid4().hex}/table")
     return DeltaTable(uri, options=options)
@@ -131,7 +131,7 @@ def test_a_commit_that_is_gone_fails_the_scan_by_version(place: str, strategy: s
     table = opened(tail_table, place)
     with (
         observe(failing(commit_name(15), ObjectNotFoundError)),
-        pytest.raises(MissingCommitError, match="15.json was listed and is gone") as caught,
+        pytest.raises(MissingCommitError, match=r"15\.json was listed and is gone") as caught,
     ):
         drain(table.files(strategy=strategy), how)
     assert caught.value.version == 15

@@ -48,6 +48,7 @@ class RealTable:
     rows: dict[str, list[Row]]
 
     def open(self) -> DeltaTable:
+        """Open the newest version."""
         return DeltaTable(self.path)
 
 
@@ -64,12 +65,13 @@ def read_back(table: Path) -> dict[str, list[Row]]:
         data = pq.ParquetFile(table / unquote(add["path"])).read().to_pylist()
         shared = {name: _partition(text, name) for name, text in add["partitionValues"].items()}
         found[add["path"]] = [
-            {**{name: value for name, value in row.items() if name != "n"}, "n.i": row["n"]["i"], **shared} for row in data
+            {**{name: value for name, value in row.items() if name != "n"}, "n.i": row["n"]["i"], **shared}
+            for row in data
         ]
     return found
 
 
-def _partition(text: str | None, name: str) -> Any:  # noqa: ANN401 - a value of any type
+def _partition(text: str | None, name: str) -> Any:
     if text in (None, ""):
         return None
     match worlds.PARTITIONS[name]:
@@ -111,7 +113,9 @@ def by_hand(table: Path) -> None:
         texts = {column: worlds.partition_text(rows[0][column]) for column in worlds.PARTITIONS}
         action: dict[str, Any] = {
             "path": name,
-            "partitionValues": {column: rng.choice([None, ""]) if text is None else text for column, text in texts.items()},
+            "partitionValues": {
+                column: rng.choice([None, ""]) if text is None else text for column, text in texts.items()
+            },
             "size": (table / name).stat().st_size,
             "modificationTime": 1,
             "dataChange": True,
@@ -122,7 +126,7 @@ def by_hand(table: Path) -> None:
 
 @pytest.fixture(scope="module", params=[by_deltalake, by_hand], ids=lambda each: each.__name__.removeprefix("by_"))
 def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RealTable:
-    """A table of thirty files by each writer."""
+    """Make a table of thirty files by each writer."""
     table = tmp_path_factory.mktemp("real")
     request.param(table)
     rows = read_back(table)
@@ -208,7 +212,7 @@ def exact_facts(rows: list[Row]) -> Facts:
     """Return what perfect statistics would say of a file."""
     facts = {}
     for column, kind in KINDS.items():
-        values = [row[column] for row in rows if row[column] is not None and row[column] == row[column]]  # noqa: PLR0124
+        values = [row[column] for row in rows if row[column] is not None and row[column] == row[column]]
         nulls = sum(row[column] is None for row in rows)
         facts[column] = Fact(
             kind,
@@ -223,7 +227,7 @@ def exact_facts(rows: list[Row]) -> Facts:
 
 @pytest.mark.parametrize("column", EXACT)
 def test_pruning_is_exact_where_the_statistics_are(column: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A file stays if and only if its true range allows a match: integers, strings, dates, decimals, partitions …"""
+    """A file stays if and only if its true range allows a match."""
     table = _exact_table(tmp_path_factory)
     opened = table.open()
     rng = random.Random(column)
@@ -309,7 +313,11 @@ AWKWARD: dict[str, tuple[Column, list[str]]] = {
     ),
     "nan and infinities": (
         Column("double", [[1.0, NAN], [NAN, NAN], [INF, 1.0], [-INF, 2.0], [None, NAN], [-0.0], [0.0, 3.0], [None]]),
-        [f"x {op} {value}" for op in worlds.OPS for value in ("1.0", "0.0", "3.0", "'Infinity'", "'-Infinity'", "'NaN'")]
+        [
+            f"x {op} {value}"
+            for op in worlds.OPS
+            for value in ("1.0", "0.0", "3.0", "'Infinity'", "'-Infinity'", "'NaN'")
+        ]
         + [f"NOT (x {op} {value})" for op in ("<", ">=", "=") for value in ("1.0", "100.0", "'Infinity'")]
         + ["x IN (1.0, 2.0)", "x NOT IN (1.0)", "x IS NULL", "x IS NOT NULL"],
     ),
@@ -320,7 +328,15 @@ AWKWARD: dict[str, tuple[Column, list[str]]] = {
     "strings of 40 characters": (
         Column(
             "string",
-            [[LONG + "a" * 8], [LONG + "zzzzzzzz"], [LONG + "😀" * 8], ["é" * 40], [LONG], ["x" * 31], [None, "😀" * 40]],
+            [
+                [LONG + "a" * 8],
+                [LONG + "zzzzzzzz"],
+                [LONG + "😀" * 8],
+                ["é" * 40],
+                [LONG],
+                ["x" * 31],
+                [None, "😀" * 40],
+            ],
         ),
         [f"x {op} '{LONG}{rest}'" for op in worlds.OPS for rest in ("", "aaaaaaaa", "b", "zzzzzzzz", "😀")]
         + [f"x {op} '{value}'" for op in worlds.OPS for value in ("é" * 40, "😀" * 40, "😀" * 31, "x" * 31)]
@@ -364,7 +380,11 @@ AWKWARD: dict[str, tuple[Column, list[str]]] = {
     ),
     "dates": (
         Column("date", [[NOON.date()], [NOON.date(), dt.date(1969, 12, 31)], [dt.date(9999, 12, 31)], [None]]),
-        [f"x {op} DATE '{day}'" for op in worlds.OPS for day in ("2026-02-08", "1969-12-31", "9999-12-31", "0001-01-01")],
+        [
+            f"x {op} DATE '{day}'"
+            for op in worlds.OPS
+            for day in ("2026-02-08", "1969-12-31", "9999-12-31", "0001-01-01")
+        ],
     ),
 }
 
@@ -393,7 +413,7 @@ def test_awkward_values_are_found_and_read_exactly(
 
 
 def _for_duckdb(predicate: str, column: Column) -> str:
-    """DuckDB sorts NaN above everything; lazydelta follows IEEE, where NaN compares with nothing but differs from all."""
+    """Write a predicate for DuckDB, which sorts NaN last; by IEEE it compares with nothing and differs from all."""
     if column.type not in {"double", "float"}:
         return predicate
     kind = {"double": "DOUBLE", "float": "FLOAT"}[column.type]
@@ -426,7 +446,7 @@ def test_timestamps_on_whole_milliseconds_prune_exactly(tmp_path: Path) -> None:
             assert sorted(paths(table.files(written(node, "dict")))) == expected, node
 
 
-def _reaches(low: Any, high: Any, op: str, value: Any) -> bool:  # noqa: ANN401 - values of one type
+def _reaches(low: Any, high: Any, op: str, value: Any) -> bool:
     if op == "=":
         return bool(low <= value <= high)
     return bool(worlds.OPS[op](low if "<" in op else high, value))

@@ -24,6 +24,7 @@ from tests.pruning import worlds
 from tests.scan.judging import typed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.oracle.replay import Json, Key
@@ -169,7 +170,7 @@ class _TypedLayout(_Layout):
             snapshot = replay(self.full, version)
             writer = _TypedWriter(self.log, snapshot, self.rng)
             parts = self.rng.choice([1, 1, 3])
-            kinds = [writer.classic, partial(writer.multipart, parts)]
+            kinds: list[Callable[[], list[Path]]] = [writer.classic, partial(writer.multipart, parts)]
             assert snapshot.protocol is not None
             if "v2Checkpoint" in snapshot.protocol["readerFeatures"]:
                 kinds.append(partial(writer.v2, main=self.rng.choice(["parquet", "json", "classic"]), sidecars=2))

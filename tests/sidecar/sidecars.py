@@ -12,6 +12,7 @@ from lazydelta.sidecar.build import build
 from lazydelta.sidecar.format import FOLDER
 from lazydelta.sidecar.manifest import seal
 from lazydelta.storage import open_store
+from tests.oracle.checkpoints import CheckpointWriter, hint_for
 from tests.scan.hand_log import HandLog, add, remove, vector
 
 if TYPE_CHECKING:
@@ -128,6 +129,14 @@ def _file(rng: random.Random, number: int) -> Any:  # noqa: ANN401
     value = None if number % 29 == 3 else f"20260210{hour:02d}"
     gone = vector(f"v{number}") if _has_vector(number) else None
     return add(f"f{number:05d}", records=10, partition={"hour": value}, stats=stats, vector=gone)
+
+
+def checkpoint(log: HandLog, *, stats: str = "json", parsed_partitions: bool = False) -> None:
+    """Write the checkpoint of the newest version, with partition values of types that the hand log cannot parse."""
+    snapshot = log.state()
+    writer = CheckpointWriter(log.log, snapshot, random.Random(0))
+    writer.stats, writer.parsed_partitions = stats, parsed_partitions
+    (log.log / "_last_checkpoint").write_text(json.dumps(hint_for(snapshot, writer.classic())))
 
 
 QUERIES: tuple[Any, ...] = (

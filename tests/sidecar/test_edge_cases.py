@@ -38,16 +38,15 @@ def put(tmp_path: Path, request: pytest.FixtureRequest) -> Any:  # noqa: ANN401 
     return put_table
 
 
-def assert_the_logs_answer(place: Place, tier: int, *, hits: int | None = None) -> None:
+def assert_the_logs_answer(place: Place, tier: int) -> None:
     """Check every query under both strategies, and that the files of the base came from this tier."""
     for where in QUERIES:
         for strategy in STRATEGIES:
             shared_cache.clear()
             found, metrics = rows(place.open(), where, strategy=strategy)
             assert found == place.answer(where), (where, strategy)
-            assert metrics.sidecar_hits == ((tier < 3) if hits is None else hits), (where, strategy)
             if where != QUERIES[-1]:  # nothing of the sidecar is read where the manifest rules everything out
-                assert metrics.tier == tier, (where, strategy)
+                assert (metrics.tier, metrics.sidecar_hits) == (tier, tier < 3), (where, strategy)
 
 
 # Edge case 1: a stale or missing sidecar.
@@ -147,7 +146,7 @@ def test_edge_case_1_sidecar_of_version_990_while_the_checkpoint_is_1000(
     kind: str, renamed: bool, put: Any, split: Split, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An older sidecar is never taken for the newer checkpoint's, not even under its name."""
-    split(10, 20)
+    split(10, 200)
     log = HandLog(tmp_path / "t", {"id": "long", "hour": "string"}, partitions=["hour"])
     for number in range(1003):
         log.commit(add(f"f{number}", ids=(number, number), partition={"hour": f"20260210{number % 24:02d}"}))
@@ -346,19 +345,14 @@ def test_edge_case_2_two_writers_replace_a_torn_manifest_at_once(groups: int, sp
     place.build()
     store = place.store
     store.put(manifest_path(0), store.get(manifest_path(0))[:100])
-    inside = False
+    attempts: list[str] = []
 
     def interleave(request: Request) -> None:
-        nonlocal inside
-        # The last moment before the first builder replaces the manifest that it found invalid.
-        if request.verb == "PUT" and request.path == manifest_path(0) and not inside:
-            inside = True
-            if attempts:
-                assert place.build() != "already-valid"
+        if request.verb == "PUT" and request.path == manifest_path(0):
             attempts.append(request.path)
-            inside = False
+            if len(attempts) == 2:  # the last moment before the first builder replaces what it found invalid
+                assert place.build() in {"built", "manifest-added"}
 
-    attempts: list[str] = []
     with observe(interleave):
         assert place.build() in {"built", "manifest-added", "already-valid"}
     assert len(attempts) > 1

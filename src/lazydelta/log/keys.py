@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["Hashes", "canonical_path", "hash_keys", "is_canonical"]
+__all__ = ["Hashes", "canonical_path", "hash_bytes", "hash_keys", "is_canonical"]
 
 Hashes = npt.NDArray[np.uint64]
 """Shape (2, n): the two halves of n 128-bit hashes."""
@@ -38,17 +38,22 @@ def canonical_path(path: str) -> bytes:
 
 def hash_keys(path: pa.Array, deletion_vector: pa.Array | None = None) -> Hashes:
     """Hash the keys of a batch of files."""
-    count = len(path)
     path = path.cast(pa.binary()) if path.type != pa.binary() else path
     has_vectors = deletion_vector is not None and deletion_vector.null_count < len(deletion_vector)
     if has_vectors or not is_canonical(path):
         path = _rewritten(path, deletion_vector)
+    return hash_bytes(path)
+
+
+def hash_bytes(values: pa.Array) -> Hashes:
+    """Hash binary or string values as they are; what a null hashes to means nothing."""
+    count = len(values)
     if count == 0:
         return np.empty((2, 0), np.uint64)
-    offsets = np.frombuffer(path.buffers()[1], np.int32, count + 1, path.offset * 4).astype(np.int64)
+    offsets = np.frombuffer(values.buffers()[1], np.int32, count + 1, values.offset * 4).astype(np.int64)
     begin, length = int(offsets[0]), int(offsets[-1] - offsets[0])
-    used = np.zeros(length + _WORD, np.uint8)  # padded: the last word of the last path reads past its end
-    data = path.buffers()[2]
+    used = np.zeros(length + _WORD, np.uint8)  # padded: the last word of the last value reads past its end
+    data = values.buffers()[2]
     if data is not None and length:
         used[:length] = np.frombuffer(data, np.uint8, length, begin)
     return _hash_slices(used, offsets[:-1] - begin, np.diff(offsets))

@@ -114,7 +114,7 @@ def _decode(stats: pa.Array, fields: tuple[_Field, ...]) -> list[list[Any]]:
             except _BAD_JSON:
                 rows.append(decoder.decode("{}"))
                 bad[index] = text
-    lists = [_read(rows, attrgetter(getter)) for getter in getters]
+    lists = _transposed(rows, getters)
     if bad:
         for good, repaired in zip(lists, _slowly(list(bad.values()), fields), strict=True):
             for index, value in zip(bad, repaired, strict=True):
@@ -139,6 +139,18 @@ def _decode_lines(decoder: msgspec.json.Decoder[Any], stats: pa.Array) -> list[A
     except _BAD_JSON:
         return None
     return rows if len(rows) == len(stats) else None
+
+
+def _transposed(rows: list[Any], getters: Sequence[str]) -> list[list[Any]]:
+    """Return a list of values for each getter; a section is fetched once for all of its fields."""
+    sections: dict[str, list[Any]] = {}
+    lists = []
+    for getter in getters:
+        section, _, rest = getter.partition(".")
+        if section not in sections:
+            sections[section] = list(map(attrgetter(section), rows))
+        lists.append(_read(sections[section], attrgetter(rest)) if rest else sections[section])
+    return lists
 
 
 def _read(rows: list[Any], reader: Callable[[Any], Any]) -> list[Any]:

@@ -18,11 +18,14 @@ from lazydelta.scan.remove_set import RemoveSet
 __all__ = ["active_tail_files", "unmasked"]
 
 
-def active_tail_files(commits: Iterable[TailCommit], seen: RemoveSet, metrics: ScanMetrics) -> Iterator[FileBatch]:
+def active_tail_files(
+    commits: Iterable[TailCommit], seen: RemoveSet, metrics: ScanMetrics, *, extra: bool = False
+) -> Iterator[FileBatch]:
     """Yield the active files of the tail, given its commits newest first; every key met is recorded in ``seen``.
 
     Keys are recorded before anybody prunes: a pruned newer add still hides the older one. Within a commit an add wins
-    over a remove of the same key, so a commit's removes count only from the next older commit on.
+    over a remove of the same key, so a commit's removes count only from the next older commit on. ``extra`` keeps
+    whatever else an ``add`` carries, for those who copy it.
     """
     for commit in commits:
         version = commit.file.version if commit.file.version == commit.file.end else None
@@ -33,7 +36,7 @@ def active_tail_files(commits: Iterable[TailCommit], seen: RemoveSet, metrics: S
             if removes:
                 removed.append(_paths_of(removes))
             if adds:
-                batch = FileBatch.from_adds(adds, version=version)
+                batch = FileBatch.from_adds(adds, version=version, extra=extra)
                 replaced = seen.find(batch.path, batch.deletion_vector)
                 fresh = ~replaced & _first_occurrence(seen.add(batch.path, batch.deletion_vector))
                 if fresh.any():

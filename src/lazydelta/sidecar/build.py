@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -9,25 +10,32 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lazydelta.errors import ObjectNotFoundError, StorageError
 from lazydelta.log.checkpoint import CheckpointReader, StatsWanted
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.options import Options
+from lazydelta.sidecar.discovery import check_single, read_single
 from lazydelta.sidecar.external_sort import ExternalSort
-from lazydelta.sidecar.format import GROUPS_PER_FILE, ROWS_PER_GROUP
+from lazydelta.sidecar.format import GROUPS_PER_FILE, ROWS_PER_GROUP, sidecar_path
+from lazydelta.sidecar.lifecycle import sweep
+from lazydelta.sidecar.manifest import SidecarError
 from lazydelta.sidecar.order import sortable
-from lazydelta.sidecar.planning import SidecarPlan, plan_sidecar, snapshot_at_checkpoint
-from lazydelta.sidecar.publish import BuildResult, load_manifest, publish
+from lazydelta.sidecar.planning import SidecarPlan, plan_of, plan_sidecar, snapshot_at_checkpoint
+from lazydelta.sidecar.publish import BuildResult, Publication, load_manifest, result_of, schema_hash
 from lazydelta.sidecar.rows import to_rows
 from lazydelta.storage import Store, open_store
 
-__all__ = ["PART_ROWS", "Progress", "assemble", "build", "build_at"]
+__all__ = ["MEMORY_BUDGET", "PART_ROWS", "ROW_BYTES", "Progress", "assemble", "build", "build_at", "existing", "part_rows"]
+
+logger = logging.getLogger(__name__)
 
 Progress = Callable[[int, int | None], None]
 """Called with the files done so far and, where it is known, how many there are."""
 
 PART_ROWS = ROWS_PER_GROUP * GROUPS_PER_FILE
-_ROW_BYTES = 1_000  # a row in memory, with room for the copies that sorting makes
+MEMORY_BUDGET = 512 << 20
+ROW_BYTES = 1_000  # a row in memory, with room for the copies that sorting makes
 _READ_ROWS = 32_768
 _SAMPLED = 200_000
 
@@ -39,7 +47,7 @@ def build(
     storage_options: Mapping[str, str] | None = None,
     options: Mapping[str, Any] | None = None,
     sort_by: Sequence[str] | None = None,
-    memory_budget: int = 512 << 20,
+    memory_budget: int = MEMORY_BUDGET,
     progress: Progress | None = None,
 ) -> BuildResult:
     """Build the sidecar of the newest checkpoint, or of the checkpoint of ``version``.
@@ -59,30 +67,38 @@ def build_at(
     checkpoint: Checkpoint,
     *,
     sort_by: Sequence[str] | None = None,
-    memory_budget: int = 512 << 20,
+    memory_budget: int = MEMORY_BUDGET,
     progress: Progress | None = None,
 ) -> BuildResult:
     """Build the sidecar of a checkpoint whose version the snapshot pins, unless a valid one is there."""
-    present = _existing(store, snapshot, checkpoint)
-    if present is not None:
-        return present
-    plan = plan_sidecar(snapshot, checkpoint, sort_by)
-    parts = _sorted_parts(snapshot, checkpoint, plan, memory_budget, progress)
-    return publish(store, snapshot, checkpoint, plan, parts)
+    result = existing(store, snapshot, checkpoint)
+    if result is None:
+        plan = plan_sidecar(snapshot, checkpoint, sort_by)
+        parts = _sorted_parts(snapshot, checkpoint, plan, memory_budget, progress)
+        result = Publication(store, snapshot, checkpoint, plan).publish(parts)
+        sweep(store, snapshot)
+    return result
 
 
-def _existing(store: Store, snapshot: Snapshot, checkpoint: Checkpoint) -> BuildResult | None:
-    """Return the sidecar that is already there, if its manifest is valid."""
+def existing(store: Store, snapshot: Snapshot, checkpoint: Checkpoint) -> BuildResult | None:
+    """Return the sidecar that is already there; where only its manifest is lacking or invalid, add that."""
     manifest = load_manifest(store, snapshot, checkpoint)
-    if manifest is None:
+    if manifest is not None:
+        return result_of(manifest, "already-valid")
+    path = sidecar_path(checkpoint.version)
+    try:
+        part, footer = read_single(store, path)
+        check_single(footer, part, snapshot, checkpoint)
+    except ObjectNotFoundError:
         return None
-    return BuildResult(
-        action="already-valid",
-        version=manifest.version,
-        num_files=manifest.num_files,
-        num_parts=len(manifest.parts),
-        size_bytes=manifest.sidecar_size_bytes,
-    )
+    except (SidecarError, StorageError) as error:
+        logger.warning("%s is left alone: %s", path, error)
+        return None
+    if footer.state.schema_hash != schema_hash(snapshot):
+        return None
+    plan = plan_of(footer.state.layout, snapshot.schema)
+    publication = Publication(store, snapshot, checkpoint, plan)
+    return publication.put_manifest([(part, footer.row_groups())], action="manifest-added")
 
 
 def _sorted_parts(
@@ -94,7 +110,7 @@ def _sorted_parts(
 ) -> Iterator[pa.Table]:
     """Yield the rows of each part, in order."""
     reader = CheckpointReader(snapshot.store, checkpoint, batch_size=_READ_ROWS)
-    splitters = _splitters(snapshot, checkpoint, plan, max(1, memory_budget // _ROW_BYTES // 2))
+    splitters = _splitters(snapshot, checkpoint, plan, max(1, memory_budget // ROW_BYTES // 2))
     sort = ExternalSort(plan.layout, splitters, plan.layout.arrow_schema(plan.schema))
     done = 0
     try:
@@ -108,18 +124,24 @@ def _sorted_parts(
         sort.close()
 
 
-def assemble(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Cut sorted rows into parts."""
+def part_rows() -> int:
+    """Return how many rows a full part has."""
+    return PART_ROWS
+
+
+def assemble(tables: Iterator[pa.Table], size: int | None = None) -> Iterator[pa.Table]:
+    """Cut sorted rows into parts, full ones unless ``size`` says how many rows each shall have."""
     held: list[pa.Table] = []
     count = 0
+    size = part_rows() if size is None else size
     for table in tables:
         held.append(table)
         count += table.num_rows
-        while count >= PART_ROWS:
+        while count >= size:
             whole = pa.concat_tables(held)
-            yield whole.slice(0, PART_ROWS).combine_chunks()
-            held = [whole.slice(PART_ROWS)]
-            count -= PART_ROWS
+            yield whole.slice(0, size).combine_chunks()
+            held = [whole.slice(size)]
+            count -= size
     if count:
         yield pa.concat_tables(held).combine_chunks()
 

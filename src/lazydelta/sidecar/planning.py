@@ -18,7 +18,7 @@ from lazydelta.log.snapshot import Snapshot
 from lazydelta.sidecar.format import SidecarLayout, SortColumn, has_range
 from lazydelta.storage import Store
 
-__all__ = ["SidecarPlan", "plan_sidecar", "snapshot_at_checkpoint"]
+__all__ = ["SidecarPlan", "plan_of", "plan_sidecar", "snapshot_at_checkpoint"]
 
 _INDEXED = 8
 _DEFAULT_STATS_COLUMNS = 32
@@ -51,11 +51,21 @@ def plan_sidecar(snapshot: Snapshot, checkpoint: Checkpoint, sort_by: Sequence[s
     schema = snapshot.schema
     stats = _stats_columns(snapshot, checkpoint)
     sort = _sort_columns(schema, stats, sort_by)
-    layout = SidecarLayout.of(schema, stats, sort)
+    return _plan(schema, SidecarLayout.of(schema, stats, sort), stats)
+
+
+def plan_of(layout: SidecarLayout, schema: TableSchema) -> SidecarPlan:
+    """Return the plan of a sidecar that is laid out already, so that new parts fit the old ones."""
+    by_path = {column.physical_path: column for column in schema.leaves() if not column.is_partition}
+    stats = [by_path[each.path] for each in layout.columns if each.role == "null_count" and each.path in by_path]
+    return _plan(schema, layout, stats)
+
+
+def _plan(schema: TableSchema, layout: SidecarLayout, stats: Sequence[Column]) -> SidecarPlan:
     timestamps = [column for column in stats if _is_time(column)]
     ranged = [column for column in stats if has_range(column) and column not in timestamps[:1]]
     indexed = [column.physical_path for column in (*timestamps[:1], *ranged[:_INDEXED])]
-    indexed += [each.path for each in sort if each.role == "min" and each.path not in indexed]
+    indexed += [each.path for each in layout.sort if each.role == "min" and each.path not in indexed]
     return SidecarPlan(schema, layout, tuple(indexed))
 
 

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 import pyarrow as pa
 
-from lazydelta.errors import ObjectExistsError, ObjectNotFoundError
+from lazydelta.errors import LazyDeltaError, ObjectChangedError, ObjectExistsError, ObjectNotFoundError
+from lazydelta.log.actions import DomainMetadata, Txn
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
+from lazydelta.sidecar.cache import shared_cache
+from lazydelta.sidecar.folder import are_in_place
 from lazydelta.sidecar.format import FORMAT_VERSION, manifest_path, part_path, sidecar_path
 from lazydelta.sidecar.manifest import Manifest, ManifestPart, ManifestRowGroup, SidecarError, checkpoint_files
 from lazydelta.sidecar.part_file import SidecarState, WrittenPart, encode_part
 from lazydelta.sidecar.planning import SidecarPlan
 from lazydelta.storage import Store
 
-__all__ = ["BuildResult", "PublishedPart", "load_manifest", "publish", "put_manifest", "put_part", "sidecar_state"]
+__all__ = ["BuildResult", "Publication", "PublishedPart", "load_manifest", "result_of", "schema_hash"]
 
 PublishedPart = tuple[ManifestPart, Sequence[ManifestRowGroup]]
+"""A part with its row groups; none are given where a long manifest leaves them to the part's footer."""
+
+_TRIES = 5
 
 
 class BuildResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a build or refresh did; ``action`` is built, refreshed, manifest-added or already-valid."""
+    """What a build or refresh did; ``action`` is built, refreshed, manifest-added or already-valid.
+
+    ``reason`` says why a refresh had to build everything.
+    """
 
     action: str
     version: int
@@ -32,99 +43,29 @@ class BuildResult(msgspec.Struct, frozen=True, kw_only=True):
     num_parts: int
     size_bytes: int
     reused_parts: int = 0
+    reason: str | None = None
 
 
 def load_manifest(store: Store, snapshot: Snapshot, checkpoint: Checkpoint) -> Manifest | None:
     """Return the valid manifest of a checkpoint, whose parts are all in place; None if there is none."""
     try:
-        manifest = Manifest.decode(store.get(manifest_path(checkpoint.version)))
-        manifest.check(table_id=snapshot.metadata.id, checkpoint=checkpoint)
-        for part in manifest.parts:
-            if store.head(part.file).size != part.size:
-                return None
-    except (ObjectNotFoundError, SidecarError):
+        data = store.get(manifest_path(checkpoint.version))
+    except ObjectNotFoundError:
         return None
-    return manifest
+    return _valid(data, store, snapshot, checkpoint)
 
 
-def publish(
-    store: Store,
-    snapshot: Snapshot,
-    checkpoint: Checkpoint,
-    plan: SidecarPlan,
-    tables: Iterator[pa.Table],
-    *,
-    kept: Sequence[PublishedPart] = (),
-) -> BuildResult:
-    """Write parts for ``tables``, then the manifest over them and the ``kept`` parts, in the order of their keys."""
-    build_id = str(uuid.uuid4())
-    state = sidecar_state(snapshot, checkpoint, plan)
-    written: list[PublishedPart] = []
-    pending: pa.Table | None = None
-    for number, table in enumerate(tables, 1):
-        if pending is not None:
-            written.append(
-                put_part(
-                    store, encode_part(pending, state, plan.indexed), part_path(state.version, build_id, number - 1)
-                )
-            )
-        pending = table
-    only = not written and not kept
-    if pending is None and only:
-        pending = plan.layout.arrow_schema(plan.schema).empty_table()
-    if pending is not None:
-        last = encode_part(
-            pending, msgspec.structs.replace(state, num_files=pending.num_rows if only else -1), plan.indexed
-        )
-        target = part_path(state.version, build_id, len(written) + 1)
-        written.append(
-            _put_single(store, last, sidecar_path(state.version), target) if only else put_part(store, last, target)
-        )
-    return put_manifest(store, snapshot, checkpoint, plan, [*kept, *written], reused=len(kept))
-
-
-def put_manifest(
-    store: Store,
-    snapshot: Snapshot,
-    checkpoint: Checkpoint,
-    plan: SidecarPlan,
-    parts: Sequence[PublishedPart],
-    *,
-    reused: int = 0,
-) -> BuildResult:
-    """Write the manifest: the moment at which the sidecar exists."""
-    ordered = list(parts)
-    groups = [
-        msgspec.structs.replace(group, part=number) for number, (_, found) in enumerate(ordered) for group in found
-    ]
-    manifest = Manifest(
-        format_version=FORMAT_VERSION,
-        version=checkpoint.version,
-        table_id=snapshot.metadata.id,
-        schema_hash=schema_hash(snapshot),
-        sidecar_file=ordered[0][0].file if ordered else "",
-        sidecar_size_bytes=sum(part.size for part, _ in ordered),
-        num_files=sum(part.num_rows for part, _ in ordered),
-        num_row_groups=len(groups),
-        sort=plan.layout.sort,
-        columns=plan.layout.columns,
-        protocol=snapshot.protocol,
-        meta_data=snapshot.metadata,
-        txn=tuple(snapshot.transactions()),
-        domain_metadata=tuple(snapshot.domains()),
-        checkpoint=checkpoint_files(checkpoint),
-        parts=tuple(part for part, _ in ordered),
-        row_groups=tuple(groups),
-    )
-    path, data = manifest_path(checkpoint.version), manifest.encode()
-    action = "refreshed" if reused else "built"
+def _valid(data: bytes, store: Store, snapshot: Snapshot, checkpoint: Checkpoint) -> Manifest | None:
     try:
-        store.put_if_absent(path, data)
-    except ObjectExistsError:
-        if load_manifest(store, snapshot, checkpoint) is None:
-            store.put(path, data, if_match=store.head(path).etag)
-        else:
-            action = "already-valid"  # another builder was faster; our parts are debris that `clean` removes
+        manifest = Manifest.decode(data)
+        manifest.check(table_id=snapshot.metadata.id, checkpoint=checkpoint)
+    except SidecarError:
+        return None
+    return manifest if are_in_place(store, manifest.parts) else None
+
+
+def result_of(manifest: Manifest, action: str, *, reused: int = 0) -> BuildResult:
+    """Say what was done and what there is now."""
     return BuildResult(
         action=action,
         version=manifest.version,
@@ -135,40 +76,161 @@ def put_manifest(
     )
 
 
-def sidecar_state(snapshot: Snapshot, checkpoint: Checkpoint, plan: SidecarPlan) -> SidecarState:
-    """Return what every file of this sidecar says of it."""
-    state = {
-        "protocol": snapshot.protocol,
-        "metaData": snapshot.metadata,
-        "txn": list(snapshot.transactions()),
-        "domainMetadata": list(snapshot.domains()),
-        "checkpoint": checkpoint_files(checkpoint),
-    }
-    return SidecarState(
-        table_id=snapshot.metadata.id,
-        version=checkpoint.version,
-        schema_hash=schema_hash(snapshot),
-        columns=plan.layout.columns,
-        sort=plan.layout.sort,
-        num_files=-1,
-        state=msgspec.Raw(msgspec.json.encode(state)),
-    )
+@dataclass(slots=True)
+class Publication:
+    """Writes one sidecar.
+
+    ``transactions`` and ``domains`` are the state at the checkpoint where the caller knows it already; to find out
+    means reading the checkpoint from end to end.
+    """
+
+    store: Store
+    snapshot: Snapshot
+    checkpoint: Checkpoint
+    plan: SidecarPlan
+    transactions: Sequence[Txn] | None = None
+    domains: Sequence[DomainMetadata] | None = None
+    _written: list[str] = field(default_factory=list)
+    _build_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+    def publish(self, pieces: Iterator[pa.Table | PublishedPart], *, action: str = "built") -> BuildResult:
+        """Write a part for every table, then the manifest over them and the parts given as they are, in order."""
+        parts: list[PublishedPart] = []
+        pending: pa.Table | None = None
+        reused = 0
+        try:
+            for piece in pieces:
+                if pending is not None:
+                    parts.append(self._put_part(pending))
+                    pending = None
+                if isinstance(piece, pa.Table):
+                    pending = piece
+                else:
+                    parts.append(piece)
+                    reused += 1
+            if not parts:
+                empty = self.plan.layout.arrow_schema(self.plan.schema).empty_table()
+                parts.append(self._put_single(empty if pending is None else pending))
+            elif pending is not None:
+                parts.append(self._put_part(pending))
+        except BaseException:
+            self._discard()
+            raise
+        return self.put_manifest(parts, action=action, reused=reused)
+
+    def put_manifest(self, parts: Sequence[PublishedPart], *, action: str, reused: int = 0) -> BuildResult:
+        """Write the manifest: the moment at which the sidecar exists."""
+        manifest = self._manifest(parts)
+        data = manifest.encode()
+        shared_cache.forget_manifest(self.store.identity, self.checkpoint)
+        other = self._commit(data)
+        if other is None:
+            return result_of(manifest, action, reused=reused)
+        # Another builder was faster. Nobody refers to what we wrote.
+        self._discard(keep={part.file for part in other.parts})
+        return result_of(other, "already-valid")
+
+    def _commit(self, data: bytes) -> Manifest | None:
+        """Put the manifest where there is no valid one; else return that one."""
+        path = manifest_path(self.checkpoint.version)
+        for _ in range(_TRIES):
+            with contextlib.suppress(ObjectExistsError):
+                self.store.put_if_absent(path, data)
+                return None
+            try:
+                etag = self.store.head(path).etag
+                there = self.store.get(path, if_match=etag)
+                if there == data:
+                    return None  # ours: the answer to our first request was lost and the client asked again
+                valid = _valid(there, self.store, self.snapshot, self.checkpoint)
+                if valid is not None:
+                    return valid
+                self.store.put(path, data, if_match=etag)
+            except (ObjectNotFoundError, ObjectChangedError):
+                continue  # somebody else deletes or replaces it at this moment: look again
+            return None
+        message = f"{path} changes faster than it can be replaced"
+        hint = "see who else builds sidecars of this table, and try again"
+        raise ObjectChangedError(message, path=path, version=self.checkpoint.version, hint=hint)
+
+    def _manifest(self, parts: Sequence[PublishedPart]) -> Manifest:
+        groups = [
+            msgspec.structs.replace(group, part=number) for number, (_, found) in enumerate(parts) for group in found
+        ]
+        total = sum(part.num_row_groups for part, _ in parts)
+        transactions, domains = self._state()
+        return Manifest(
+            format_version=FORMAT_VERSION,
+            version=self.checkpoint.version,
+            table_id=self.snapshot.metadata.id,
+            schema_hash=schema_hash(self.snapshot),
+            sidecar_file=parts[0][0].file if parts else "",
+            sidecar_size_bytes=sum(part.size for part, _ in parts),
+            num_files=sum(part.num_rows for part, _ in parts),
+            num_row_groups=total,
+            sort=self.plan.layout.sort,
+            columns=self.plan.layout.columns,
+            protocol=self.snapshot.protocol,
+            meta_data=self.snapshot.metadata,
+            txn=tuple(transactions),
+            domain_metadata=tuple(domains),
+            checkpoint=checkpoint_files(self.checkpoint),
+            parts=tuple(part for part, _ in parts),
+            row_groups=tuple(groups) if len(groups) == total else (),
+        )
+
+    def _state(self) -> tuple[Sequence[Txn], Sequence[DomainMetadata]]:
+        if self.transactions is None:
+            self.transactions = self.snapshot.transactions()
+        if self.domains is None:
+            self.domains = self.snapshot.domains()
+        return self.transactions, self.domains
+
+    def _encode(self, table: pa.Table, num_files: int) -> WrittenPart:
+        transactions, domains = self._state()
+        state = {
+            "protocol": self.snapshot.protocol,
+            "metaData": self.snapshot.metadata,
+            "txn": transactions,
+            "domainMetadata": domains,
+            "checkpoint": checkpoint_files(self.checkpoint),
+        }
+        sealed = SidecarState(
+            table_id=self.snapshot.metadata.id,
+            version=self.checkpoint.version,
+            schema_hash=schema_hash(self.snapshot),
+            columns=self.plan.layout.columns,
+            sort=self.plan.layout.sort,
+            num_files=num_files,
+            state=msgspec.Raw(msgspec.json.encode(state)),
+        )
+        return encode_part(table, sealed, self.plan.indexed)
+
+    def _put_part(self, table: pa.Table) -> PublishedPart:
+        return self._put(self._encode(table, -1))
+
+    def _put_single(self, table: pa.Table) -> PublishedPart:
+        part, path = self._encode(table, table.num_rows), sidecar_path(self.checkpoint.version)
+        try:
+            self.store.put_if_absent(path, part.data)
+        except ObjectExistsError:
+            return self._put(part)
+        return msgspec.structs.replace(part.part, file=path), part.row_groups
+
+    def _put(self, part: WrittenPart) -> PublishedPart:
+        path = part_path(self.checkpoint.version, self._build_id, len(self._written) + 1)
+        self._written.append(path)
+        self.store.put(path, part.data)
+        return msgspec.structs.replace(part.part, file=path), part.row_groups
+
+    def _discard(self, keep: Iterable[str] = ()) -> None:
+        """Remove the parts of this build, whose names nobody else has; `clean` removes what we fail to."""
+        with contextlib.suppress(LazyDeltaError):
+            for path in self._written:
+                if path not in keep:
+                    self.store.delete(path)
 
 
 def schema_hash(snapshot: Snapshot) -> str:
     """Return the digest of the schema at the checkpoint."""
     return hashlib.sha256(snapshot.metadata.schema_string.encode()).hexdigest()
-
-
-def put_part(store: Store, part: WrittenPart, path: str) -> PublishedPart:
-    """Write a part and return what the manifest says of it."""
-    store.put(path, part.data)
-    return msgspec.structs.replace(part.part, file=path), part.row_groups
-
-
-def _put_single(store: Store, part: WrittenPart, path: str, otherwise: str) -> PublishedPart:
-    try:
-        store.put_if_absent(path, part.data)
-    except ObjectExistsError:
-        return put_part(store, part, otherwise)
-    return msgspec.structs.replace(part.part, file=path), part.row_groups

@@ -1,0 +1,213 @@
+"""``NetChange``: what the commits between two checkpoints did to the files, in bounded memory."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lazydelta.log.actions import Add, DomainMetadata, LogLine, Remove, Txn
+from lazydelta.log.file_batch import FileBatch
+from lazydelta.log.tail import TailCommit
+from lazydelta.metrics import ScanMetrics
+from lazydelta.scan.reconcile import active_tail_files
+from lazydelta.scan.remove_set import RemoveSet
+from lazydelta.sidecar.external_sort import ExternalSort
+from lazydelta.sidecar.format import SidecarLayout
+from lazydelta.sidecar.order import sortable
+from lazydelta.sidecar.part_order import PartOrder, key_layout
+from lazydelta.sidecar.planning import SidecarPlan
+from lazydelta.sidecar.rows import to_rows
+
+__all__ = ["NetChange", "RowSpool", "read_change"]
+
+_SAMPLED = 100_000
+
+
+@dataclass(slots=True)
+class NetChange:
+    """The files that came and the keys that base rows lose by it.
+
+    ``seen`` has every key of the commits: a base row with one of them was removed or replaced. ``touched`` are the
+    parts in which such rows are to be expected, as far as the log tells. It may tell too little: a path may be spelled
+    in another way, a remove may lack partition values, new statistics may move a file. ``arrivals`` counts the new
+    files by the part that they belong to.
+    """
+
+    seen: RemoveSet
+    rows: RowSpool
+    touched: set[int]
+    arrivals: npt.NDArray[np.int64]
+    transactions: dict[str, Txn] = field(default_factory=dict)
+    domains: dict[str, DomainMetadata] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Give back memory and temporary files."""
+        self.seen.close()
+        self.rows.close()
+
+
+def read_change(
+    commits: Iterable[TailCommit],
+    plan: SidecarPlan,
+    order: PartOrder,
+    num_parts: int,
+    *,
+    memory_rows: int,
+    check: Callable[[int], None],
+) -> NetChange:
+    """Read commits, newest first; ``check`` is told how many keys there are so far and may raise to stop."""
+    change = NetChange(
+        RemoveSet(), RowSpool(plan, memory_rows), set(), np.zeros(num_parts + 1, np.int64)
+    )
+    try:
+        watched = _watched(commits, change, plan, order)
+        for batch in active_tail_files(watched, change.seen, ScanMetrics(), extra=True):
+            rows = to_rows(batch, plan.layout, plan.schema)
+            places = order.places(change.rows.add(rows))
+            change.arrivals += np.bincount(places, minlength=num_parts + 1)
+            change.touched.update(np.unique(places).tolist())
+            check(len(change.seen))
+    except BaseException:
+        change.close()
+        raise
+    check(len(change.seen))
+    change.touched.discard(num_parts)
+    return change
+
+
+def _watched(
+    commits: Iterable[TailCommit], change: NetChange, plan: SidecarPlan, order: PartOrder
+) -> Iterator[TailCommit]:
+    """Pass commits on and note what active files do not show: where removes strike, and what applications did."""
+    layout = key_layout(plan.layout)
+    by_minimum = any(each.role == "min" for each in plan.layout.sort)
+    for commit in commits:
+        transactions: dict[str, Txn] = {}
+        domains: dict[str, DomainMetadata] = {}
+
+        def noted(
+            actions: Iterator[list[LogLine]],
+            transactions: dict[str, Txn] = transactions,
+            domains: dict[str, DomainMetadata] = domains,
+        ) -> Iterator[list[LogLine]]:
+            for lines in actions:
+                removes = [line.remove for line in lines if line.remove is not None]
+                known = [each for each in removes if _tells_its_place(each, by_minimum=by_minimum)]
+                if known:
+                    batch = FileBatch.from_adds([_as_add(each, with_stats=by_minimum) for each in known])
+                    keys = sortable(to_rows(batch, layout, plan.schema), layout)
+                    change.touched.update(np.unique(order.places(keys)).tolist())
+                transactions.update({line.txn.app_id: line.txn for line in lines if line.txn is not None})
+                domains.update({line.domain_metadata.domain: line.domain_metadata for line in lines if line.domain_metadata})
+                yield lines
+
+        yield TailCommit(commit.file, noted(commit.actions))
+        # Commits come newest first, and the newest word counts.
+        change.transactions = transactions | change.transactions
+        change.domains = domains | change.domains
+
+
+def _tells_its_place(remove: Remove, *, by_minimum: bool) -> bool:
+    return remove.partition_values is not None and (not by_minimum or remove.stats is not None)
+
+
+def _as_add(remove: Remove, *, with_stats: bool) -> Add:
+    return Add(
+        path=remove.path,
+        size=0,
+        modification_time=0,
+        partition_values=remove.partition_values or {},
+        stats=remove.stats if with_stats else None,
+    )
+
+
+class RowSpool:
+    """Rows in any order, held in memory up to a bound and on disk beyond it, given back sorted."""
+
+    def __init__(self, plan: SidecarPlan, memory_rows: int) -> None:
+        self._layout: SidecarLayout = plan.layout
+        self._schema = plan.layout.arrow_schema(plan.schema)
+        self._memory_rows = memory_rows
+        self._held: list[pa.RecordBatch] = []
+        self._held_rows = 0
+        self._count = 0
+        self._sample: list[pa.BinaryArray] = []
+        self._step = 1
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._spilled: list[str] = []
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, rows: pa.RecordBatch) -> pa.BinaryArray:
+        """Take rows, and return their keys."""
+        keys = sortable(rows, self._layout)
+        self._held.append(rows)
+        self._held_rows += rows.num_rows
+        self._count += rows.num_rows
+        self._sample.append(_every(keys, self._step))
+        if sum(map(len, self._sample)) > 2 * _SAMPLED:
+            self._step *= 2
+            self._sample = [_every(pa.concat_arrays(self._sample), 2)]
+        if self._held_rows > self._memory_rows:
+            self._spill()
+        return keys
+
+    def sorted_tables(self) -> Iterator[pa.Table]:
+        """Yield all rows in order; may be called once."""
+        sort = ExternalSort(self._layout, self._splitters(), self._schema)
+        try:
+            for path in self._spilled:
+                with pa.OSFile(path) as source:
+                    reader = pa.ipc.open_file(source)
+                    for index in range(reader.num_record_batches):
+                        sort.add(reader.get_batch(index))
+            for batch in self._held:
+                sort.add(batch)
+            self._held = []
+            yield from sort.sorted_tables()
+        finally:
+            sort.close()
+
+    def close(self) -> None:
+        """Remove what lies on disk."""
+        self._held, self._sample = [], []
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def _spill(self) -> None:
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="lazydelta-refresh-")
+        path = f"{self._folder.name}/{len(self._spilled)}.arrow"
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, self._schema, options=options) as writer:
+            for batch in self._held:
+                writer.write_batch(batch)
+        self._spilled.append(path)
+        self._held, self._held_rows = [], 0
+
+    def _splitters(self) -> pa.BinaryArray:
+        buckets = -(-self._count // max(1, self._memory_rows)) if self._spilled else 1
+        ordered = _joined(self._sample)
+        ordered = ordered.take(pc.sort_indices(ordered))
+        return ordered.take(_rows([len(ordered) * number // buckets for number in range(1, buckets)])).unique()
+
+
+def _every(values: pa.BinaryArray, step: int) -> pa.BinaryArray:
+    return values if step == 1 else values.take(_rows(range(0, len(values), step)))
+
+
+def _joined(arrays: Sequence[pa.BinaryArray]) -> pa.BinaryArray:
+    return pa.concat_arrays(arrays) if arrays else pa.array([], pa.binary())
+
+
+def _rows(numbers: Iterable[int]) -> pa.Int64Array:
+    found = np.fromiter(numbers, np.int64)
+    return pa.Array.from_buffers(pa.int64(), len(found), [None, pa.py_buffer(found)])

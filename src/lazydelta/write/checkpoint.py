@@ -1,0 +1,278 @@
+"""Writing a V1 checkpoint: one Parquet file, streamed from the previous checkpoint and the tail.
+
+Rows are encoded a row group at a time and handed to the store as they are ready, so neither the table nor the file is
+ever in memory or on a local disk. The store makes the object visible when it is complete: whoever is killed half-way
+leaves nothing that a reader could see.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lazydelta.errors import LazyDeltaError, ObjectNotFoundError, UnsupportedFeatureError, WriteError
+from lazydelta.log.actions import Protocol
+from lazydelta.log.checkpoint import CheckpointReader
+from lazydelta.log.checkpoint_columns import corrupt_if_unreadable
+from lazydelta.log.names import LOG, FileKind, LogFile
+from lazydelta.log.opening import open_snapshot
+from lazydelta.log.segment import Checkpoint
+from lazydelta.log.snapshot import Snapshot
+from lazydelta.storage import Store
+from lazydelta.write.checkpoint_rows import CheckpointLayout
+from lazydelta.write.checkpoint_state import CheckpointState
+from lazydelta.write.properties import TableProperties
+
+__all__ = ["CheckpointResult", "write_checkpoint"]
+
+Progress = Callable[[int, int | None], None]
+"""Called with the files done so far and, where it is known, how many there are."""
+
+MEMORY_BUDGET = 256 << 20
+_GROUP_ROWS = 65_536
+# Rows are in memory as they are read, as they are collected, and as Parquet pages: what is collected may have a part.
+_GROUP_SHARE = 6
+_KEYS_SHARE = 4
+_ROW_BYTES = 4_096
+_LEAST_BATCH, _MOST_BATCH = 1_024, 16_384
+_FEATURES_VERSION = 7
+
+# Features under which a checkpoint holds no action and no field but those that we copy. Whether we may commit to such
+# tables is another question: a checkpoint changes nothing that they say.
+_KNOWN = frozenset(
+    {
+        "allowColumnDefaults",
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "checkpointProtection",
+        "clustering",
+        "columnMapping",
+        "deletionVectors",
+        "domainMetadata",
+        "generatedColumns",
+        "icebergCompatV1",
+        "icebergCompatV2",
+        "identityColumns",
+        "inCommitTimestamp",
+        "invariants",
+        "rowTracking",
+        "timestampNtz",
+        "typeWidening",
+        "typeWidening-preview",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
+)
+
+
+class CheckpointResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done; ``action`` is written or already-there.
+
+    ``size`` counts actions and ``num_of_add_files`` files, None where an existing checkpoint does not tell without
+    being read. ``parts`` is set for an existing checkpoint of several parts, ``is_v1`` false for one of another kind.
+    """
+
+    action: str
+    version: int
+    path: str
+    size_in_bytes: int
+    size: int | None = None
+    num_of_add_files: int | None = None
+    parts: int | None = None
+    is_v1: bool = True
+
+
+def write_checkpoint(
+    store: Store,
+    version: int | None = None,
+    *,
+    memory_budget: int = MEMORY_BUDGET,
+    progress: Progress | None = None,
+    now: int | None = None,
+) -> CheckpointResult:
+    """Write the checkpoint of the newest version, or of ``version``, unless there is one.
+
+    ``now`` (epoch milliseconds) is the moment from which the table's retention of tombstones counts back.
+    """
+    snapshot = open_snapshot(store, version=version)
+    checkpoint = snapshot.segment.checkpoint
+    if checkpoint is not None and checkpoint.version == snapshot.version:
+        return _existing(store, checkpoint)
+    _check_features(snapshot.protocol, store)
+    state = _state(snapshot, memory_budget, int(time.time() * 1000) if now is None else now)
+    path = f"{LOG}/{snapshot.version:020}.checkpoint.parquet"
+    writing = _Writing(store, path, state, memory_budget // _GROUP_SHARE, progress)
+    try:
+        size_in_bytes = store.put_stream(path, writing.chunks())
+    except _AlreadyThereError:
+        found = LogFile(FileKind.CHECKPOINT, snapshot.version, store.head(path), snapshot.version)
+        return _existing(store, Checkpoint(snapshot.version, (found,)))
+    return CheckpointResult(
+        action="written",
+        version=snapshot.version,
+        path=path,
+        size_in_bytes=size_in_bytes,
+        size=writing.rows,
+        num_of_add_files=state.num_adds,
+    )
+
+
+def _state(snapshot: Snapshot, memory_budget: int, now: int) -> CheckpointState:
+    properties = TableProperties.of(snapshot.metadata)
+    forgotten = properties.transaction_retention
+    rows = memory_budget // _GROUP_SHARE // _ROW_BYTES
+    return CheckpointState(
+        snapshot,
+        CheckpointLayout.of(snapshot),
+        removed_after=_before(now, properties.deleted_file_retention),
+        seen_after=None if forgotten is None else _before(now, forgotten),
+        batch_rows=min(max(rows, _LEAST_BATCH), _MOST_BATCH),
+        key_memory=max(1, memory_budget // _KEYS_SHARE),
+    )
+
+
+def _before(now: int, retention: timedelta) -> int:
+    return max(0, now - retention // timedelta(milliseconds=1))
+
+
+class _AlreadyThereError(LazyDeltaError):
+    """Another process was faster; raised into our own upload to end it, and caught where it was begun."""
+
+
+class _Writing:
+    """The chunks of one checkpoint file, encoded while they are pulled."""
+
+    def __init__(
+        self, store: Store, path: str, state: CheckpointState, group_bytes: int, progress: Progress | None
+    ) -> None:
+        self._store = store
+        self._path = path
+        self._state = state
+        self._group_bytes = group_bytes
+        self._progress = progress
+        self.rows = 0
+
+    def chunks(self) -> Iterator[bytes]:
+        try:
+            yield from self._encoded()
+        except LazyDeltaError:
+            raise
+        except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError, KeyError) as error:
+            message = f"The checkpoint {self._path} cannot be written: {error}"
+            hint = "the table is unharmed and readable without it; report the cause"
+            raise WriteError(message, path=self._path, version=self._state.snapshot.version, hint=hint) from error
+
+    def _encoded(self) -> Iterator[bytes]:
+        sink = _Sink()
+        with closing(
+            pq.ParquetWriter(
+                pa.PythonFile(sink, mode="w"), self._state.layout.schema, compression="zstd", write_page_checksum=True, store_schema=False
+            )
+        ) as writer:
+            for table in self._row_groups():
+                writer.write_table(table, row_group_size=table.num_rows)
+                self.rows += table.num_rows
+                if self._progress is not None:
+                    self._progress(self._state.num_adds, None)
+                yield from sink.take()
+                pa.default_memory_pool().release_unused()
+        # The last bytes make the file: look once more whether somebody else's is there, and leave that one if so.
+        if _size_of(self._store, self._path) > 0:
+            raise _AlreadyThereError(f"{self._path} was written by another process meanwhile", path=self._path)
+        yield from sink.take()
+
+    def _row_groups(self) -> Iterator[pa.Table]:
+        held: list[pa.RecordBatch] = []
+        rows = size = 0
+        for batch in self._state.batches():
+            held.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+            if rows >= _GROUP_ROWS or size >= self._group_bytes:
+                yield pa.Table.from_batches(held)
+                held, rows, size = [], 0, 0
+        if rows:
+            yield pa.Table.from_batches(held)
+
+
+class _Sink:
+    """A file that gives away what was written to it."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._chunks: list[bytes] = []
+
+    def write(self, data: bytes | memoryview) -> int:
+        self._chunks.append(bytes(data))
+        return len(data)
+
+    def take(self) -> list[bytes]:
+        chunks, self._chunks = self._chunks, []
+        return [b"".join(chunks)] if chunks else []
+
+    def flush(self) -> None:
+        """Nothing waits anywhere else."""
+
+    def close(self) -> None:
+        """What was written is taken by the caller."""
+
+
+def _size_of(store: Store, path: str) -> int:
+    try:
+        return store.head(path).size
+    except ObjectNotFoundError:
+        return 0
+
+
+def _existing(store: Store, checkpoint: Checkpoint) -> CheckpointResult:
+    """Describe a checkpoint that is there, by its footers; one that cannot be read is an error that names it."""
+    first = checkpoint.files[0]
+    is_v1 = not first.is_json and (first.parts > 1 or first.path.endswith(".checkpoint.parquet"))
+    if is_v1 and len(checkpoint.files) == 1:
+        is_v1 = next(CheckpointReader(store, checkpoint).actions("sidecar"), None) is None
+    counts = [_counts(store, file) for file in checkpoint.files] if is_v1 else []
+    adds = [files for _, files in counts]
+    return CheckpointResult(
+        action="already-there",
+        version=checkpoint.version,
+        path=first.path,
+        size_in_bytes=sum(file.info.size for file in checkpoint.files),
+        size=sum(rows for rows, _ in counts) if is_v1 else None,
+        num_of_add_files=None if not is_v1 or None in adds else sum(each or 0 for each in adds),
+        parts=len(checkpoint.files) if len(checkpoint.files) > 1 else None,
+        is_v1=is_v1,
+    )
+
+
+def _counts(store: Store, file: LogFile) -> tuple[int, int | None]:
+    """Return how many actions a part has and how many of them are files, by the nulls of a column that each has."""
+    with corrupt_if_unreadable(file), store.open_input(file.path, size=file.info.size) as source:
+        metadata = pq.ParquetFile(source).metadata
+    rows = metadata.num_rows
+    nulls = 0
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        columns = (group.column(position) for position in range(group.num_columns))
+        path = next((column for column in columns if column.path_in_schema == "add.path"), None)
+        if path is None or not path.is_stats_set or not path.statistics.has_null_count:
+            return rows, None
+        nulls += path.statistics.null_count
+    return rows, rows - nulls
+
+
+def _check_features(protocol: Protocol, store: Store) -> None:
+    unknown = tuple(feature for feature in protocol.writer_features or () if feature not in _KNOWN)
+    if protocol.min_writer_version > _FEATURES_VERSION:
+        unknown = (f"minWriterVersion {protocol.min_writer_version}",)
+    if unknown:
+        message = f"A checkpoint of {store.uri} could lose what these features write: {', '.join(unknown)}"
+        hint = "let a writer that implements them write it"
+        raise UnsupportedFeatureError(message, features=unknown, path=store.uri, hint=hint)

@@ -1,0 +1,364 @@
+"""From rows to data files: grouped by partition, encoded as Parquet, sent to the store, described for the log.
+
+A writer has no state beside its own, so any number of them can work on one table at once, in threads, processes or
+Spark tasks. None of them publishes anything: a file that no commit names is no part of the table.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lazydelta.errors import OptionError, WriteError
+from lazydelta.log.actions import Add
+from lazydelta.storage import Store
+from lazydelta.write.partition_text import can_partition, folder_name, logged_path, partition_texts
+from lazydelta.write.stats import StatsCollector
+from lazydelta.write.uploads import Chunks, Uploads
+
+__all__ = ["COMPRESSIONS", "MEMORY_BUDGET", "TARGET_FILE_SIZE", "DataFileWriter"]
+
+TARGET_FILE_SIZE = 128 << 20
+MEMORY_BUDGET = 256 << 20
+COMPRESSIONS = ("zstd", "snappy", "gzip", "none")
+# Large enough to compress well, small enough to be read in parallel and to roll files in time.
+_ROW_GROUP_BYTES = 64 << 20
+_ROW_GROUP_ROWS = 1 << 20
+# Below this, a partition's rows are not worth a row group of their own while its file stays open.
+_LEAST_ROW_GROUP = 8 << 20
+_PIECE_BYTES = 32 << 20
+_PARALLEL_UPLOADS = 4
+
+Partition: TypeAlias = tuple[str | None, ...]
+
+
+class DataFileWriter:
+    """Writes rows to new data files of a table.
+
+    ``schema`` is the table's, partition columns included, and batches must have it exactly. Files hold one partition
+    each and about ``target_file_size`` bytes at most. ``memory_budget`` bounds what is buffered, encoded and under way;
+    when it is reached, the largest file is finished early, so that a small budget costs larger files, never memory.
+    ``first_number`` is where the numbers in file names begin.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        schema: pa.Schema,
+        partition_columns: Sequence[str] = (),
+        *,
+        properties: Mapping[str, str | None] | None = None,
+        target_file_size: int = TARGET_FILE_SIZE,
+        memory_budget: int = MEMORY_BUDGET,
+        compression: str = "zstd",
+        first_number: int = 0,
+    ) -> None:
+        if compression not in COMPRESSIONS:
+            raise OptionError(f"compression={compression!r} makes no sense", hint=f"say one of {COMPRESSIONS}")
+        if target_file_size < 1 or memory_budget < 1:
+            message = f"target_file_size and memory_budget must be positive: {target_file_size}, {memory_budget}"
+            raise OptionError(message)
+        self._schema = schema
+        self._partition_columns = tuple(partition_columns)
+        self._recipe = _Recipe(_file_schema(schema, self._partition_columns), properties, compression)
+        self._target = target_file_size
+        self._row_group = min(_ROW_GROUP_BYTES, target_file_size, max(1, memory_budget // 2))
+        self._budget = memory_budget
+        self._number = first_number
+        self._open: dict[Partition, _OpenFile] = {}
+        self._finished: list[_Finished] = []
+        self._uploads = Uploads(store, _PARALLEL_UPLOADS)
+        self._closed = False
+        self.num_rows = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None or not self._closed:
+            self.abort()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take rows; files that are full or exceed the budget leave for the store."""
+        if self._closed:
+            raise WriteError("This writer of data files was closed", hint="make a new one")
+        if not batch.schema.equals(self._schema):
+            message = f"A batch has the schema [{_brief(batch.schema)}] and the table [{_brief(self._schema)}]"
+            raise WriteError(message, hint="bring the batch to the table's schema first")
+        for piece in _pieces(batch):
+            self.num_rows += piece.num_rows
+            for partition, rows in self._partitioned(piece):
+                self._take(partition, rows)
+            self._keep_within_budget()
+
+    def close(self) -> list[Add]:
+        """Finish all files and return what a commit needs to add them; if that fails, all are deleted."""
+        if not self._closed:
+            try:
+                for partition in list(self._open):
+                    self._finish(partition)
+                self._uploads.finish()
+            except BaseException:
+                self.abort()
+                raise
+            self._closed = True
+        now = time.time_ns() // 1_000_000
+        return [each.add(now) for each in self._finished]
+
+    def abort(self) -> None:
+        """Delete every file written so far, as well as the store lets us; also after ``close``."""
+        self._closed = True
+        self._open.clear()
+        self._finished.clear()
+        self._uploads.undo()
+
+    def _partitioned(self, batch: pa.RecordBatch) -> Iterator[tuple[Partition, pa.RecordBatch]]:
+        stored = batch.select(self._recipe.schema.names).replace_schema_metadata(None)
+        if not self._partition_columns:
+            yield (), _compact(stored)
+            return
+        columns = [_coded(batch.column(name), name) for name in self._partition_columns]
+        combined = columns[0][0]
+        for codes, texts in columns[1:]:
+            combined = combined * len(texts) + codes
+        groups, first, inverse = np.unique(combined, return_index=True, return_inverse=True)
+        keys = [tuple(texts[codes[row]] for codes, texts in columns) for row in first]
+        if len(groups) == 1:
+            yield keys[0], _compact(stored)
+            return
+        order = np.argsort(inverse, kind="stable")
+        ends = np.cumsum(np.bincount(inverse))
+        start = 0
+        for key, end in zip(keys, ends.tolist(), strict=True):
+            rows = np.ascontiguousarray(order[start:end], np.int64)
+            # A copy for each partition: a slice of one sorted batch would keep all of it alive as long as any part.
+            yield key, stored.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)]))
+            start = end
+
+    def _take(self, partition: Partition, rows: pa.RecordBatch) -> None:
+        file = self._open.get(partition)
+        if file is None:
+            file = self._open[partition] = _OpenFile(self._recipe)
+        file.buffer(rows)
+        if file.buffered_bytes >= self._row_group or file.buffered_rows >= _ROW_GROUP_ROWS:
+            self._encode(partition)
+
+    def _encode(self, partition: Partition) -> None:
+        """Turn the buffered rows into a row group; a file that would grow beyond the target with it is finished."""
+        file = self._open[partition]
+        if file.encoded_bytes and file.encoded_bytes + file.expected_bytes > self._target:
+            rest = _OpenFile(self._recipe)
+            rest.take_buffer_of(file)
+            self._finish(partition)
+            self._open[partition] = file = rest
+        file.encode()
+        if file.encoded_bytes >= self._target:
+            self._finish(partition)
+
+    def _keep_within_budget(self) -> None:
+        while sum(file.held_bytes for file in self._open.values()) + self._uploads.bytes_in_flight > self._budget:
+            if self._uploads.bytes_in_flight:
+                self._uploads.wait_for_one()
+                continue
+            partition, file = max(self._open.items(), key=lambda item: item[1].held_bytes)
+            if file.buffered_bytes >= _LEAST_ROW_GROUP:
+                self._encode(partition)
+            else:
+                self._finish(partition)
+
+    def _finish(self, partition: Partition) -> None:
+        file = self._open.pop(partition)
+        if file.buffered_rows:
+            file.encode()
+        content = file.close()
+        values = dict(zip(self._partition_columns, partition, strict=True))
+        path = f"{folder_name(values)}/{self._name()}" if values else self._name()
+        finished = _Finished(path, content.size, values, file.stats.to_json(file.encoded_rows))
+        self._uploads.send(path, content)
+        self._finished.append(finished)
+
+    def _name(self) -> str:
+        number, self._number = self._number, self._number + 1
+        codec = "" if self._recipe.compression == "none" else f".{self._recipe.compression}"
+        return f"part-{number:05}-{uuid.uuid4()}.c000{codec}.parquet"
+
+
+class _Recipe:
+    """How every file of a writer is made; ``schema`` is that of the rows in the files."""
+
+    def __init__(self, schema: pa.Schema, properties: Mapping[str, str | None] | None, compression: str) -> None:
+        self.schema = schema
+        self.properties = properties
+        self.compression = compression
+        self.statistics()  # a property that makes no sense is noticed before any row is taken
+
+    def statistics(self) -> StatsCollector:
+        return StatsCollector(self.schema, self.properties)
+
+    def writer(self, sink: Chunks) -> pq.ParquetWriter:
+        return pq.ParquetWriter(
+            pa.PythonFile(sink, mode="w"),
+            self.schema,
+            compression=self.compression,
+            version="2.6",
+            coerce_timestamps="us",
+            write_page_index=True,
+            write_page_checksum=True,
+            store_schema=False,
+        )
+
+
+class _Finished:
+    def __init__(self, path: str, size: int, partition_values: dict[str, str | None], stats: str) -> None:
+        self._path = path
+        self._size = size
+        self._values = partition_values
+        self._stats = stats
+
+    def add(self, now: int) -> Add:
+        return Add(
+            path=logged_path(self._path),
+            size=self._size,
+            modification_time=now,
+            partition_values=self._values,
+            stats=self._stats,
+        )
+
+
+class _OpenFile:
+    """Rows of one partition: some encoded already, some still as they came."""
+
+    def __init__(self, recipe: _Recipe) -> None:
+        self._recipe = recipe
+        self._batches: list[pa.RecordBatch] = []
+        self._sink = Chunks()
+        self._writer: pq.ParquetWriter | None = None
+        self._arrow_bytes = 0
+        self.stats = recipe.statistics()
+        self.buffered_bytes = 0
+        self.buffered_rows = 0
+        self.encoded_rows = 0
+
+    @property
+    def encoded_bytes(self) -> int:
+        return self._sink.size
+
+    @property
+    def held_bytes(self) -> int:
+        return self.buffered_bytes + self._sink.size
+
+    @property
+    def expected_bytes(self) -> int:
+        """Return what the buffered rows will take, judged by those before them."""
+        return self.buffered_bytes * self._sink.size // max(self._arrow_bytes, 1)
+
+    def buffer(self, rows: pa.RecordBatch) -> None:
+        self._batches.append(rows)
+        self.buffered_bytes += rows.nbytes
+        self.buffered_rows += rows.num_rows
+
+    def take_buffer_of(self, other: _OpenFile) -> None:
+        for rows in other._batches:  # noqa: SLF001 - of this very class
+            self.buffer(rows)
+        other._forget_buffer()  # noqa: SLF001
+
+    def encode(self) -> None:
+        with _faults():
+            rows = self._batches[0] if len(self._batches) == 1 else pa.concat_batches(self._batches)
+            self._arrow_bytes += self.buffered_bytes
+            self._forget_buffer()
+            self.stats.update(rows)
+            if self._writer is None:
+                self._writer = self._recipe.writer(self._sink)
+            self._writer.write_batch(rows, row_group_size=rows.num_rows)
+            self.encoded_rows += rows.num_rows
+
+    def close(self) -> Chunks:
+        with _faults():
+            if self._writer is not None:
+                self._writer.close()
+        return self._sink
+
+    def _forget_buffer(self) -> None:
+        self._batches = []
+        self.buffered_bytes = self.buffered_rows = 0
+
+
+class _faults:  # noqa: N801 - used like a function
+    """Turns what pyarrow raises while it encodes into an error of ours."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, pa.ArrowException | NotImplementedError):
+            raise WriteError(f"Rows cannot be written as Parquet: {error}", hint="nothing was committed") from error
+
+
+def _file_schema(schema: pa.Schema, partition_columns: Sequence[str]) -> pa.Schema:
+    for name in partition_columns:
+        index = schema.get_field_index(name)
+        if index < 0:
+            raise OptionError(f"The partition column {name!r} is not in the schema", hint=f"it has {schema.names}")
+        if not can_partition(schema.field(index).type):
+            message = f"Column {name!r} has type {schema.field(index).type}, by which no table can be partitioned"
+            raise OptionError(message, hint="partition by a column of a primitive type")
+    if len(set(partition_columns)) != len(partition_columns):
+        raise OptionError(f"A partition column is named twice in {list(partition_columns)}", hint="name each once")
+    fields = [field for field in schema if field.name not in partition_columns]
+    if not fields:
+        hint = "leave at least one column that is not a partition column"
+        raise OptionError("All columns are partition columns, so that data files would be empty", hint=hint)
+    return pa.schema(fields)
+
+
+def _coded(values: pa.Array, column: str) -> tuple[npt.NDArray[np.int64], list[str | None]]:
+    """Return for each row a number, and the partition texts that the numbers stand for."""
+    encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+    numbers: dict[str | None, int] = {}
+    if encoded.null_count:
+        numbers[None] = 0
+    # Several values may share a text: null and the empty string, or 0.0 and -0.0.
+    found = [numbers.setdefault(text, len(numbers)) for text in partition_texts(encoded.dictionary, column)]
+    lookup = np.array(found or [0], np.int64)
+    indices = encoded.indices.cast(pa.int32())
+    if indices.null_count:
+        indices = indices.fill_null(0)
+    codes = lookup[np.frombuffer(indices.buffers()[1], np.int32, len(indices), indices.offset * 4)]
+    if encoded.null_count:
+        valid = encoded.indices.is_valid().cast(pa.int8())
+        codes = np.where(np.frombuffer(valid.buffers()[1], np.int8, len(valid), valid.offset) == 1, codes, 0)
+    return codes, list(numbers)
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut a huge batch, so that what is copied and encoded at once stays small."""
+    if batch.num_rows == 0:
+        return
+    rows = max(1, batch.num_rows * _PIECE_BYTES // max(batch.nbytes, 1))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+def _compact(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Copy a batch that keeps much more memory alive than it has rows for: a slice of a larger one."""
+    if batch.get_total_buffer_size() <= 2 * batch.nbytes + (1 << 16):
+        return batch
+    rows = np.arange(batch.num_rows, dtype=np.int64)
+    return batch.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)]))
+
+
+def _brief(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}{'' if field.nullable else ' not null'}" for field in schema)[:300]

@@ -1,0 +1,122 @@
+"""Partition values as the log and folder names write them.
+
+The log has text for every type. A folder name is that text with Hive's escapes, as Spark makes it, and the path in the
+log is the folder's name once more percent-encoded, because paths in the log are URIs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+
+from lazydelta.errors import WriteError
+
+__all__ = ["can_partition", "folder_name", "logged_path", "partition_texts"]
+
+_NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+# What Spark escapes in folder names, and NUL, which no file system takes.
+_ESCAPED = re.compile(r'[\x00-\x1f\x7f"#%\'*/:=?\\{\[\]^]')
+# File systems stop at 255 bytes a name; what is cut off is replaced by a digest. Nobody reads values from folder names.
+_LONGEST = 200
+_SAFE = "/=-_.~"
+_DATE_CHARACTERS = 10
+
+
+def can_partition(kind: pa.DataType) -> bool:
+    """Tell whether values of this type can be written as partition values."""
+    types = pa.types
+    return bool(
+        types.is_string(kind)
+        or types.is_integer(kind)
+        or types.is_floating(kind)
+        or types.is_boolean(kind)
+        or types.is_decimal(kind)
+        or types.is_date(kind)
+        or types.is_timestamp(kind)
+        or types.is_binary(kind)
+    )
+
+
+def partition_texts(values: pa.Array, column: str) -> list[str | None]:
+    """Return the text of each value; an empty text is null, because every reader takes it for null."""
+    kind = values.type
+    if pa.types.is_timestamp(kind):
+        texts = _moments(values, "us", zone="Z" if kind.tz is not None else "")
+    elif pa.types.is_date(kind):
+        texts = _moments(values, "D", zone="")
+    else:
+        texts = [None if value is None else _text(value, column) for value in values.to_pylist()]
+    return [text or None for text in texts]
+
+
+def folder_name(values: Mapping[str, str | None]) -> str:
+    """Return the folder of a partition, decoded: ``_event_hour=2026021014/region=a%2Fb``; empty without columns."""
+    return "/".join(_segment(name, text) for name, text in values.items())
+
+
+def logged_path(path: str) -> str:
+    """Return a decoded path as the log writes it."""
+    return quote(path, safe=_SAFE)
+
+
+def _segment(name: str, text: str | None) -> str:
+    escaped = _escape(text) if text else _NULL_FOLDER
+    segment = f"{_escape(name)}={escaped}"
+    if len(segment.encode()) <= _LONGEST:
+        return segment
+    digest = hashlib.sha256(segment.encode()).hexdigest()[:32]
+    return f"{segment.encode()[:120].decode(errors='ignore').rsplit('%', 1)[0]}~{digest}"
+
+
+def _escape(text: str) -> str:
+    return _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", text)
+
+
+def _text(value: object, column: str) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return _float(value)
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            message = f"The binary value {value[:20]!r} of partition column {column!r} is not UTF-8"
+            raise WriteError(message, hint="the log holds partition values as text; partition by another column") from (
+                None
+            )
+    return str(value) if isinstance(value, str | int) else f"{value:f}"
+
+
+def _float(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return repr(value or 0.0)  # -0.0 equals 0.0, so it is the same partition
+
+
+def _moments(values: pa.Array, unit: str, *, zone: str) -> list[str | None]:
+    """Format through NumPy, whose calendar does not end with the year 9999 as Python's does."""
+    stored = values.cast(pa.date32()) if unit == "D" else values
+    # In UTC with a Z: a reader whose session has another time zone cannot take it for local time. Wall clocks have
+    # the form that every reader knows.
+    separator = "T" if zone else " "
+    texts: list[str | None] = []
+    for value in stored.cast(pa.int32() if unit == "D" else pa.int64()).to_pylist():
+        if value is None:
+            texts.append(None)
+            continue
+        text = str(np.datetime64(value, unit))
+        if not text.startswith("-") and len(text.partition("-")[0]) > 4:  # noqa: PLR2004 - digits of a year
+            text = f"+{text}"
+        if unit != "D":
+            text = text.removesuffix(".000000").replace("T", separator) + zone
+        texts.append(text)
+    return texts

@@ -1,0 +1,153 @@
+"""Table properties, typed: the few that a writer has to honour, with Delta's defaults."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from lazydelta.errors import WriteError
+from lazydelta.log.actions import Metadata
+
+__all__ = ["TableProperties", "is_true", "parse_interval", "split_columns"]
+
+_UNITS = {
+    "week": timedelta(weeks=1),
+    "day": timedelta(days=1),
+    "hour": timedelta(hours=1),
+    "minute": timedelta(minutes=1),
+    "second": timedelta(seconds=1),
+    "millisecond": timedelta(milliseconds=1),
+    "microsecond": timedelta(microseconds=1),
+}
+_INTERVAL = re.compile(r"\s*([+-]?\d+)\s+([a-z]+?)s?(?=\s|$)")
+_COLUMN = re.compile(r"\s*((?:`(?:[^`]|``)*`|[^,`])+?)\s*(?:,|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class TableProperties:
+    """What the table's configuration says; a value that makes no sense is an error that names its property."""
+
+    checkpoint_interval: int = 10
+    log_retention: timedelta = timedelta(days=30)
+    deleted_file_retention: timedelta = timedelta(days=7)
+    transaction_retention: timedelta | None = None
+    append_only: bool = False
+    indexed_columns: int = 32
+    """How many leaf columns get statistics; -1 means all."""
+    stats_columns: tuple[str, ...] | None = None
+    """The columns that get statistics, which goes before ``indexed_columns``; names may be dotted and backquoted."""
+    in_commit_timestamps: bool = False
+    expired_log_cleanup: bool = True
+    stats_as_json: bool = True
+    stats_as_struct: bool = True
+    deletion_vectors: bool = False
+
+    @classmethod
+    def of(cls, metadata: Metadata) -> TableProperties:
+        """Read the properties of a table."""
+        return cls.parse(metadata.configuration or {})
+
+    @classmethod
+    def parse(cls, configuration: Mapping[str, str | None]) -> TableProperties:
+        """Read properties from a configuration."""
+        # Delta's property names do not depend on case.
+        given = {key.lower(): (key, value) for key, value in configuration.items() if value is not None}
+        read = _Reader(given)
+        stats_columns = read.text("delta.dataSkippingStatsColumns")
+        return cls(
+            checkpoint_interval=read.number("delta.checkpointInterval", 10, least=1),
+            log_retention=read.interval("delta.logRetentionDuration", timedelta(days=30)),
+            deleted_file_retention=read.interval("delta.deletedFileRetentionDuration", timedelta(days=7)),
+            transaction_retention=read.optional_interval("delta.setTransactionRetentionDuration"),
+            append_only=read.flag("delta.appendOnly", default=False),
+            indexed_columns=read.number("delta.dataSkippingNumIndexedCols", 32, least=-1),
+            stats_columns=None if stats_columns is None else split_columns(stats_columns),
+            in_commit_timestamps=read.flag("delta.enableInCommitTimestamps", default=False),
+            expired_log_cleanup=read.flag("delta.enableExpiredLogCleanup", default=True),
+            stats_as_json=read.flag("delta.checkpoint.writeStatsAsJson", default=True),
+            stats_as_struct=read.flag("delta.checkpoint.writeStatsAsStruct", default=True),
+            deletion_vectors=read.flag("delta.enableDeletionVectors", default=False),
+        )
+
+
+def is_true(metadata: Metadata, name: str) -> bool:
+    """Tell whether a property that is on or off is on; whatever is not a plain yes is off."""
+    lowered = name.lower()
+    configuration = metadata.configuration or {}
+    return any(key.lower() == lowered and (value or "").strip().lower() == "true" for key, value in configuration.items())
+
+
+def parse_interval(text: str) -> timedelta | None:
+    """Read ``interval 7 days``, ``7 days`` or ``1 week 2 hours``; None for what is no such interval.
+
+    Months and years have no fixed length, and Delta takes none for a retention either.
+    """
+    rest = text.strip().lower()
+    if rest.startswith("interval"):
+        rest = rest[len("interval") :]
+    total = timedelta()
+    position = 0
+    while rest[position:].strip():
+        match = _INTERVAL.match(rest, position)
+        unit = None if match is None else _UNITS.get(match[2])
+        if match is None or unit is None:
+            return None
+        try:
+            total += int(match[1]) * unit
+        except OverflowError:
+            return None
+        position = match.end()
+    return total if position else None
+
+
+def split_columns(text: str) -> tuple[str, ...]:
+    """Take apart a list of column names at its commas; a comma between backquotes belongs to the name."""
+    return tuple(match[1] for match in _COLUMN.finditer(text))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    given: Mapping[str, tuple[str, str]]
+
+    def text(self, name: str) -> str | None:
+        found = self.given.get(name.lower())
+        return None if found is None else found[1]
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        text = self.text(name)
+        if text is None:
+            return default
+        if text.strip().lower() not in {"true", "false"}:
+            raise _senseless(name, text, "say true or false")
+        return text.strip().lower() == "true"
+
+    def number(self, name: str, default: int, *, least: int) -> int:
+        text = self.text(name)
+        if text is None:
+            return default
+        try:
+            number = int(text)
+        except ValueError:
+            raise _senseless(name, text, f"give a number from {least}") from None
+        if number < least:
+            raise _senseless(name, text, f"give a number from {least}")
+        return number
+
+    def interval(self, name: str, default: timedelta) -> timedelta:
+        found = self.optional_interval(name)
+        return default if found is None else found
+
+    def optional_interval(self, name: str) -> timedelta | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        found = parse_interval(text)
+        if found is None or found < timedelta():
+            raise _senseless(name, text, "write it like 'interval 7 days'")
+        return found
+
+
+def _senseless(name: str, text: str, hint: str) -> WriteError:
+    return WriteError(f"The table property {name} is {text!r}, which makes no sense", hint=hint)
