@@ -95,6 +95,7 @@ def test_the_history_of_a_large_commit_holds_no_more_than_a_chunk_of_it(tmp_path
     with commit.open("ab") as file:
         file.write(lines({"commitInfo": {"operation": "WRITE"}}))
     found, growth = in_child("len(table.history(1)[0]['operation'])", tmp_path)
+    commit.unlink()
     assert (found, growth < 60 * MB) == (len("WRITE"), True), growth
 
 

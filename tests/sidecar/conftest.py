@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from lazydelta.sidecar import build as building
 from lazydelta.sidecar import part_file
 from lazydelta.sidecar.cache import shared_cache
 
 Split = Callable[[int, int], None]
+
+# The package has functions of the same names as these modules.
+building = importlib.import_module("lazydelta.sidecar.build")
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,17 @@ from lazydelta.sidecar.publish import BuildResult, Publication, load_manifest, r
 from lazydelta.sidecar.rows import to_rows
 from lazydelta.storage import Store, open_store
 
-__all__ = ["MEMORY_BUDGET", "PART_ROWS", "ROW_BYTES", "Progress", "assemble", "build", "build_at", "existing", "part_rows"]
+__all__ = [
+    "MEMORY_BUDGET",
+    "PART_ROWS",
+    "ROW_BYTES",
+    "Progress",
+    "assemble",
+    "build",
+    "build_at",
+    "existing",
+    "part_rows",
+]
 
 logger = logging.getLogger(__name__)
 

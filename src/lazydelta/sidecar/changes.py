@@ -62,11 +62,9 @@ def read_change(
     check: Callable[[int], None],
 ) -> NetChange:
     """Read commits, newest first; ``check`` is told how many keys there are so far and may raise to stop."""
-    change = NetChange(
-        RemoveSet(), RowSpool(plan, memory_rows), set(), np.zeros(num_parts + 1, np.int64)
-    )
+    change = NetChange(RemoveSet(), RowSpool(plan, memory_rows), set(), np.zeros(num_parts + 1, np.int64))
     try:
-        watched = _watched(commits, change, plan, order)
+        watched = _Watch(change, plan, order).over(commits)
         for batch in active_tail_files(watched, change.seen, ScanMetrics(), extra=True):
             rows = to_rows(batch, plan.layout, plan.schema)
             places = order.places(change.rows.add(rows))
@@ -81,36 +79,41 @@ def read_change(
     return change
 
 
-def _watched(
-    commits: Iterable[TailCommit], change: NetChange, plan: SidecarPlan, order: PartOrder
-) -> Iterator[TailCommit]:
-    """Pass commits on and note what active files do not show: where removes strike, and what applications did."""
-    layout = key_layout(plan.layout)
-    by_minimum = any(each.role == "min" for each in plan.layout.sort)
-    for commit in commits:
-        transactions: dict[str, Txn] = {}
-        domains: dict[str, DomainMetadata] = {}
+class _Watch:
+    """Passes commits on and notes what active files do not show: where removes strike, what applications did."""
 
-        def noted(
-            actions: Iterator[list[LogLine]],
-            transactions: dict[str, Txn] = transactions,
-            domains: dict[str, DomainMetadata] = domains,
-        ) -> Iterator[list[LogLine]]:
-            for lines in actions:
-                removes = [line.remove for line in lines if line.remove is not None]
-                known = [each for each in removes if _tells_its_place(each, by_minimum=by_minimum)]
-                if known:
-                    batch = FileBatch.from_adds([_as_add(each, with_stats=by_minimum) for each in known])
-                    keys = sortable(to_rows(batch, layout, plan.schema), layout)
-                    change.touched.update(np.unique(order.places(keys)).tolist())
-                transactions.update({line.txn.app_id: line.txn for line in lines if line.txn is not None})
-                domains.update({line.domain_metadata.domain: line.domain_metadata for line in lines if line.domain_metadata})
-                yield lines
+    def __init__(self, change: NetChange, plan: SidecarPlan, order: PartOrder) -> None:
+        self._change = change
+        self._order = order
+        self._schema = plan.schema
+        self._layout = key_layout(plan.layout)
+        self._by_minimum = any(each.role == "min" for each in plan.layout.sort)
 
-        yield TailCommit(commit.file, noted(commit.actions))
-        # Commits come newest first, and the newest word counts.
-        change.transactions = transactions | change.transactions
-        change.domains = domains | change.domains
+    def over(self, commits: Iterable[TailCommit]) -> Iterator[TailCommit]:
+        change = self._change
+        for commit in commits:
+            transactions: dict[str, Txn] = {}
+            domains: dict[str, DomainMetadata] = {}
+            yield TailCommit(commit.file, self._noted(commit.actions, transactions, domains))
+            # Commits come newest first, and the newest word counts.
+            change.transactions = transactions | change.transactions
+            change.domains = domains | change.domains
+
+    def _noted(
+        self, actions: Iterator[list[LogLine]], transactions: dict[str, Txn], domains: dict[str, DomainMetadata]
+    ) -> Iterator[list[LogLine]]:
+        for lines in actions:
+            self._locate([line.remove for line in lines if line.remove is not None])
+            transactions.update({line.txn.app_id: line.txn for line in lines if line.txn is not None})
+            domains.update({each.domain: each for line in lines if (each := line.domain_metadata) is not None})
+            yield lines
+
+    def _locate(self, removes: list[Remove]) -> None:
+        known = [each for each in removes if _tells_its_place(each, by_minimum=self._by_minimum)]
+        if known:
+            batch = FileBatch.from_adds([_as_add(each, with_stats=self._by_minimum) for each in known])
+            keys = sortable(to_rows(batch, self._layout, self._schema), self._layout)
+            self._change.touched.update(np.unique(self._order.places(keys)).tolist())
 
 
 def _tells_its_place(remove: Remove, *, by_minimum: bool) -> bool:

@@ -108,9 +108,7 @@ def _open(
     table_uri: str | os.PathLike[str], storage_options: Mapping[str, str] | None, options: Mapping[str, Any] | None
 ) -> Store:
     settings = Options.load(options)
-    return open_store(
-        table_uri, storage_options, retries=settings.retries, request_timeout=settings.request_timeout
-    )
+    return open_store(table_uri, storage_options, retries=settings.retries, request_timeout=settings.request_timeout)
 
 
 def _survey(store: Store, table_id: str, files: Sequence[FolderFile], grace_hours: float) -> _Survey:

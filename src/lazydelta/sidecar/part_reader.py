@@ -45,7 +45,8 @@ def part_columns(
     for index in range(len(footer.groups)):
         spans = footer.spans(index, names)
         found = store.fetch_ranges(part.file, spans).result()
-        yield footer.read(index, names, [(start, data) for (start, _), data in zip(spans, found, strict=True)], part.size)
+        blocks = [(start, data) for (start, _), data in zip(spans, found, strict=True)]
+        yield footer.read(index, names, blocks, part.size)
 
 
 def typed(rows: pa.Table, schema: pa.Schema) -> pa.Table:

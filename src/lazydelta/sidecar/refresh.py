@@ -13,13 +13,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lazydelta.errors import LogError, StorageError
+from lazydelta.log.actions import DomainMetadata, Txn
 from lazydelta.log.commit_cache import CommitCache
 from lazydelta.log.hint import read_hint
 from lazydelta.log.names import FileKind
@@ -33,7 +36,7 @@ from lazydelta.sidecar.build import MEMORY_BUDGET, ROW_BYTES, Progress, assemble
 from lazydelta.sidecar.changes import NetChange, read_change
 from lazydelta.sidecar.folder import FolderFile, list_folder
 from lazydelta.sidecar.lifecycle import sweep
-from lazydelta.sidecar.manifest import CheckpointFile, Manifest, ManifestPart, SidecarError
+from lazydelta.sidecar.manifest import CheckpointFile, Manifest, ManifestPart, ManifestRowGroup, SidecarError
 from lazydelta.sidecar.order import sortable
 from lazydelta.sidecar.part_order import PartOrder
 from lazydelta.sidecar.part_reader import part_columns, part_table, vectors_of
@@ -74,9 +77,7 @@ def refresh(
         sort_by = _sort_names(base.manifest, snapshot.schema)
         result = _Refresh(store, snapshot, checkpoint, base, settings, memory_budget, progress).run()
     except (SidecarError, LogError, StorageError) as error:
-        built = build_at(
-            store, snapshot, checkpoint, sort_by=sort_by, memory_budget=memory_budget, progress=progress
-        )
+        built = build_at(store, snapshot, checkpoint, sort_by=sort_by, memory_budget=memory_budget, progress=progress)
         return _with_reason(built, str(error))
     sweep(store, snapshot)
     return result
@@ -188,13 +189,14 @@ class _Refresh:
         try:
             lost = self._lost(change)
             rewritten = self._rewritten(change, lost)
+            domains = _domains(self._base.manifest) | change.domains
             publication = Publication(
                 self._store,
                 self._snapshot,
                 self._checkpoint,
                 self._plan,
-                transactions=list((_by_id(self._base.manifest) | change.transactions).values()),
-                domains=[each for each in (_by_domain(self._base.manifest) | change.domains).values() if not each.removed],
+                transactions=list((_transactions(self._base.manifest) | change.transactions).values()),
+                domains=[each for each in domains.values() if not each.removed],
             )
             return publication.publish(self._pieces(change, order, lost, rewritten), action="refreshed")
         finally:
@@ -295,9 +297,7 @@ class _Refresh:
             number = end
         yield from assemble(arrivals.of(count))
 
-    def _run_tables(
-        self, run: range, change: NetChange, arrivals: _Arrivals, *, last: bool
-    ) -> Iterator[pa.Table]:
+    def _run_tables(self, run: range, change: NetChange, arrivals: _Arrivals, *, last: bool) -> Iterator[pa.Table]:
         layout = self._plan.layout
         for number in run:
             old = part_table(self._store, self._parts[number], layout, self._schema)
@@ -314,7 +314,7 @@ class _Refresh:
             yield from arrivals.of(len(self._parts))
 
 
-def _masked(rows: pa.Table | pa.RecordBatch, plan: SidecarPlan, change: NetChange) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _masked(rows: pa.Table | pa.RecordBatch, plan: SidecarPlan, change: NetChange) -> npt.NDArray[np.bool_]:
     """Tell which rows of the base were removed or replaced."""
     path = rows.column(plan.layout.name_of("path"))
     path = path.combine_chunks() if isinstance(path, pa.ChunkedArray) else path
@@ -345,23 +345,20 @@ class _Arrivals:
             return False
         places = self._order.places(sortable(table, self._layout))
         edges = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(places)]
-        self._waiting = [
-            (int(places[start]), table.slice(start, end - start))
-            for start, end in zip(edges, edges[1:], strict=False)
-        ]
+        self._waiting = [(int(places[start]), table.slice(start, end - start)) for start, end in pairwise(edges)]
         return True
 
 
-def _groups_by_part(manifest: Manifest) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
+def _groups_by_part(manifest: Manifest) -> dict[str, list[ManifestRowGroup]]:
+    found: dict[str, list[ManifestRowGroup]] = {}
     for group in manifest.row_groups:
         found.setdefault(manifest.parts[group.part].file, []).append(group)
     return found
 
 
-def _by_id(manifest: Manifest) -> dict[str, Any]:
+def _transactions(manifest: Manifest) -> dict[str, Txn]:
     return {each.app_id: each for each in manifest.txn}
 
 
-def _by_domain(manifest: Manifest) -> dict[str, Any]:
+def _domains(manifest: Manifest) -> dict[str, DomainMetadata]:
     return {each.domain: each for each in manifest.domain_metadata}

@@ -10,6 +10,7 @@ tables also work in forked processes.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import stat
@@ -57,6 +58,18 @@ def _pread_all(fd: int, start: int, length: int) -> bytes:
         parts.append(data)
         got += len(data)
     return b"".join(parts)
+
+
+def _flush(path: str) -> None:
+    """Wait until a file or folder is on the disk, where the file system can promise that at all."""
+    fd = os.open(path, _READ_FLAGS)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
+            raise
+    finally:
+        os.close(fd)
 
 
 class FileStore(Store):
@@ -249,10 +262,23 @@ class FileStore(Store):
             os.close(folder)
 
     def put_if_absent(self, path: str, data: bytes) -> None:
+        file = self._file(path)
+
+        def publish(temporary: str, name: str) -> None:
+            # Commits are written here: one that was acknowledged must survive the loss of power, content before name.
+            _flush(temporary)
+            os.link(temporary, name)
+            for folder in folders:
+                _flush(folder)
+
         def work() -> None:
             self._announce("PUT", path, 0, len(data))
-            self._write(self._file(path), [data], os.link)
+            self._write(file, [data], publish)
 
+        # A folder that does not exist yet will be an entry of its parent, which has to survive as well.
+        folders = [os.path.dirname(file)]  # noqa: PTH120
+        while not os.path.exists(folders[-1]):  # noqa: PTH110
+            folders.append(os.path.dirname(folders[-1]))  # noqa: PTH120
         self._guard("PUT", path, work)
 
     def put_stream(self, path: str, chunks: Iterable[bytes]) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Self, TypeAlias
 
@@ -21,6 +21,7 @@ from lazydelta.errors import OptionError, WriteError
 from lazydelta.log.actions import Add
 from lazydelta.storage import Store
 from lazydelta.write.partition_text import can_partition, folder_name, logged_path, partition_texts
+from lazydelta.write.properties import TableProperties
 from lazydelta.write.stats import StatsCollector
 from lazydelta.write.uploads import Chunks, Uploads
 
@@ -55,7 +56,7 @@ class DataFileWriter:
         schema: pa.Schema,
         partition_columns: Sequence[str] = (),
         *,
-        properties: Mapping[str, str | None] | None = None,
+        properties: TableProperties | None = None,
         target_file_size: int = TARGET_FILE_SIZE,
         memory_budget: int = MEMORY_BUDGET,
         compression: str = "zstd",
@@ -196,11 +197,10 @@ class DataFileWriter:
 class _Recipe:
     """How every file of a writer is made; ``schema`` is that of the rows in the files."""
 
-    def __init__(self, schema: pa.Schema, properties: Mapping[str, str | None] | None, compression: str) -> None:
+    def __init__(self, schema: pa.Schema, properties: TableProperties | None, compression: str) -> None:
         self.schema = schema
         self.properties = properties
         self.compression = compression
-        self.statistics()  # a property that makes no sense is noticed before any row is taken
 
     def statistics(self) -> StatsCollector:
         return StatsCollector(self.schema, self.properties)
@@ -268,9 +268,9 @@ class _OpenFile:
         self.buffered_rows += rows.num_rows
 
     def take_buffer_of(self, other: _OpenFile) -> None:
-        for rows in other._batches:  # noqa: SLF001 - of this very class
+        for rows in other._batches:
             self.buffer(rows)
-        other._forget_buffer()  # noqa: SLF001
+        other._forget_buffer()
 
     def encode(self) -> None:
         with _faults():

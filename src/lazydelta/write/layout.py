@@ -102,11 +102,11 @@ def _seconds(timestamps: pa.Array, column: str) -> npt.NDArray[np.int64]:
     return np.floor_divide(_stored(timestamps, np.int64), np.int64(_PER_SECOND[kind.unit]))
 
 
-def _stored(values: pa.Array, kind: type[np.int32] | type[np.int64]) -> npt.NDArray[np.int64]:
+def _stored(values: pa.Array, kind: type[np.int32 | np.int64]) -> npt.NDArray[np.int64]:
     width = np.dtype(kind).itemsize
     if len(values) == 0:
-        return np.empty(0, kind)  # type: ignore[return-value]
-    return np.frombuffer(values.buffers()[1], kind, len(values), values.offset * width)  # type: ignore[return-value]
+        return np.empty(0, kind)
+    return np.frombuffer(values.buffers()[1], kind, len(values), values.offset * width)
 
 
 def _digits(text: str) -> str:

@@ -25,7 +25,6 @@ _ESCAPED = re.compile(r'[\x00-\x1f\x7f"#%\'*/:=?\\{\[\]^]')
 # File systems stop at 255 bytes a name; what is cut off is replaced by a digest. Nobody reads values from folder names.
 _LONGEST = 200
 _SAFE = "/=-_.~"
-_DATE_CHARACTERS = 10
 
 
 def can_partition(kind: pa.DataType) -> bool:
@@ -104,19 +103,16 @@ def _float(value: float) -> str:
 
 def _moments(values: pa.Array, unit: str, *, zone: str) -> list[str | None]:
     """Format through NumPy, whose calendar does not end with the year 9999 as Python's does."""
-    stored = values.cast(pa.date32()) if unit == "D" else values
-    # In UTC with a Z: a reader whose session has another time zone cannot take it for local time. Wall clocks have
-    # the form that every reader knows.
-    separator = "T" if zone else " "
-    texts: list[str | None] = []
-    for value in stored.cast(pa.int32() if unit == "D" else pa.int64()).to_pylist():
-        if value is None:
-            texts.append(None)
-            continue
-        text = str(np.datetime64(value, unit))
-        if not text.startswith("-") and len(text.partition("-")[0]) > 4:  # noqa: PLR2004 - digits of a year
-            text = f"+{text}"
-        if unit != "D":
-            text = text.removesuffix(".000000").replace("T", separator) + zone
-        texts.append(text)
-    return texts
+    stored = values.cast(pa.date32()).view(pa.int32()) if unit == "D" else values.view(pa.int64())
+    return [None if value is None else _moment(value, unit, zone) for value in stored.to_pylist()]
+
+
+def _moment(value: int, unit: str, zone: str) -> str:
+    text = str(np.int64(value).astype(f"datetime64[{unit}]"))
+    if not text.startswith("-") and len(text.partition("-")[0]) > 4:  # noqa: PLR2004 - digits of a year
+        text = f"+{text}"
+    if unit == "D":
+        return text
+    # An instant is in UTC and says so: a reader whose session has another time zone cannot take it for local time. A
+    # wall clock has the form that every reader knows.
+    return text.removesuffix(".000000").replace("T", "T" if zone else " ") + zone

@@ -76,7 +76,9 @@ def is_true(metadata: Metadata, name: str) -> bool:
     """Tell whether a property that is on or off is on; whatever is not a plain yes is off."""
     lowered = name.lower()
     configuration = metadata.configuration or {}
-    return any(key.lower() == lowered and (value or "").strip().lower() == "true" for key, value in configuration.items())
+    return any(
+        key.lower() == lowered and (value or "").strip().lower() == "true" for key, value in configuration.items()
+    )
 
 
 def parse_interval(text: str) -> timedelta | None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, TypeAlias
 
@@ -31,43 +31,31 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lazydelta.errors import OptionError
+from lazydelta.write.properties import TableProperties
 
 __all__ = ["StatsCollector", "indexed_columns"]
 
-_NUM_INDEXED = "delta.dataSkippingNumIndexedCols"
-_STATS_COLUMNS = "delta.dataSkippingStatsColumns"
-_DEFAULT_INDEXED = 32
 _PREFIX = 32
 # How far a maximum may grow beyond its prefix in search of a character that the tie-breaker exceeds.
 _MOST_EXTRA = 32
 _ASCII_LAST, _LAST = "\x7f", "\U0010ffff"
-_QUOTED = re.compile(r"\s*((?:`(?:[^`]|``)*`|[^`,])+)\s*(?:,|$)")
 _PART = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31: the dates that ten characters can write
 _DAY_MS = 86_400_000
 
 Path: TypeAlias = tuple[str, ...]
-Bound: TypeAlias = Callable[[Any], Any]
 
 
 def indexed_columns(
-    schema: pa.Schema, partition_columns: Sequence[str] = (), properties: Mapping[str, str | None] | None = None
+    schema: pa.Schema, properties: TableProperties | None = None, *, partition_columns: Sequence[str] = ()
 ) -> list[Path]:
     """Return the leaf columns that get statistics, in the schema's order, as the table's properties choose them."""
-    properties = properties or {}
+    properties = properties or TableProperties()
     leaves = [path for field in schema if field.name not in partition_columns for path in _leaves(field, ())]
-    named = properties.get(_STATS_COLUMNS)
-    if named is not None:
-        return _named(leaves, _names(named))
-    text = properties.get(_NUM_INDEXED)
-    try:
-        number = _DEFAULT_INDEXED if text is None else int(text)
-    except ValueError:
-        number = -2
-    if number < -1:
-        raise OptionError(f"The table property {_NUM_INDEXED} is {text!r}", hint="set a number of columns, -1 for all")
-    return leaves if number == -1 else leaves[:number]
+    if properties.stats_columns is not None:
+        return _named(leaves, [_parts(name) for name in properties.stats_columns])
+    number = properties.indexed_columns
+    return leaves if number < 0 else leaves[:number]
 
 
 def _leaves(field: pa.Field, above: Path) -> list[Path]:
@@ -77,21 +65,16 @@ def _leaves(field: pa.Field, above: Path) -> list[Path]:
     return [leaf for index in range(field.type.num_fields) for leaf in _leaves(field.type.field(index), path)]
 
 
-def _names(text: str) -> list[Path]:
-    paths = []
-    for match in _QUOTED.finditer(text):
-        parts = _PART.findall(match[1].strip())
-        paths.append(tuple(quoted.replace("``", "`") or plain.strip() for quoted, plain in parts))
-    return [path for path in paths if path]
+def _parts(name: str) -> Path:
+    return tuple((quoted.replace("``", "`") or plain).lower() for quoted, plain in _PART.findall(name))
 
 
 def _named(leaves: list[Path], names: list[Path]) -> list[Path]:
-    """Return the leaves named; a struct's name stands for all its leaves. Names of no column are left out, as peers do."""
-    folded = [tuple(part.lower() for part in name) for name in names]
+    """Return the leaves named; a struct's name stands for all its leaves. Names of no column mean nothing."""
 
     def is_named(path: Path) -> bool:
         lower = tuple(part.lower() for part in path)
-        return any(lower[: len(name)] == name for name in folded)
+        return any(lower[: len(name)] == name for name in names)
 
     return [path for path in leaves if is_named(path)]
 
@@ -105,12 +88,12 @@ class StatsCollector:
     def __init__(
         self,
         schema: pa.Schema,
-        properties: Mapping[str, str | None] | None = None,
+        properties: TableProperties | None = None,
         *,
         partition_columns: Sequence[str] = (),
     ) -> None:
         self._columns: dict[str, list[_Leaf]] = {}
-        for path in indexed_columns(schema, partition_columns, properties):
+        for path in indexed_columns(schema, properties, partition_columns=partition_columns):
             kind = schema.field(path[0]).type
             positions = []
             for name in path[1:]:
@@ -221,7 +204,7 @@ def _extremes(values: pa.Array) -> tuple[Any, Any]:
 
 
 def _floats(values: pa.Array) -> tuple[float | None, float | None]:
-    # Single precision is logged with all digits of the double it equals, so that a reader who compares doubles is right.
+    # Single precision is logged with all digits of the double that it equals: readers may compare doubles.
     low, high = _extremes(values)
     return (
         None if not math.isfinite(low) else low or -0.0,
@@ -279,4 +262,4 @@ def _moment(milliseconds: int, zone: str) -> str | None:
 
 def _stored(values: pa.Array, kind: pa.DataType) -> tuple[int, int]:
     # As integers: Python's calendar is smaller than Arrow's.
-    return _extremes(values.view(kind))  # type: ignore[return-value]
+    return _extremes(values.view(kind))

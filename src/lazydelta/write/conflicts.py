@@ -1,0 +1,81 @@
+"""Which commits of others a transaction may go behind, and which rule it out.
+
+Files are compared by path and not by key: whoever changes a file's deletion vector has changed the file. What fits
+behind any commit but a change of metadata or protocol is the blind append: it rests on nothing that was there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from lazydelta.errors import CommitConflictError
+from lazydelta.log.actions import LogLine
+from lazydelta.log.commits import decode_actions
+from lazydelta.log.file_batch import FileBatch, string_array
+from lazydelta.log.names import LogFile
+from lazydelta.scan.remove_set import RemoveSet
+from lazydelta.write.selection import PartitionSelection
+
+__all__ = ["Footprint", "conflict_with"]
+
+_AGAIN = "read the table again and repeat the operation on its newest version"
+
+
+class Footprint:
+    """What a transaction rests on: files by path, and where it overwrites also the absence of others."""
+
+    def __init__(self, *, overwrites_all: bool = False, selections: Sequence[PartitionSelection] = ()) -> None:
+        self._paths = RemoveSet()
+        self._overwrites_all = overwrites_all
+        self._selections = tuple(selections)
+
+    def rest_on(self, paths: Sequence[str]) -> None:
+        """Add files that nobody else may have changed."""
+        if paths:
+            self._paths.add(string_array(paths))
+
+    def rest_on_lines(self, chunks: Iterable[bytes]) -> None:
+        """Add the files of encoded actions: those we remove, and those we add, which nobody else may add too."""
+        for lines in decode_actions(chunks, "the commit to be written", -1):
+            self.rest_on([action.path for line in lines if (action := line.add or line.remove) is not None])
+
+    def objection(self, lines: Sequence[LogLine]) -> str | None:
+        """Return what in the actions of another commit rules the transaction out."""
+        for line in lines:
+            if line.protocol is not None:
+                return "changed the table's protocol"
+            if line.meta_data is not None:
+                return "changed the table's metadata"
+        adds = [line.add for line in lines if line.add is not None]
+        paths = [action.path for line in lines if (action := line.add or line.remove) is not None]
+        if paths:
+            hits = np.flatnonzero(self._paths.find(string_array(paths)))
+            if len(hits):
+                return f"changed the file {paths[int(hits[0])]}, which this transaction reads, adds or removes"
+        if adds and self._overwrites_all:
+            return f"added the file {adds[0].path} to the table that this transaction overwrites"
+        if adds and self._selections:
+            batch = FileBatch.from_adds(adds)
+            for selection in self._selections:
+                hits = np.flatnonzero(selection.matches(batch))
+                if len(hits):
+                    added = adds[int(hits[0])].path
+                    return f"added the file {added} to the partitions that this transaction overwrites"
+        return None
+
+    def close(self) -> None:
+        """Give back memory and temporary files."""
+        self._paths.close()
+
+
+def conflict_with(file: LogFile, objection: str, info: dict[str, Any] | None) -> CommitConflictError:
+    """Return the error for a transaction that another commit rules out."""
+    who = info or {}
+    if file.version == 0:
+        objection = "created the table"
+    by = " by ".join(str(who[key]) for key in ("operation", "engineInfo") if who.get(key))
+    message = f"Version {file.version}{f' ({by})' if by else ''}, committed meanwhile, {objection}"
+    return CommitConflictError(message, path=file.path, version=file.version, hint=_AGAIN)

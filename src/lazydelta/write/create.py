@@ -1,0 +1,171 @@
+"""Creating a table, with the lowest protocol that serves it."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from lazydelta.errors import CommitConflictError, OptionError, SchemaMismatchError, UnsupportedFeatureError, WriteError
+from lazydelta.log.actions import Metadata, Protocol
+from lazydelta.log.opening import open_snapshot
+from lazydelta.log.schema import Array, Map, Struct, TableSchema
+from lazydelta.storage import Store, open_store
+from lazydelta.write.delta_schema import has_timestamp_ntz, to_schema_string
+from lazydelta.write.properties import TableProperties
+from lazydelta.write.transaction import CommitResult, Transaction
+from lazydelta.write.writable import WRITER_FEATURES, check_writable
+
+__all__ = ["create_table", "new_metadata", "protocol_for", "stage_creation"]
+
+_READER_FEATURES = frozenset({"timestampNtz", "deletionVectors", "vacuumProtocolCheck"})
+# Version 2 stands for these; a list of features has to name them.
+_VERSION_2 = ("appendOnly", "invariants")
+_BY_PROPERTY = "delta.feature."
+_VERSION_PROPERTIES = frozenset({"delta.minreaderversion", "delta.minwriterversion"})
+
+
+def create_table(
+    uri: str | os.PathLike[str],
+    schema: pa.Schema,
+    *,
+    partition_by: Sequence[str] = (),
+    properties: Mapping[str, str] | None = None,
+    name: str | None = None,
+    description: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    mode: Literal["error", "ignore"] = "error",
+) -> int:
+    """Create an empty table and return its version; with ``mode="ignore"`` a table that exists is left as it is."""
+    if mode not in {"error", "ignore"}:
+        raise OptionError(f"mode={mode!r} makes no sense", hint="say 'error' or 'ignore'")
+    metadata = new_metadata(
+        schema, partition_by=partition_by, properties=properties, name=name, description=description
+    )
+    store = open_store(uri, storage_options)
+    parameters = {
+        "partitionBy": list(metadata.partition_columns),
+        "properties": metadata.configuration or {},
+        "isManaged": False,
+    }
+    with Transaction.begin(store, operation="CREATE TABLE", parameters=parameters) as transaction:
+        if transaction.snapshot is None:
+            stage_creation(transaction, metadata)
+            try:
+                result: CommitResult = transaction.commit()
+            except CommitConflictError:
+                if mode == "error":
+                    raise
+                return open_snapshot(store).version
+            return result.version
+        if mode == "ignore":
+            return transaction.snapshot.version
+    raise _exists(store)
+
+
+def stage_creation(transaction: Transaction, metadata: Metadata) -> None:
+    """Let a transaction on a place without a table create one; files may be added in the same commit."""
+    transaction.set_protocol(protocol_for(metadata))
+    transaction.set_metadata(metadata)
+
+
+def new_metadata(
+    schema: pa.Schema,
+    *,
+    partition_by: Sequence[str] = (),
+    properties: Mapping[str, str] | None = None,
+    name: str | None = None,
+    description: str | None = None,
+) -> Metadata:
+    """Return the metadata of a new table; what makes no sense, or what we do not write, is refused here."""
+    if isinstance(partition_by, str):
+        raise OptionError("partition_by is a list of names, not a text", hint=f"write [{partition_by!r}]")
+    schema_string = to_schema_string(schema)
+    columns = _partition_columns(TableSchema.parse(schema_string), partition_by)
+    metadata = Metadata(
+        id=str(uuid.uuid4()),
+        schema_string=schema_string,
+        name=name,
+        description=description,
+        partition_columns=columns,
+        configuration=_configuration(properties or {}),
+        created_time=time.time_ns() // 1_000_000,
+    )
+    TableProperties.of(metadata)
+    check_writable(protocol_for(metadata), metadata)
+    return metadata
+
+
+def protocol_for(metadata: Metadata) -> Protocol:
+    """Return the lowest protocol under which readers and writers treat a new table as its metadata asks."""
+    features: set[str] = set()
+    schema = TableSchema.parse(metadata.schema_string, partition_columns=metadata.partition_columns)
+    if has_timestamp_ntz(schema.to_arrow()):
+        features.add("timestampNtz")
+    properties = TableProperties.of(metadata)
+    if properties.in_commit_timestamps:
+        features.add("inCommitTimestamp")
+    if properties.deletion_vectors:
+        features.add("deletionVectors")
+    features |= _asked_for(metadata.configuration or {})
+    if not features:
+        return Protocol(min_reader_version=1, min_writer_version=2)
+    readers = sorted(features & _READER_FEATURES)
+    return Protocol(
+        min_reader_version=3 if readers else 1,
+        min_writer_version=7,
+        reader_features=tuple(readers) if readers else None,
+        writer_features=tuple(sorted(features.union(_VERSION_2))),
+    )
+
+
+def _asked_for(configuration: Mapping[str, Any]) -> set[str]:
+    asked = {
+        key[len(_BY_PROPERTY) :] for key in configuration if key.lower().startswith(_BY_PROPERTY) and configuration[key]
+    }
+    unknown = tuple(sorted(asked - WRITER_FEATURES))
+    if unknown:
+        message = f"The properties ask for features that lazydelta does not write: {', '.join(unknown)}"
+        known = ", ".join(sorted(WRITER_FEATURES))
+        raise UnsupportedFeatureError(message, features=unknown, hint=f"it writes: {known}")
+    return asked
+
+
+def _configuration(properties: Mapping[str, str]) -> dict[str, str | None]:
+    for key, value in properties.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            message = f"The table property {key!r} is {value!r}, and properties are text"
+            raise WriteError(message, hint=f"write {str(key)!r}: {str(value).lower()!r}")
+        if key.lower() in _VERSION_PROPERTIES:
+            message = f"The property {key} cannot be set: the protocol follows from what the table uses"
+            raise WriteError(message, hint="leave it out")
+    return dict(properties)
+
+
+def _partition_columns(schema: TableSchema, partition_by: Sequence[str]) -> tuple[str, ...]:
+    columns: list[str] = []
+    for name in partition_by:
+        field = next((each for each in schema.fields if each.name == name), None)
+        if field is None:
+            known = ", ".join(each.name for each in schema.fields)
+            raise SchemaMismatchError(f"There is no column {name!r} to partition by", hint=f"the columns are: {known}")
+        if isinstance(field.type, Struct | Array | Map):
+            raise SchemaMismatchError(f"The column {name!r} is a {field.type}, and tables are not partitioned by those")
+        if name in columns:
+            raise SchemaMismatchError(f"The column {name!r} is named twice in partition_by")
+        columns.append(name)
+    if not schema.fields:
+        raise SchemaMismatchError("A table needs columns", hint="give a schema with at least one field")
+    if len(columns) == len(schema.fields):
+        message = "Every column is a partition column, so the data files would hold no column at all"
+        raise SchemaMismatchError(message, hint="partition by fewer columns")
+    return tuple(columns)
+
+
+def _exists(store: Store) -> WriteError:
+    message = f"There is a Delta table at {store.uri} already"
+    return WriteError(message, path=store.uri, hint="use mode='ignore', or another place")
