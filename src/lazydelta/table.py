@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lazydelta.errors import LazyDeltaError, OptionError
+from lazydelta.errors import OptionError, TableNotFoundError
 from lazydelta.log.actions import Metadata, Protocol
 from lazydelta.log.hint import read_hint
 from lazydelta.log.log_tail import LogTailCommit, log_tail_files
@@ -67,7 +67,7 @@ class DeltaTable:
             retries=self._options.retries,
             request_timeout=self._options.request_timeout,
         )
-        self._log_tail = log_tail_files(log_tail or ())
+        self._log_tail = None if log_tail is None else log_tail_files(log_tail)
         self._remembered = self._memory()
         self._cache = SidecarCache(self._remembered)
         self._snapshot = self._open(version)
@@ -78,7 +78,7 @@ class DeltaTable:
         store = open_store(table_uri, storage_options)
         try:
             load_segment(store, hint=read_hint(store))
-        except LazyDeltaError:
+        except TableNotFoundError:
             return False
         return True
 
@@ -255,7 +255,7 @@ class DeltaTable:
         if isinstance(version, str | datetime):
             newest = self._open(None)
             moment = milliseconds(version)
-            version = version_at(self._store, newest.metadata, moment, log_tail=self._log_tail)
+            version = version_at(self._store, newest.metadata, moment, log_tail=self._log_tail or ())
             if version == newest.version:
                 return newest
         return open_snapshot(

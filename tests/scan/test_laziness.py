@@ -15,7 +15,7 @@ from lazydelta import DeltaTable
 from lazydelta.bench import make_table
 from lazydelta.errors import StreamClosedError
 from lazydelta.storage import bridge, observe
-from tests.scan.hand_log import publish, read_ahead_threads, watching
+from tests.scan.hand_log import Watch, publish, read_ahead_threads, watching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -284,21 +284,23 @@ def test_cancelling_a_task_ends_its_scan(strategy: str, anywhere: DeltaTable) ->
             began.set()
             time.sleep(0.02)
 
-    async def run() -> int:
+    async def run(watch: Watch) -> int:
         async def scan() -> None:
-            async for _ in anywhere.files(strategy=strategy, batch_size=10):
-                await asyncio.sleep(0)
+            # Nothing matches, so the scan would go on to the end of the log without coming back from its thread.
+            async for _ in anywhere.files({"_event_hour": "never"}, strategy=strategy, batch_size=10):
+                raise AssertionError
 
         task = asyncio.create_task(scan())
         await asyncio.to_thread(began.wait, 30)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        # Asked before the event loop ends, because that waits for the threads of its executor.
+        assert await asyncio.to_thread(watch.grows) == []
         return len(asyncio.all_tasks())
 
     with watching() as watch, observe(slow):
-        assert asyncio.run(run()) == 1, "only the test's own task is left"
-        assert watch.grows() == []
+        assert asyncio.run(run(watch)) == 1, "only the test's own task is left"
     assert read_ahead_threads() == []
     assert _tasks() == 0
 

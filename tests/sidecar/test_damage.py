@@ -119,11 +119,12 @@ def test_files_truncated_at_random_bytes_change_nothing(victim: Victim, quiet: N
     rng = random.Random(1)
     for name, data in victim.files.items():
         places = {0, 1, 4, 7, 8, 11, 12, 13, len(data) - 1, len(data) - 4, len(data) - 8, len(data) - 9}
-        for length in sorted(places | {rng.randrange(len(data)) for _ in range(8)}):
+        for length in sorted(places | {rng.randrange(len(data)) for _ in range(4)}):
             victim.put(name, data[:length])
             victim.assert_unchanged((name, length), tiers={1, 2, 3}, queries=(None,))
-            victim.put("v0.manifest.json", None)
-            victim.assert_unchanged((name, length, "no manifest"), tiers={2, 3}, queries=(None,))
+            if name == "v0.parquet":  # the only Parquet file that is looked at without a manifest
+                victim.put("v0.manifest.json", None)
+                victim.assert_unchanged((name, length, "no manifest"), tiers={2, 3}, queries=(None,))
             victim.heal()
 
 
@@ -200,7 +201,7 @@ def test_one_flipped_bit_anywhere_changes_nothing(
 def test_flipped_bits_change_nothing_for_a_warm_cache(victim: Victim, quiet: None) -> None:
     """The manifest and the footers are remembered; the pages are read, and damage to them is noticed all the same."""
     rng = random.Random(5)
-    for _ in range(60):
+    for _ in range(30):
         victim.assert_unchanged("warming", tiers={1}, queries=QUERIES[1:2], warm=True)
         name = rng.choice(list(victim.files))
         bit = rng.randrange(len(victim.files[name]) * 8)
@@ -222,7 +223,7 @@ def test_pages_bit_by_bit_in_one_column_of_headers_and_data(split: Split, tmp_pa
     rng = random.Random(9)
     spans = [span for column in footer.state.columns for span in footer.spans(0, [column.name])]
     bits = [start * 8 + offset for start, length in spans for offset in range(min(length, 24) * 8)]
-    for bit in rng.sample(bits, 400):
+    for bit in rng.sample(bits, 250):
         victim.put(name, flipped(victim.files[name], bit))
         shared_cache.clear()
         assert rows(victim.place.open(), stats_columns=STATS)[0] == victim.answers[None], bit

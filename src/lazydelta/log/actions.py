@@ -148,3 +148,9 @@ class LogLine(msgspec.Struct, rename="camel", frozen=True, kw_only=True, gc=Fals
     domain_metadata: DomainMetadata | None = None
     commit_info: dict[str, Any] | None = None
     sidecar: SidecarFile | None = None
+    cdc: dict[str, Any] | None = None
+    checkpoint_metadata: dict[str, Any] | None = None
+
+    def is_unknown(self) -> bool:
+        """Tell whether the line holds an action that we do not know."""
+        return not any(getattr(self, name) is not None for name in self.__struct_fields__)

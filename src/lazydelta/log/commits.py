@@ -28,12 +28,21 @@ def read_actions(store: Store, file: LogFile) -> Iterator[list[LogLine]]:
             return
         stream = store.stream(file.path, chunk_size=CHUNK_SIZE)
         try:
-            yield from decode_actions(stream, file.path, file.version)
+            yield from decode_actions(_not_empty(stream, file), file.path, file.version)
         finally:
             stream.close()
     except ObjectNotFoundError as error:
         message = f"{file.path} was listed and is gone: the log was cleaned up or the table replaced meanwhile"
         raise MissingCommitError(message, path=file.path, version=file.version, hint="open the table again") from error
+
+
+def _not_empty(chunks: Iterable[bytes], file: LogFile) -> Iterator[bytes]:
+    empty = True
+    for chunk in chunks:
+        empty = empty and not chunk
+        yield chunk
+    if empty:
+        raise CorruptLogError(f"{file.path} is an empty commit", path=file.path, version=file.version)
 
 
 def decode_actions(chunks: Iterable[bytes], path: str, version: int) -> Iterator[list[LogLine]]:

@@ -9,6 +9,7 @@ probability below 2**-68.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from urllib.parse import unquote_to_bytes
@@ -25,6 +26,7 @@ Hashes = npt.NDArray[np.uint64]
 _FILE = re.compile(r"file:(?://(?:localhost)?)?(?=/)", re.IGNORECASE)
 _WORD = 8
 _SLASH = ord("/")
+_LONG = 2048
 
 
 def canonical_path(path: str) -> bytes:
@@ -66,14 +68,16 @@ def is_canonical(path: pa.Array) -> bool:
         return True
     offsets = np.frombuffer(path.buffers()[1], np.int32, len(path) + 1, path.offset * 4)
     text = memoryview(data)[offsets[0] : offsets[-1]].tobytes()
-    if b"%" in text or b":" in text:
+    if b"%" in text or b":" in text or b"\0" in text:
+        return False
+    if int(np.diff(offsets).max()) > _LONG:
         return False
     firsts = np.frombuffer(data, np.uint8)[offsets[:-1][offsets[:-1] < offsets[-1]]]
     return not (firsts == _SLASH).any()
 
 
 def _rewritten(path: pa.Array, deletion_vector: pa.Array | None) -> pa.Array:
-    canonical = [canonical_path(each.decode("utf-8", "surrogatepass")) for each in path.to_pylist()]
+    canonical = [_bounded(canonical_path(each.decode("utf-8", "surrogatepass"))) for each in path.to_pylist()]
     if deletion_vector is not None:
         # A byte that no path holds keeps (path, id) apart from a path that merely ends like one.
         for index, vector in enumerate(deletion_vector.to_pylist()):
@@ -86,6 +90,12 @@ def _rewritten(path: pa.Array, deletion_vector: pa.Array | None) -> pa.Array:
     return pa.Array.from_buffers(
         pa.binary(), len(canonical), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(canonical))]
     )
+
+
+def _bounded(path: bytes) -> bytes:
+    # Paths are hashed word by word, all rows at once: one of a megabyte would hold up its whole batch.
+    path = path.replace(b"\0", b"\0\0")
+    return path if len(path) <= _LONG else path[:_LONG] + b"\0" + hashlib.sha256(path).digest()
 
 
 _seeds = np.frombuffer(os.urandom(32), np.uint64) | np.uint64(1)  # odd, so that multiplying loses nothing

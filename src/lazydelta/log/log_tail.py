@@ -42,9 +42,12 @@ def _file(commit: LogTailCommit) -> LogFile:
     path = commit.path.lstrip("/")
     if not path.startswith(f"{LOG}/"):
         path = f"{LOG}/{path}"
-    parts = path.split("/")
     file = parse_log_file(ObjectInfo(path, commit.size, commit.timestamp, None))
-    if file is None or ".." in parts or file.kind not in {FileKind.COMMIT, FileKind.STAGED_COMMIT}:
+    if (
+        file is None
+        or path.rpartition("/")[0] not in {LOG, f"{LOG}/_staged_commits"}
+        or file.kind not in {FileKind.COMMIT, FileKind.STAGED_COMMIT}
+    ):
         message = f"{commit.path!r} in the log tail is not a commit"
         hint = "name files like _delta_log/_staged_commits/<20 digits>.<uuid>.json or _delta_log/<20 digits>.json"
         raise OptionError(message, path=commit.path, hint=hint)

@@ -33,7 +33,7 @@ def open_snapshot(
     store: Store,
     *,
     version: int | None = None,
-    log_tail: Sequence[LogFile] = (),
+    log_tail: Sequence[LogFile] | None = None,
     parallelism: int = 10,
     window: int = WINDOW,
     remembered: ByteLru | None = None,
@@ -42,9 +42,10 @@ def open_snapshot(
 ) -> Snapshot:
     """Pin ``version`` (or the newest) and settle its protocol and metadata.
 
+    ``log_tail`` is what a catalog has ratified, which may be nothing that is not published; None means no catalog.
     ``companions`` names objects beside a checkpoint that the caller will want, so that they are asked for early too.
     """
-    newest = version is None and not log_tail
+    newest = version is None and log_tail is None
     if newest and remembered is not None and max_staleness > 0:
         known: tuple[float, Snapshot] | None = remembered.get(("snapshot", store.identity))
         if known is not None and time.monotonic() - known[0] <= max_staleness:
@@ -55,9 +56,11 @@ def open_snapshot(
     if store.is_remote and hint is not None and newest:
         cache.expect(store, beside if is_known else [*_likely_paths(hint), *beside])
     try:
-        segment = load_segment(store, version=version, hint=hint, log_tail=log_tail, window=window)
+        segment = load_segment(store, version=version, hint=hint, log_tail=log_tail or (), window=window)
         cache.forget_all_but({*_wanted_paths(segment), *(beside if _is_at(segment, hint) else ())})
-        snapshot = load_snapshot(store, segment, has_log_tail=bool(log_tail), parallelism=parallelism, cache=cache)
+        snapshot = load_snapshot(
+            store, segment, has_log_tail=log_tail is not None, parallelism=parallelism, cache=cache
+        )
     except BaseException:
         cache.forget_all_but(())
         raise

@@ -93,10 +93,6 @@ class _Listing:
         size = file.info.size
         match file.kind:
             case FileKind.COMMIT | FileKind.STAGED_COMMIT:
-                if size == 0:
-                    message = f"{file.path} is an empty commit"
-                    hint = "a writer crashed or the store lost its content; restore the file from a backup"
-                    raise CorruptLogError(message, path=file.path, version=file.version, hint=hint)
                 self.commits[file.version] = file
             case FileKind.CHECKSUM:
                 if size == 0:
@@ -167,7 +163,7 @@ def list_from_hint(store: Store, hint: CheckpointHint, end: int = MAX_VERSION) -
     return listing
 
 
-def list_backward(store: Store, end: int, *, window: int = WINDOW) -> _Listing:
+def list_backward(store: Store, end: int, *, window: int = WINDOW, known: bool = False) -> _Listing:
     """List windows of versions down from ``end`` until one of them completes a checkpoint, or version 0."""
     listing = _Listing()
     upper = end
@@ -176,6 +172,8 @@ def list_backward(store: Store, end: int, *, window: int = WINDOW) -> _Listing:
         listing.extend(list_from(store, lower, upper))
         if listing.newest_checkpoint(end) is not None:
             break
+        if upper == end and not known and end not in listing.commits and end not in listing.checkpoint_files:
+            break  # the version is not there: going down would cost a listing for every window below it
         upper = lower - 1
     return listing
 
@@ -195,7 +193,8 @@ def load_segment(
     """
     end = _end_version(version, log_tail)
     for pause in (*_BACKOFF, None):
-        listing = _list(store, end, bounded=version is not None, hint=hint, window=window)
+        known = bool(log_tail) and log_tail[0].version <= end <= log_tail[-1].version
+        listing = _list(store, end, bounded=version is not None, hint=hint, window=window, known=known)
         try:
             return _assemble(store, listing, version, log_tail, hint)
         except MissingCommitError:
@@ -211,13 +210,13 @@ def _end_version(version: int | None, log_tail: Sequence[LogFile]) -> int:
     return log_tail[-1].version if log_tail else MAX_VERSION
 
 
-def _list(store: Store, end: int, *, bounded: bool, hint: CheckpointHint | None, window: int) -> _Listing:
+def _list(store: Store, end: int, *, bounded: bool, hint: CheckpointHint | None, window: int, known: bool) -> _Listing:
     if hint is not None and hint.version <= end:
         listing = list_from_hint(store, hint, end)
         if listing is not None:
             return listing
     if bounded:
-        return list_backward(store, end, window=window)
+        return list_backward(store, end, window=window, known=known)
     return _Listing().extend(list_from(store, 0, end))
 
 
@@ -241,15 +240,19 @@ def _assemble(
     if newest < 0:
         raise _nothing_found(store, version)
     if version is not None and newest != version:
-        raise _version_not_found(store, version)
+        raise _version_not_found(store, version, log_tail)
     base = -1 if checkpoint is None else checkpoint.version
     commits = tuple(listing.commits[v] for v in sorted(listing.commits) if base < v <= newest)
     if version is not None and checkpoint is None and commits[0].version > 0:
         # Commits that no checkpoint supports any more: what is left of a cleanup. The answer is the range there is.
         found = available_versions(store)
         if found is not None and version < found[0]:
-            raise _version_not_found(store, version)
+            raise _version_not_found(store, version, log_tail)
     _check_contiguous(store, commits, base, newest)
+    for empty in (each for each in commits if each.info.size == 0):
+        message = f"{empty.path} is an empty commit"
+        advice = "a writer crashed or the store lost its content; restore the file from a backup"
+        raise CorruptLogError(message, path=empty.path, version=empty.version, hint=advice)
     checksums = [v for v in listing.checksums if base <= v <= newest]
     return LogSegment(
         version=newest,
@@ -310,12 +313,14 @@ def available_versions(store: Store) -> tuple[int, int] | None:
     return (min(floors), newest) if floors else (newest, newest)
 
 
-def _version_not_found(store: Store, version: int) -> VersionNotFoundError:
+def _version_not_found(store: Store, version: int, log_tail: Sequence[LogFile] = ()) -> VersionNotFoundError:
     found = available_versions(store)
     if found is None:
         message = f"Version {version} of {store.uri} cannot be read: its log holds no version at all"
         return VersionNotFoundError(message, version=version, path=store.uri)
     earliest, latest = found
+    if log_tail:
+        latest = log_tail[-1].version
     why = "does not exist yet" if version > latest else "was cleaned up"
     message = f"Version {version} of {store.uri} {why}"
     return VersionNotFoundError(

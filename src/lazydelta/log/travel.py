@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from lazydelta.errors import CorruptLogError, OptionError, TableNotFoundError, VersionNotFoundError
 from lazydelta.log.actions import Metadata
-from lazydelta.log.commits import decode_actions
+from lazydelta.log.commits import decode_actions, read_actions
 from lazydelta.log.names import LogFile
 from lazydelta.log.segment import LogSegment, available_versions, list_commits
 from lazydelta.storage import Store
@@ -18,6 +18,7 @@ __all__ = ["commit_info", "history", "milliseconds", "version_at"]
 _ENABLED = "delta.enableInCommitTimestamps"
 _ENABLED_SINCE = "delta.inCommitTimestampEnablementVersion"
 _HEAD = 64 << 10
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def milliseconds(moment: str | datetime) -> int:
@@ -30,7 +31,7 @@ def milliseconds(moment: str | datetime) -> int:
             raise OptionError(message, hint="write it like 2026-02-10T14:00:00Z") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 def version_at(store: Store, metadata: Metadata, moment: int, *, log_tail: Sequence[LogFile] = ()) -> int:
@@ -72,9 +73,8 @@ def commit_info(store: Store, file: LogFile) -> dict[str, Any]:
         lines = next(decode_actions([first], file.path, file.version), [])
         if lines and lines[0].commit_info is not None:
             return lines[0].commit_info
-    if file.info.size > len(head):
-        head = bytes(store.get(file.path))
-    for lines in decode_actions([head], file.path, file.version):
+    whole = len(head) >= file.info.size
+    for lines in decode_actions([head], file.path, file.version) if whole else read_actions(store, file):
         for line in lines:
             if line.commit_info is not None:
                 return line.commit_info

@@ -33,6 +33,8 @@ def active_tail_files(
         for lines in commit.actions:
             adds = [line.add for line in lines if line.add is not None]
             removes = [line.remove for line in lines if line.remove is not None]
+            if len(adds) + len(removes) < len(lines):
+                metrics.unknown_actions += sum(line.is_unknown() for line in lines)
             if removes:
                 removed.append(_paths_of(removes))
             if adds:

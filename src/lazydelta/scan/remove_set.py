@@ -25,13 +25,15 @@ __all__ = ["RemoveSet"]
 _KEY_BYTES = 16
 _BITMAP_FROM = 1 << 14
 _FEW = 4096
+_SLICE = 1 << 16
+_LEAST = 1 << 20
 
 
 class RemoveSet:
     """A set of file keys that grows by batches and answers by batches."""
 
     def __init__(self, memory_limit: int = 64 << 20) -> None:
-        self._memory_limit = memory_limit
+        self._memory_limit = max(memory_limit, _LEAST)  # below that, files would outnumber what they hold
         self._runs: list[_Run] = []
         self._spilled: list[_Run] = []
         self._paths: list[pa.Array] | None = []
@@ -56,10 +58,10 @@ class RemoveSet:
         """Insert keys that are hashed already."""
         if hashes.shape[1] == 0:
             return
-        run = _Run.of(hashes)
-        while self._runs and len(self._runs[-1]) <= 2 * len(run):
-            run = _Run.of(np.concatenate([self._runs.pop().keys, run.keys], axis=1))
-        self._runs.append(run)
+        keys = hashes.copy()
+        while self._runs and len(self._runs[-1]) <= 2 * keys.shape[1]:
+            keys = np.concatenate([self._runs.pop().keys, keys], axis=1)
+        self._runs.append(_Run.of(keys))
         if self.memory > self._memory_limit:
             self._spill()
 
@@ -121,9 +123,12 @@ class _Run:
         self._reach = 1 + (int(same.sum()) if same.any() else 0)
 
     @classmethod
-    def of(cls, hashes: Hashes) -> _Run:
-        order = np.lexsort((hashes[1], hashes[0]))
-        keys = hashes[:, order]
+    def of(cls, keys: Hashes) -> _Run:
+        # In place, a half at a time: the peak of a merge is what a large tail costs.
+        order = np.lexsort((keys[1], keys[0]))
+        for half in keys:
+            half[:] = half[order]
+        del order
         if keys.shape[1] > 1:
             fresh = np.empty(keys.shape[1], np.bool_)
             fresh[0] = True
@@ -171,6 +176,7 @@ class _Run:
 def _bitmap(first: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
     slots = 1 << (8 * len(first) - 1).bit_length()
     bits = np.zeros(slots // 8, np.uint8)
-    wanted = first & np.uint64(slots - 1)
-    np.bitwise_or.at(bits, wanted >> np.uint64(3), np.uint8(1) << (wanted & np.uint64(7)).astype(np.uint8))
+    for start in range(0, len(first), _SLICE):
+        wanted = first[start : start + _SLICE] & np.uint64(slots - 1)
+        np.bitwise_or.at(bits, wanted >> np.uint64(3), np.uint8(1) << (wanted & np.uint64(7)).astype(np.uint8))
     return bits

@@ -29,7 +29,7 @@ from lazydelta.write.checkpoint_rows import CheckpointLayout
 from lazydelta.write.checkpoint_state import CheckpointState
 from lazydelta.write.properties import TableProperties
 
-__all__ = ["CheckpointResult", "write_checkpoint"]
+__all__ = ["MEMORY_BUDGET", "CheckpointResult", "Progress", "write_checkpoint"]
 
 Progress = Callable[[int, int | None], None]
 """Called with the files done so far and, where it is known, how many there are."""
@@ -42,6 +42,16 @@ _KEYS_SHARE = 4
 _ROW_BYTES = 4_096
 _LEAST_BATCH, _MOST_BATCH = 1_024, 16_384
 _FEATURES_VERSION = 7
+# One leaf of each action has Parquet statistics: its nulls tell readers which row groups hold none of that kind. Ranges
+# of the other columns serve nobody and would make the footer grow with the table.
+_COUNTED = (
+    "txn.appId",
+    "add.path",
+    "remove.path",
+    "metaData.id",
+    "protocol.minReaderVersion",
+    "domainMetadata.domain",
+)
 
 # Features under which a checkpoint holds no action and no field but those that we copy. Whether we may commit to such
 # tables is another question: a checkpoint changes nothing that they say.
@@ -173,7 +183,12 @@ class _Writing:
         sink = _Sink()
         with closing(
             pq.ParquetWriter(
-                pa.PythonFile(sink, mode="w"), self._state.layout.schema, compression="zstd", write_page_checksum=True, store_schema=False
+                pa.PythonFile(sink, mode="w"),
+                self._state.layout.schema,
+                compression="zstd",
+                write_statistics=list(_COUNTED),
+                write_page_checksum=True,
+                store_schema=False,
             )
         ) as writer:
             for table in self._row_groups():
@@ -219,10 +234,10 @@ class _Sink:
         return [b"".join(chunks)] if chunks else []
 
     def flush(self) -> None:
-        """Nothing waits anywhere else."""
+        """Do nothing: nothing waits anywhere else."""
 
     def close(self) -> None:
-        """What was written is taken by the caller."""
+        """Keep what was written: the caller takes it."""
 
 
 def _size_of(store: Store, path: str) -> int:

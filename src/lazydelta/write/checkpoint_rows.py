@@ -15,15 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lazydelta.errors import UnknownColumnError
 from lazydelta.log.file_batch import DELETION_VECTOR, PARTITION_VALUES, FileBatch, string_array
-from lazydelta.log.schema import Column, TableSchema
+from lazydelta.log.schema import Column
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.pruning import Ranges, combine, partition_ranges, ranges_from_json, ranges_from_parsed
 from lazydelta.pruning.native import bitmap, typed_array
 from lazydelta.scan.arrays import boolean_array
 from lazydelta.sidecar.format import has_range
 from lazydelta.write.properties import TableProperties
+from lazydelta.write.stats import indexed_columns
 
 __all__ = ["REMOVE", "CheckpointLayout", "remove_array"]
 
@@ -65,6 +65,8 @@ _PROTOCOL = pa.struct(
 )
 _DOMAIN = pa.struct([("domain", pa.string()), ("configuration", pa.string()), ("removed", pa.bool_())])
 
+_encoder = msgspec.json.Encoder(decimal_format="number")
+
 _Path = tuple[str, ...]
 _Leaves = Sequence[tuple[_Path, pa.Array]]
 
@@ -83,9 +85,10 @@ class CheckpointLayout:
     def of(cls, snapshot: Snapshot) -> CheckpointLayout:
         """Lay the checkpoint of a version out by its schema and properties."""
         properties, table = TableProperties.of(snapshot.metadata), snapshot.schema
+        indexed = indexed_columns(table.to_arrow(), properties, partition_columns=table.partition_columns)
         layout = cls(
             pa.schema([]),
-            stats=_stats_columns(table, properties),
+            stats=tuple(table.column(path) for path in indexed),
             partitions=tuple(table.column((name,)) for name in table.partition_columns),
             json_stats=properties.stats_as_json,
             struct_stats=properties.stats_as_struct,
@@ -154,23 +157,6 @@ class CheckpointLayout:
         return _nest(leaves, mask=_without_stats(batch))
 
 
-def _stats_columns(table: TableSchema, properties: TableProperties) -> tuple[Column, ...]:
-    """Return the leaf columns that have statistics by the table's properties."""
-    leaves = [column for column in table.leaves() if not column.is_partition]
-    if properties.stats_columns is None:
-        return tuple(leaves if properties.indexed_columns < 0 else leaves[: properties.indexed_columns])
-    named = [path for name in properties.stats_columns if (path := _path_of(table, name)) is not None]
-    # A struct that is named stands for all of its fields.
-    return tuple(column for column in leaves if any(column.path[: len(path)] == path for path in named))
-
-
-def _path_of(table: TableSchema, name: str) -> _Path | None:
-    try:
-        return table.column(name).path
-    except UnknownColumnError:
-        return None  # the column was dropped since
-
-
 def remove_array(removes: Sequence[msgspec.Struct]) -> pa.StructArray:
     """Return ``remove`` actions as a column."""
     return _array([msgspec.to_builtins(remove) for remove in removes], REMOVE)
@@ -231,8 +217,8 @@ def _json_stats(batch: FileBatch) -> pa.Array:
 
 def _text(struct: pa.StructScalar) -> str | None:
     try:
-        return msgspec.json.encode(_compact(struct.as_py()), decimal_format="number").decode() if struct.is_valid else None
-    except (ValueError, OverflowError, TypeError, msgspec.MsgspecError):
+        return _encoder.encode(_compact(struct.as_py())).decode() if struct.is_valid else None
+    except (ValueError, OverflowError):
         return None  # a date beyond what Python knows: the typed value stays
 
 

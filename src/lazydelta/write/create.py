@@ -136,7 +136,8 @@ def _asked_for(configuration: Mapping[str, Any]) -> set[str]:
 
 
 def _configuration(properties: Mapping[str, str]) -> dict[str, str | None]:
-    for key, value in properties.items():
+    given: Mapping[Any, Any] = properties
+    for key, value in given.items():
         if not isinstance(key, str) or not isinstance(value, str):
             message = f"The table property {key!r} is {value!r}, and properties are text"
             raise WriteError(message, hint=f"write {str(key)!r}: {str(value).lower()!r}")

@@ -129,11 +129,6 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    kinds = pa.types
-    return (
-        kinds.is_list(kind)
-        or kinds.is_large_list(kind)
-        or kinds.is_fixed_size_list(kind)
-        or kinds.is_list_view(kind)
-        or kinds.is_large_list_view(kind)
+    return isinstance(
+        kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType | pa.ListViewType | pa.LargeListViewType
     )

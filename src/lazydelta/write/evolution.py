@@ -8,14 +8,16 @@ when they go wrong: nulls in a column that has none, and moments finer than a mi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lazydelta.errors import SchemaMismatchError
+from lazydelta.write.delta_schema import to_field
 
-__all__ = ["Conformer", "merge_schemas"]
+__all__ = ["Conformer", "grown_schema"]
 
 Conversion: TypeAlias = Callable[[pa.Array], pa.Array]
 
@@ -38,48 +40,44 @@ _DIGITS |= {(8, False): 3, (16, False): 5, (32, False): 10, (64, False): 20}
 _EXACT_BITS = {pa.float32(): 24, pa.float64(): 53}
 
 
-def merge_schemas(table: pa.Schema, data: pa.Schema) -> pa.Schema:
-    """Return the table's schema with the columns that only the data has, nullable, at the end; structs alike.
+def grown_schema(schema_string: str, data: pa.Schema) -> str | None:
+    """Return the table's schema with what only the data has, nullable, at the end; structs grow alike.
 
-    The types of columns that both have stay the table's. Returns ``table`` itself if there is nothing to add.
+    Columns that both have stay as they are, with all that the table notes about them. None if there is nothing to add.
     """
-    fields = _merged(list(table), list(data))
-    return table if fields is None else pa.schema(fields)
+    schema = msgspec.json.decode(schema_string)
+    return msgspec.json.encode(schema).decode() if _grow_fields(schema["fields"], data, "") else None
 
 
-def _merged(known: list[pa.Field], given: Sequence[pa.Field]) -> list[pa.Field] | None:
-    fields, changed = list(known), False
+def _grow_fields(known: list[dict[str, Any]], given: Iterable[pa.Field], above: str) -> bool:
+    grown = False
     for field in given:
-        index = _find(known, field.name)
-        if index is None:
-            fields.append(_nullable(field))
-            changed = True
-            continue
-        merged = _merged_type(known[index].type, field.type)
-        if merged is not None:
-            fields[index] = known[index].with_type(merged)
-            changed = True
-    return fields if changed else None
+        place = f"{above}.{field.name}" if above else field.name
+        found = _named(known, field.name)
+        if found is None:
+            # Rows that are there already have no value for it.
+            known.append(to_field(field.with_nullable(True), above))  # noqa: FBT003 - pyarrow's signature
+            grown = True
+        else:
+            grown |= _grow_type(found["type"], field.type, place)
+    return grown
 
 
-def _merged_type(known: pa.DataType, given: pa.DataType) -> pa.DataType | None:
+def _grow_type(known: Any, given: pa.DataType, place: str) -> bool:
+    kind = known.get("type") if isinstance(known, dict) else None
     given = _plain(given)
-    types = pa.types
-    if types.is_struct(known) and types.is_struct(given):
-        fields = _merged(list(known), list(given))
-        return None if fields is None else pa.struct(fields)
-    if types.is_list(known) and _is_list(given):
-        inner = _merged_type(known.value_type, given.value_type)
-        return None if inner is None else pa.list_(known.value_field.with_type(inner))
-    if types.is_map(known) and types.is_map(given):
-        inner = _merged_type(known.item_type, given.item_type)
-        return None if inner is None else pa.map_(known.key_field, known.item_field.with_type(inner))
-    return None
+    if kind == "struct" and pa.types.is_struct(given):
+        return _grow_fields(known["fields"], given, place)
+    if kind == "array" and _is_list(given):
+        return _grow_type(known["elementType"], given.value_type, f"{place}.element")
+    if kind == "map" and pa.types.is_map(given):
+        return _grow_type(known["valueType"], given.item_type, f"{place}.value")
+    return False
 
 
-def _nullable(field: pa.Field) -> pa.Field:
-    # Rows that are there already have no value for it.
-    return field.with_nullable(nullable=True)
+def _named(fields: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
+    exact = next((each for each in fields if each["name"] == name), None)
+    return exact or next((each for each in fields if each["name"].lower() == name.lower()), None)
 
 
 class Conformer:
@@ -154,7 +152,7 @@ def _find(fields: Iterable[pa.Field], name: str) -> int | None:
 
 
 def _plan(wanted: pa.DataType, given: pa.DataType, name: str) -> Conversion:
-    if wanted == given and not pa.types.is_nested(wanted):
+    if wanted == given and not _has_required(wanted):
         return _same
     if isinstance(given, pa.BaseExtensionType):
         inner = _plan(wanted, given.storage_type, name)
@@ -171,6 +169,14 @@ def _plan(wanted: pa.DataType, given: pa.DataType, name: str) -> Conversion:
     if plan is None:
         raise _unfit(name, given, wanted)
     return plan
+
+
+def _has_required(kind: pa.DataType) -> bool:
+    """Tell whether something inside may not be null, which has to be looked at row by row."""
+    if pa.types.is_map(kind):
+        return not kind.item_field.nullable or _has_required(kind.key_type) or _has_required(kind.item_type)
+    fields = [kind.field(index) for index in range(kind.num_fields)]
+    return any(not field.nullable or _has_required(field.type) for field in fields)
 
 
 def _nested(wanted: pa.DataType, given: pa.DataType, name: str) -> Conversion | None:

@@ -29,7 +29,7 @@ _ATTEMPTS = 5
 def write_last_checkpoint(store: Store, checkpoint: CheckpointResult) -> bool:
     """Point the hint at a checkpoint; False if it points at that one or a newer one already.
 
-    A hint for a checkpoint that is not V1 is left to whoever wrote it. A hint that does not parse, or that names a newer
+    The hint for a checkpoint that is not V1 is left to whoever wrote that. A hint that does not parse, or names a newer
     checkpoint which is not there, is replaced. Losing a race to a newer hint is as good as winning it.
     """
     if not checkpoint.is_v1 or checkpoint.size is None:

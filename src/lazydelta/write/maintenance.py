@@ -204,7 +204,7 @@ def _finish() -> None:
 
 def _forget_after_fork() -> None:
     """Start anew in a forked child: it has neither the thread nor the work of its parent."""
-    global _background, _tables, _lock  # noqa: PLW0603 - process-wide by nature
+    global _background, _tables, _lock
     _background, _tables, _lock = None, _Tables(), threading.Lock()
 
 

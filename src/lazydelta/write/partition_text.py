@@ -6,7 +6,6 @@ log is the folder's name once more percent-encoded, because paths in the log are
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Mapping
@@ -22,8 +21,8 @@ __all__ = ["can_partition", "folder_name", "logged_path", "partition_texts"]
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 # What Spark escapes in folder names, and NUL, which no file system takes.
 _ESCAPED = re.compile(r'[\x00-\x1f\x7f"#%\'*/:=?\\{\[\]^]')
-# File systems stop at 255 bytes a name; what is cut off is replaced by a digest. Nobody reads values from folder names.
-_LONGEST = 200
+# File systems take no longer names. Cutting them is no way out: some readers take partition values from folder names.
+_LONGEST = 255
 _SAFE = "/=-_.~"
 
 
@@ -65,12 +64,11 @@ def logged_path(path: str) -> str:
 
 
 def _segment(name: str, text: str | None) -> str:
-    escaped = _escape(text) if text else _NULL_FOLDER
-    segment = f"{_escape(name)}={escaped}"
-    if len(segment.encode()) <= _LONGEST:
-        return segment
-    digest = hashlib.sha256(segment.encode()).hexdigest()[:32]
-    return f"{segment.encode()[:120].decode(errors='ignore').rsplit('%', 1)[0]}~{digest}"
+    segment = f"{_escape(name)}={_escape(text) if text else _NULL_FOLDER}"
+    if len(segment.encode()) > _LONGEST:
+        message = f"The value {text[:40] if text else ''!r}… of partition column {name!r} is too long for a folder's name"
+        raise WriteError(message, hint=f"a name has {_LONGEST} bytes; partition by another column")
+    return segment
 
 
 def _escape(text: str) -> str:

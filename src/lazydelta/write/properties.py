@@ -86,9 +86,7 @@ def parse_interval(text: str) -> timedelta | None:
 
     Months and years have no fixed length, and Delta takes none for a retention either.
     """
-    rest = text.strip().lower()
-    if rest.startswith("interval"):
-        rest = rest[len("interval") :]
+    rest = text.strip().lower().removeprefix("interval")
     total = timedelta()
     position = 0
     while rest[position:].strip():

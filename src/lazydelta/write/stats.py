@@ -126,7 +126,7 @@ _ENCODER = msgspec.json.Encoder(decimal_format="number")
 
 
 def _put(section: dict[str, Any], path: Path, value: Any) -> None:
-    if value is None:
+    if value is None or (isinstance(value, float) and math.isinf(value)):
         return
     for name in path[:-1]:
         section = section.setdefault(name, {})
@@ -203,13 +203,10 @@ def _extremes(values: pa.Array) -> tuple[Any, Any]:
     return found["min"].as_py(), found["max"].as_py()
 
 
-def _floats(values: pa.Array) -> tuple[float | None, float | None]:
+def _floats(values: pa.Array) -> tuple[float, float]:
     # Single precision is logged with all digits of the double that it equals: readers may compare doubles.
     low, high = _extremes(values)
-    return (
-        None if not math.isfinite(low) else low or -0.0,
-        None if not math.isfinite(high) else high or 0.0,
-    )
+    return low or -0.0, high or 0.0
 
 
 def _strings(values: pa.Array) -> tuple[str, str | None]:

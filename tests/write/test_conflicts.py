@@ -1,0 +1,190 @@
+"""Two writers at once: who may go behind whom."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from lazydelta.errors import CommitConflictError, LazyDeltaError
+from lazydelta.log.actions import DomainMetadata
+from lazydelta.storage import Store
+from lazydelta.write import transaction as transactions
+from tests.write.commits import append, begin, commit_info, files, new_table, put_file, removal, rows, versions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from lazydelta.write.transaction import Transaction
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Give a table with a file in each of the partitions a and b."""
+    store = new_table(tmp_path / "table")
+    append(store, [1], "a")
+    append(store, [2], "b")
+    return store
+
+
+def _in(store: Store, partition: str) -> str:
+    return next(file.path for file in files(store) if file.partition_values["p"] == partition)
+
+
+def _remove(store: Store, transaction: Transaction, partition: str) -> None:
+    transaction.remove(*[removal(file) for file in files(store) if file.partition_values["p"] == partition])
+
+
+Work = "Callable[[Store, Transaction], None]"
+
+APPEND: Work = lambda store, t: t.add(put_file(store, [10], "a"))  # noqa: E731
+APPEND_B: Work = lambda store, t: t.add(put_file(store, [11], "b"))  # noqa: E731
+REMOVE_A: Work = lambda store, t: _remove(store, t, "a")  # noqa: E731
+REMOVE_B: Work = lambda store, t: _remove(store, t, "b")  # noqa: E731
+READ_A: Work = lambda store, t: t.read(_in(store, "a"))  # noqa: E731
+OVERWRITE: Work = lambda _, t: t.remove_all()  # noqa: E731
+OVERWRITE_A: Work = lambda _, t: t.remove_partitions("p = 'a'")  # noqa: E731
+METADATA: Work = lambda _, t: t.set_metadata(msgspec.structs.replace(t.metadata, name="new"))  # noqa: E731
+PROTOCOL: Work = lambda _, t: t.set_protocol(t.protocol)  # noqa: E731
+NOTHING: Work = lambda _store, _t: None  # noqa: E731
+
+
+@pytest.mark.parametrize(
+    ("winner", "loser"),
+    [
+        pytest.param(APPEND, APPEND, id="append behind append"),
+        pytest.param(REMOVE_A, APPEND, id="append behind remove"),
+        pytest.param(OVERWRITE, APPEND, id="append behind overwrite"),
+        pytest.param(REMOVE_A, REMOVE_B, id="remove behind remove of another file"),
+        pytest.param(APPEND, REMOVE_A, id="remove behind append"),
+        pytest.param(APPEND_B, OVERWRITE_A, id="overwrite of a partition behind append to another"),
+        pytest.param(REMOVE_B, OVERWRITE_A, id="overwrite of a partition behind remove from another"),
+        pytest.param(REMOVE_B, READ_A, id="reader of a file behind remove of another"),
+        pytest.param(NOTHING, OVERWRITE, id="overwrite behind a commit without files"),
+        pytest.param(APPEND, METADATA, id="change of metadata behind append"),
+    ],
+)
+def test_what_does_not_touch_the_same_files_is_committed_behind_the_winner(
+    store: Store, winner: Callable[..., None], loser: Callable[..., None]
+) -> None:
+    fast, slow = begin(store), begin(store)
+    winner(store, fast)
+    loser(store, slow)
+    assert fast.commit().version == 3
+    result = slow.commit()
+    assert (result.version, result.attempts) == (4, 2)
+    assert commit_info(store, 4)["readVersion"] == 3
+
+
+@pytest.mark.parametrize(
+    ("winner", "loser", "said"),
+    [
+        pytest.param(REMOVE_A, REMOVE_A, "changed the file", id="both remove one file"),
+        pytest.param(OVERWRITE, REMOVE_A, "changed the file", id="remove after overwrite"),
+        pytest.param(REMOVE_A, READ_A, "changed the file", id="a file that was read is removed"),
+        pytest.param(REMOVE_A, OVERWRITE, "changed the file", id="overwrite after remove"),
+        pytest.param(APPEND, OVERWRITE, "added the file", id="overwrite after append"),
+        pytest.param(APPEND, OVERWRITE_A, "added the file", id="overwrite of a partition after append to it"),
+        pytest.param(OVERWRITE, OVERWRITE, "changed the file", id="both overwrite"),
+        pytest.param(METADATA, APPEND, "metadata", id="append after a change of metadata"),
+        pytest.param(PROTOCOL, APPEND, "protocol", id="append after a change of protocol"),
+        pytest.param(METADATA, METADATA, "metadata", id="both change metadata"),
+    ],
+)
+def test_what_touches_the_same_is_refused_and_leaves_nothing(
+    store: Store, winner: Callable[..., None], loser: Callable[..., None], said: str
+) -> None:
+    fast, slow = begin(store), begin(store)
+    winner(store, fast)
+    loser(store, slow)
+    fast.commit()
+    after = rows(store)
+    with pytest.raises(CommitConflictError, match=said) as raised:
+        slow.commit()
+    assert (raised.value.version, raised.value.winner) == (3, f"_delta_log/{3:020}.json")
+    assert "read the table again" in str(raised.value)
+    assert versions(store) == [0, 1, 2, 3]
+    assert rows(store) == after
+
+
+def test_a_changed_deletion_vector_is_a_change_of_the_file(store: Store) -> None:
+    """The winner removes the file's key and adds another key of the same path."""
+    slow = begin(store)
+    _remove(store, slow, "a")
+    path = _in(store, "a")
+    vector = '{"storageType":"u","pathOrInlineDv":"aaaaaaaaaaaaaaaaaaaa","sizeInBytes":4,"cardinality":1}'
+    fields = f'"path":"{path}","partitionValues":{{"p":"a"}},"size":1,"modificationTime":1,"dataChange":true'
+    store.put_if_absent(f"_delta_log/{3:020}.json", f'{{"add":{{{fields},"deletionVector":{vector}}}}}\n'.encode())
+    with pytest.raises(CommitConflictError, match="changed the file"):
+        slow.commit()
+
+
+def test_a_path_is_the_same_however_it_is_written(store: Store) -> None:
+    slow = begin(store)
+    _remove(store, slow, "a")
+    odd = _in(store, "a").replace("p=a", "p%3Da")
+    store.put_if_absent(f"_delta_log/{3:020}.json", f'{{"remove":{{"path":"{odd}","dataChange":true}}}}\n'.encode())
+    with pytest.raises(CommitConflictError, match="changed the file"):
+        slow.commit()
+
+
+def test_domain_metadata_of_others_is_no_conflict(store: Store) -> None:
+    slow = begin(store)
+    slow.remove_all()
+    line = msgspec.json.encode({"domainMetadata": DomainMetadata(domain="x", configuration="{}")})
+    store.put_if_absent(f"_delta_log/{3:020}.json", line + b"\n")
+    assert slow.commit().version == 4
+
+
+def test_many_winners_are_passed_in_one_step(store: Store) -> None:
+    slow = begin(store)
+    slow.add(put_file(store, [99]))
+    for number in range(20, 45):
+        append(store, [number])
+    result = slow.commit()
+    assert (result.version, result.attempts) == (28, 2)
+    assert rows(store) == [1, 2, *range(20, 45), 99]
+
+
+def test_the_oldest_conflict_is_the_one_that_is_named(store: Store) -> None:
+    slow = begin(store)
+    slow.remove_all()
+    append(store, [5])
+    append(store, [6])
+    with pytest.raises(CommitConflictError) as raised:
+        slow.commit()
+    assert raised.value.version == 3
+
+
+def test_a_writer_that_always_loses_gives_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "_pause", lambda _: 0.0)
+    slow = begin(store)
+    slow.add(put_file(store, [99]))
+    publish = transactions.publish
+
+    def beaten(store: Store, version: int, data: bytes, txn_id: str) -> bool:
+        if txn_id == slow.txn_id:
+            append(store, [version])
+        return publish(store, version, data, txn_id)
+
+    monkeypatch.setattr(transactions, "publish", beaten)
+    with pytest.raises(CommitConflictError, match="3 times in a row"):
+        slow.commit(max_attempts=3)
+    assert rows(store) == [1, 2, 3, 4, 5]
+
+
+def test_pauses_are_random_and_bounded() -> None:
+    pauses = [transactions._pause(attempt) for attempt in range(1, 40)]
+    assert all(0 <= pause <= 2 for pause in pauses)
+    assert len(set(pauses)) > 30
+
+
+def test_a_damaged_winner_stops_the_writer(store: Store) -> None:
+    slow = begin(store)
+    slow.add(put_file(store, [99]))
+    store.put_if_absent(f"_delta_log/{3:020}.json", b"{ this is no commit\n")
+    with pytest.raises(LazyDeltaError, match="cannot be decoded at line 1"):
+        slow.commit()
+    assert versions(store) == [0, 1, 2, 3]
