@@ -19,6 +19,8 @@ from lazydelta.errors import (
     UnknownColumnError,
     VersionNotFoundError,
 )
+from lazydelta.scan import remove_set
+from lazydelta.scan.remove_set import RemoveSet
 from tests.oracle.replay import commit_name
 from tests.scan.hand_log import HandLog, add, key, paths, remove, vector, watching
 
@@ -483,7 +485,18 @@ def optimized(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @both
 @pytest.mark.parametrize("limit", [64 << 20, 100_000], ids=["in memory", "spilled"])
-def test_edge_case_10_fifty_thousand_removes_in_one_commit(limit: int, strategy: str, optimized: Path) -> None:
+def test_edge_case_10_fifty_thousand_removes_in_one_commit(
+    limit: int, strategy: str, optimized: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spilled: list[int] = []
+    spill = RemoveSet._spill
+
+    def counted(keys: RemoveSet) -> None:
+        spilled.append(len(keys))
+        spill(keys)
+
+    monkeypatch.setattr(RemoveSet, "_spill", counted)
+    monkeypatch.setattr(remove_set, "_LEAST", 1)
     log = optimized / "_delta_log"
     base = pq.ParquetFile(log / f"{10:020d}.checkpoint.parquet").read(columns=["add.path"])["add"].to_pylist()
     actions = [json.loads(line) for line in (log / commit_name(11)).read_text().splitlines()]
@@ -497,4 +510,5 @@ def test_edge_case_10_fifty_thousand_removes_in_one_commit(limit: int, strategy:
     assert len(seen) == 50_010
     assert set(seen) == expected
     assert stream.metrics.remove_set_size == 50_010
+    assert bool(spilled) == (limit == 100_000)
     assert len(paths(table.files(strategy=strategy, limit=11))) == 11

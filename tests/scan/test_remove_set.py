@@ -18,6 +18,19 @@ Vector = dict[str, object] | None
 LIMITS = {"in memory": 64 * MB, "spilled": 1}
 
 
+def limited(limit: int) -> RemoveSet:
+    """Return a set with a limit that may be below the least that users can set."""
+    ours = RemoveSet(limit)
+    ours._memory_limit = limit
+    return ours
+
+
+def assert_where(ours: RemoveSet, limit: int) -> None:
+    """Check that the set is where the test means it to be, and end it."""
+    assert bool(ours._spilled) == (limit == 1)
+    ours.close()
+
+
 def hashes(first: list[int], second: list[int]) -> Hashes:
     return np.array([first, second], np.uint64)
 
@@ -59,7 +72,7 @@ def as_hashes(keys: list[tuple[int, int]]) -> Hashes:
 @pytest.mark.parametrize("seed", range(10))
 def test_it_answers_as_a_set_of_python_does(seed: int, limit: int) -> None:
     rng = random.Random(seed)
-    known, ours = set[tuple[int, int]](), RemoveSet(limit)
+    known, ours = set[tuple[int, int]](), limited(limit)
     for _ in range(rng.choice([1, 5, 40])):
         batch = random_keys(rng, rng.choice([0, 1, 7, 300]))
         batch += rng.sample(sorted(known), min(len(known), 5)) + batch[:3]  # known ones again, and twice in a batch
@@ -68,6 +81,7 @@ def test_it_answers_as_a_set_of_python_does(seed: int, limit: int) -> None:
         asked = random_keys(rng, 50) + rng.sample(sorted(known), min(len(known), 50))
         asked += [(first, second ^ 1) for first, second in asked] + [(first ^ 1, second) for first, second in asked]
         assert ours.contains(as_hashes(asked)).tolist() == [key in known for key in asked]
+    assert bool(ours._spilled) == (limit == 1 and bool(known))
     ours.close()
 
 
@@ -78,13 +92,13 @@ def test_large_runs_with_their_bitmaps_answer_exactly(limit: int) -> None:
     inside = random_bits.integers(0, 2**64, (2, 100_000), np.uint64)
     outside = random_bits.integers(0, 2**64, (2, 100_000), np.uint64)
     near = np.stack([inside[0], inside[1] ^ np.uint64(1)])  # the same slot of the bitmap, another key
-    ours = RemoveSet(limit)
+    ours = limited(limit)
     for part in np.array_split(inside, 7, axis=1):
         ours.add_hashes(part)
     assert ours.contains(inside).all()
     assert not ours.contains(outside).any()
     assert not ours.contains(near).any()
-    ours.close()
+    assert_where(ours, limit)
 
 
 def test_a_million_keys_stay_under_64_megabytes() -> None:
@@ -115,35 +129,36 @@ def test_above_its_limit_it_holds_less_and_answers_the_same() -> None:
     small.close()
 
 
-def test_a_tiny_limit_does_not_take_a_file_for_every_commit() -> None:
-    """Two thousand commits spill into a bounded number of temporary files: file descriptors are few."""
+def test_a_small_limit_does_not_take_a_file_for_every_commit() -> None:
+    """However many commits follow once the limit is passed, a bounded number of temporary files is open."""
     random_bits = np.random.default_rng(3)
-    parts = [random_bits.integers(0, 2**64, (2, 3), np.uint64) for _ in range(2_000)]
-    with closing(RemoveSet(1)) as ours:
-        for part in parts:
-            ours.add_hashes(part)
-        assert len(ours._spilled) < 100
-        assert ours.contains(np.concatenate(parts, axis=1)).all()
+    with closing(RemoveSet(1 * MB)) as ours:
+        ours.add_hashes(random_bits.integers(0, 2**64, (2, 1_200_000), np.uint64))
+        last = random_bits.integers(0, 2**64, (2, 400), np.uint64)
+        for start in range(400):
+            ours.add_hashes(last[:, start : start + 1])
+        assert 1 <= len(ours._spilled) < 50
+        assert ours.contains(last).all()
 
 
 @pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS)
 def test_keys_that_share_their_first_half_are_told_apart(limit: int) -> None:
     """However long the stretch of equal first halves, the second decides."""
-    ours = RemoveSet(limit)
+    ours = limited(limit)
     ours.add_hashes(hashes([7] * 500, list(range(0, 1000, 2))))
     ours.add_hashes(hashes([7, 8, 6], [1001, 1, 1]))
     asked = list(range(1000))
     assert ours.contains(hashes([7] * 1000, asked)).tolist() == [number % 2 == 0 for number in asked]
     assert ours.contains(hashes([7, 8, 6, 8, 6], [1001, 1, 1, 2, 0])).tolist() == [True, True, True, False, False]
-    ours.close()
+    assert_where(ours, limit)
 
 
 @pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS)
 def test_keys_that_share_their_second_half_are_told_apart(limit: int) -> None:
-    ours = RemoveSet(limit)
+    ours = limited(limit)
     ours.add_hashes(hashes([1, 3, 5], [9, 9, 9]))
     assert ours.contains(hashes([1, 2, 3, 4, 5], [9] * 5)).tolist() == [True, False, True, False, True]
-    ours.close()
+    assert_where(ours, limit)
 
 
 def test_a_key_counts_once_within_a_batch_and_a_run() -> None:

@@ -307,7 +307,9 @@ def test_ranges_in_the_manifest_are_those_of_the_files(split: Split, tmp_path: P
 
 def test_the_documented_schema_is_the_manifests() -> None:
     """docs/manifest.schema.json is generated; whoever changes the manifest writes it anew."""
-    assert json.loads((DOCS / "manifest.schema.json").read_text(encoding="utf-8")) == json.loads(json.dumps(json_schema()))
+    assert json.loads((DOCS / "manifest.schema.json").read_text(encoding="utf-8")) == json.loads(
+        json.dumps(json_schema())
+    )
 
 
 @pytest.mark.parametrize("groups", [100, 2], ids=["single", "parts"])

@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 
 import lazydelta
 from lazydelta.log.actions import Add, Remove, Txn
+from lazydelta.scan.scanner import LazyDeltaScanner
+from lazydelta.scan.stream import FileStream
 from lazydelta.storage import open_store
 from lazydelta.write.create import create_table
 from lazydelta.write.transaction import CommitResult, Transaction
@@ -70,6 +72,12 @@ def append(store: Store, ids: Iterable[int], partition: str | None = "a", txn: T
 def files(store: Store) -> list[DataFile]:
     """Return the active files of the newest version."""
     return lazydelta.DeltaTable(store.uri, storage_options=store._settings.options).files().collect()
+
+
+def files_of(transaction: Transaction) -> list[DataFile]:
+    """Return the active files of the version that a transaction was begun at."""
+    assert transaction.snapshot is not None
+    return FileStream(LazyDeltaScanner(transaction.snapshot)).collect()
 
 
 def rows(store: Store) -> list[int]:

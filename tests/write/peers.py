@@ -38,9 +38,19 @@ class Condition:
 
     def sql(self) -> str:
         """Return it as SQL; the value is text that is cast, so that it is never rounded on the way."""
+        return f'"{self.column}" {self.operator} {self._literal()}'
+
+    def datafusion(self) -> str:
+        """Return it in DataFusion's SQL, whose own timestamps are nanoseconds and end in 2262."""
+        if not pa.types.is_timestamp(self.kind):
+            return self.sql()
+        micros = pa.array([self.value], self.kind).view(pa.int64())[0].as_py()
+        zone = "None" if self.kind.tz is None else 'Some("UTC")'
+        return f"\"{self.column}\" {self.operator} arrow_cast({micros}, 'Timestamp(Microsecond, {zone})')"
+
+    def _literal(self) -> str:
         text = f"{self.value:f}" if isinstance(self.value, Decimal) else str(self.value)
-        literal = f"CAST('{text.replace(chr(39), chr(39) * 2)}' AS {_sql_type(self.kind)})"
-        return f'"{self.column}" {self.operator} {literal}'
+        return f"CAST('{text.replace(chr(39), chr(39) * 2)}' AS {_sql_type(self.kind)})"
 
     def polars(self) -> pl.Expr:
         """Return it as an expression of Polars."""
@@ -111,7 +121,7 @@ class DeltaRs:
     def rows(self, table: Path, where: Condition | None = None) -> pa.Table:
         """Return the rows for which ``where`` holds."""
         builder = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(table))
-        found = builder.execute(f"SELECT * FROM t{'' if where is None else f' WHERE {where.sql()}'}")  # noqa: S608
+        found = builder.execute(f"SELECT * FROM t{'' if where is None else f' WHERE {where.datafusion()}'}")  # noqa: S608
         return pa.table(found.read_all())
 
     def files(self, table: Path) -> set[str]:
@@ -201,10 +211,11 @@ def _quoted(table: Path) -> str:
     return str(table).replace("'", "''")
 
 
-def comparable(table: pa.Table, schema: pa.Schema) -> list[str]:
-    """Return rows in a form that does not depend on who read them nor on their order."""
+def comparable(table: pa.Table, schema: pa.Schema, *, ordered: bool = True) -> list[str]:
+    """Return rows in a form that does not depend on who read them, nor, ``ordered``, on how they came."""
     columns = [[normal(value, field.type) for value in table.column(field.name).to_pylist()] for field in schema]
-    return sorted(repr(row) for row in zip(*columns, strict=True))
+    rows = [repr(row) for row in zip(*columns, strict=True)]
+    return sorted(rows) if ordered else rows
 
 
 def normal(value: Any, kind: pa.DataType) -> Any:

@@ -164,23 +164,23 @@ write_checkpoint(open_store(sys.argv[1]), memory_budget=1 << 20)
 
 def test_a_writer_that_is_killed_leaves_a_readable_table(table: Path) -> None:
     log = HandLog(table)
-    log.commit(*(add(f"f{number:06d}", ids=(number, number)) for number in range(60_000)))
+    log.commit(*(add(f"f{number:06d}", ids=(number, number)) for number in range(30_000)))
     log.commit(*(remove(f"f{number:06d}") for number in range(100)))
     rng = random.Random(5)
     written = 0
-    for _ in range(8):
+    for _ in range(5):
         child = subprocess.Popen([sys.executable, "-c", _KILLED, str(table)], stdout=subprocess.PIPE)
         assert child.stdout is not None
         child.stdout.readline()
-        time.sleep(rng.uniform(0.0, 1.2))
+        time.sleep(rng.uniform(0.0, 0.6))
         os.kill(child.pid, signal.SIGKILL)
         child.communicate()
-        assert sum(1 for _ in DeltaTable(table).files()) == 59_900
+        assert sum(1 for _ in DeltaTable(table).files()) == 29_900
         assert deltalake.DeltaTable(table).version() == 1
         checkpoint = table / "_delta_log" / f"{1:020d}.checkpoint.parquet"
         if checkpoint.exists():
             written += 1
-            assert pq.read_metadata(checkpoint).num_rows > 59_900
+            assert pq.read_metadata(checkpoint).num_rows > 29_900
             checkpoint.unlink()
-    assert written < 8, "every child was done before it was killed: the test kills nothing"
-    assert write_checkpoint(open_store(table)).num_of_add_files == 59_900
+    assert written < 5, "every child was done before it was killed: the test kills nothing"
+    assert write_checkpoint(open_store(table)).num_of_add_files == 29_900

@@ -11,6 +11,7 @@ from lazydelta.errors import CommitConflictError, LazyDeltaError
 from lazydelta.log.actions import DomainMetadata
 from lazydelta.storage import Store
 from lazydelta.write import transaction as transactions
+from lazydelta.write.publish import publish
 from tests.write.commits import append, begin, commit_info, files, new_table, put_file, removal, rows, versions
 
 if TYPE_CHECKING:
@@ -37,33 +38,61 @@ def _remove(store: Store, transaction: Transaction, partition: str) -> None:
     transaction.remove(*[removal(file) for file in files(store) if file.partition_values["p"] == partition])
 
 
-Work = "Callable[[Store, Transaction], None]"
+def append_a(store: Store, transaction: Transaction) -> None:
+    transaction.add(put_file(store, [10], "a"))
 
-APPEND: Work = lambda store, t: t.add(put_file(store, [10], "a"))  # noqa: E731
-APPEND_B: Work = lambda store, t: t.add(put_file(store, [11], "b"))  # noqa: E731
-REMOVE_A: Work = lambda store, t: _remove(store, t, "a")  # noqa: E731
-REMOVE_B: Work = lambda store, t: _remove(store, t, "b")  # noqa: E731
-READ_A: Work = lambda store, t: t.read(_in(store, "a"))  # noqa: E731
-OVERWRITE: Work = lambda _, t: t.remove_all()  # noqa: E731
-OVERWRITE_A: Work = lambda _, t: t.remove_partitions("p = 'a'")  # noqa: E731
-METADATA: Work = lambda _, t: t.set_metadata(msgspec.structs.replace(t.metadata, name="new"))  # noqa: E731
-PROTOCOL: Work = lambda _, t: t.set_protocol(t.protocol)  # noqa: E731
-NOTHING: Work = lambda _store, _t: None  # noqa: E731
+
+def append_b(store: Store, transaction: Transaction) -> None:
+    transaction.add(put_file(store, [11], "b"))
+
+
+def remove_a(store: Store, transaction: Transaction) -> None:
+    _remove(store, transaction, "a")
+
+
+def remove_b(store: Store, transaction: Transaction) -> None:
+    _remove(store, transaction, "b")
+
+
+def read_a(store: Store, transaction: Transaction) -> None:
+    transaction.read(_in(store, "a"))
+
+
+def overwrite(_: Store, transaction: Transaction) -> None:
+    transaction.remove_all()
+
+
+def overwrite_a(_: Store, transaction: Transaction) -> None:
+    transaction.remove_partitions("p = 'a'")
+
+
+def metadata(_: Store, transaction: Transaction) -> None:
+    assert transaction.metadata is not None
+    transaction.set_metadata(msgspec.structs.replace(transaction.metadata, name="new"))
+
+
+def protocol(_: Store, transaction: Transaction) -> None:
+    assert transaction.protocol is not None
+    transaction.set_protocol(transaction.protocol)
+
+
+def nothing(_: Store, transaction: Transaction) -> None:
+    assert transaction.snapshot is not None
 
 
 @pytest.mark.parametrize(
     ("winner", "loser"),
     [
-        pytest.param(APPEND, APPEND, id="append behind append"),
-        pytest.param(REMOVE_A, APPEND, id="append behind remove"),
-        pytest.param(OVERWRITE, APPEND, id="append behind overwrite"),
-        pytest.param(REMOVE_A, REMOVE_B, id="remove behind remove of another file"),
-        pytest.param(APPEND, REMOVE_A, id="remove behind append"),
-        pytest.param(APPEND_B, OVERWRITE_A, id="overwrite of a partition behind append to another"),
-        pytest.param(REMOVE_B, OVERWRITE_A, id="overwrite of a partition behind remove from another"),
-        pytest.param(REMOVE_B, READ_A, id="reader of a file behind remove of another"),
-        pytest.param(NOTHING, OVERWRITE, id="overwrite behind a commit without files"),
-        pytest.param(APPEND, METADATA, id="change of metadata behind append"),
+        pytest.param(append_a, append_a, id="append behind append"),
+        pytest.param(remove_a, append_a, id="append behind remove"),
+        pytest.param(overwrite, append_a, id="append behind overwrite"),
+        pytest.param(remove_a, remove_b, id="remove behind remove of another file"),
+        pytest.param(append_a, remove_a, id="remove behind append"),
+        pytest.param(append_b, overwrite_a, id="overwrite of a partition behind append to another"),
+        pytest.param(remove_b, overwrite_a, id="overwrite of a partition behind remove from another"),
+        pytest.param(remove_b, read_a, id="reader of a file behind remove of another"),
+        pytest.param(nothing, overwrite, id="overwrite behind a commit without files"),
+        pytest.param(append_a, metadata, id="change of metadata behind append"),
     ],
 )
 def test_what_does_not_touch_the_same_files_is_committed_behind_the_winner(
@@ -81,16 +110,16 @@ def test_what_does_not_touch_the_same_files_is_committed_behind_the_winner(
 @pytest.mark.parametrize(
     ("winner", "loser", "said"),
     [
-        pytest.param(REMOVE_A, REMOVE_A, "changed the file", id="both remove one file"),
-        pytest.param(OVERWRITE, REMOVE_A, "changed the file", id="remove after overwrite"),
-        pytest.param(REMOVE_A, READ_A, "changed the file", id="a file that was read is removed"),
-        pytest.param(REMOVE_A, OVERWRITE, "changed the file", id="overwrite after remove"),
-        pytest.param(APPEND, OVERWRITE, "added the file", id="overwrite after append"),
-        pytest.param(APPEND, OVERWRITE_A, "added the file", id="overwrite of a partition after append to it"),
-        pytest.param(OVERWRITE, OVERWRITE, "changed the file", id="both overwrite"),
-        pytest.param(METADATA, APPEND, "metadata", id="append after a change of metadata"),
-        pytest.param(PROTOCOL, APPEND, "protocol", id="append after a change of protocol"),
-        pytest.param(METADATA, METADATA, "metadata", id="both change metadata"),
+        pytest.param(remove_a, remove_a, "changed the file", id="both remove one file"),
+        pytest.param(overwrite, remove_a, "changed the file", id="remove after overwrite"),
+        pytest.param(remove_a, read_a, "changed the file", id="a file that was read is removed"),
+        pytest.param(remove_a, overwrite, "changed the file", id="overwrite after remove"),
+        pytest.param(append_a, overwrite, "added the file", id="overwrite after append"),
+        pytest.param(append_a, overwrite_a, "added the file", id="overwrite of a partition after append to it"),
+        pytest.param(overwrite, overwrite, "changed the file", id="both overwrite"),
+        pytest.param(metadata, append_a, "metadata", id="append after a change of metadata"),
+        pytest.param(protocol, append_a, "protocol", id="append after a change of protocol"),
+        pytest.param(metadata, metadata, "metadata", id="both change metadata"),
     ],
 )
 def test_what_touches_the_same_is_refused_and_leaves_nothing(
@@ -162,14 +191,13 @@ def test_a_writer_that_always_loses_gives_up(store: Store, monkeypatch: pytest.M
     monkeypatch.setattr(transactions, "_pause", lambda _: 0.0)
     slow = begin(store)
     slow.add(put_file(store, [99]))
-    publish = transactions.publish
 
     def beaten(store: Store, version: int, data: bytes, txn_id: str) -> bool:
         if txn_id == slow.txn_id:
             append(store, [version])
         return publish(store, version, data, txn_id)
 
-    monkeypatch.setattr(transactions, "publish", beaten)
+    monkeypatch.setattr("lazydelta.write.transaction.publish", beaten)
     with pytest.raises(CommitConflictError, match="3 times in a row"):
         slow.commit(max_attempts=3)
     assert rows(store) == [1, 2, 3, 4, 5]

@@ -15,7 +15,7 @@ import pytest
 import lazydelta
 from lazydelta.errors import StorageError, StorageTimeoutError
 from lazydelta.log.actions import Txn
-from lazydelta.storage import Request, Store, observe, open_store
+from lazydelta.storage import Request, Store, observe
 from lazydelta.storage.local import FileStore
 from lazydelta.write import publish
 from tests.write.commits import append, begin, files, new_table, parquet, put_file, removal, rows, versions
@@ -60,7 +60,8 @@ class Fault:
         self.seen = 0
         self.hit = False
 
-    def __call__(self, _: object = None) -> None:
+    def __call__(self) -> None:
+        """Count a request, and fail if it is the one."""
         number, self.seen = self.seen, self.seen + 1
         if number == self.at or (self.lasting and number > self.at):
             self.hit = True
@@ -73,10 +74,12 @@ class AnswerlessStore(FileStore):
     fault: Fault
 
     def put(self, path: str, data: bytes, *, if_match: str | None = None) -> None:
+        """Write, then perhaps fail."""
         super().put(path, data, if_match=if_match)
         self.fault()
 
     def put_if_absent(self, path: str, data: bytes) -> None:
+        """Write, then perhaps fail."""
         super().put_if_absent(path, data)
         self.fault()
 
@@ -131,7 +134,7 @@ def _commit_with_fault(
             lossy.fault = fault
             _run(lossy, store, txn, work, others)
         else:
-            with observe(_quiet_for_others(fault, others)) as _:
+            with observe(_quiet_for_others(fault)):
                 _run(store, store, txn, work, others)
         acknowledged = True
     if not fault.hit:
@@ -156,7 +159,7 @@ def _commit_with_fault(
 _busy_elsewhere: list[bool] = []
 
 
-def _quiet_for_others(fault: Fault, others: Callable[[Store], None]) -> Callable[[Request], None]:
+def _quiet_for_others(fault: Fault) -> Callable[[Request], None]:
     def hook(_: Request) -> None:
         if not _busy_elsewhere:
             fault()
@@ -189,15 +192,15 @@ def _die() -> None:
     time.sleep(60)
 
 
-def _in_child(work: Callable[[], None]) -> tuple[int, Callable[[], None]]:
-    """Run ``work`` in a forked child; return its id and what waits for its end."""
+def _fork(work: Callable[[], None]) -> int:
+    """Run ``work`` in a forked child and return the child's id."""
     child = os.fork()
     if child == 0:
         try:
             work()
         finally:
             os._exit(0)
-    return child, lambda: [None for _ in [os.waitpid(child, 0)]].clear()
+    return child
 
 
 def test_a_writer_killed_at_any_request_leaves_a_whole_table(tmp_path: Path) -> None:
@@ -215,8 +218,7 @@ def test_a_writer_killed_at_any_request_leaves_a_whole_table(tmp_path: Path) -> 
                 transaction.commit()
             flag.touch()
 
-        _, wait = _in_child(work)
-        wait()
+        os.waitpid(_fork(work), 0)
         found = rows(store)
         assert found in ([1], [1, 9])
         _check(store, found)
@@ -242,8 +244,7 @@ def test_a_writer_killed_between_the_steps_of_publishing_leaves_a_whole_table(
         monkeypatch.setattr(os, name, lambda *_: _die())
         transaction.commit()
 
-    _, wait = _in_child(work)
-    wait()
+    os.waitpid(_fork(work), 0)
     _check(store, expected)
 
 
@@ -254,7 +255,6 @@ def _contents(start: int, count: int) -> Iterator[tuple[int, bytes]]:
 
 def test_a_writer_killed_at_random_moments_loses_nothing_that_it_acknowledged(tmp_path: Path) -> None:
     store = new_table(tmp_path / "table")
-    store.is_remote  # noqa: B018 - nothing is opened before the fork but the store itself
     dice = random.Random(6)
     acknowledged: set[int] = set()
     started: set[int] = set()
@@ -270,11 +270,11 @@ def test_a_writer_killed_at_random_moments_loses_nothing_that_it_acknowledged(tm
                 transaction.commit()
                 os.write(write, f"{number}\n".encode())
 
-        child, wait = _in_child(work)
+        child = _fork(work)
         os.close(write)
         time.sleep(dice.uniform(0.0, 0.08))
         os.kill(child, signal.SIGKILL)
-        wait()
+        os.waitpid(child, 0)
         with os.fdopen(read) as pipe:
             acknowledged.update(int(line) for line in pipe)
     found = rows(store)
@@ -282,4 +282,4 @@ def test_a_writer_killed_at_random_moments_loses_nothing_that_it_acknowledged(tm
     assert acknowledged <= set(found) <= started
     assert len(set(found) - acknowledged) <= KILLS  # at most the one that was under way
     assert acknowledged
-    _check(open_store(tmp_path / "table"), [number for number in found])
+    _check(store, found)

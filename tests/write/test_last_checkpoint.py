@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def result(version: int, **changes: Any) -> CheckpointResult:
     """Return what writing a checkpoint of nothing would."""
-    facts = {"action": "written", "path": "x", "size_in_bytes": 100, "size": 3, "num_of_add_files": 1}
+    facts: dict[str, Any] = {"action": "written", "path": "x", "size_in_bytes": 100, "size": 3, "num_of_add_files": 1}
     return CheckpointResult(**(facts | {"version": version} | changes))
 
 

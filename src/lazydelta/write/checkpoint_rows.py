@@ -146,7 +146,7 @@ class CheckpointLayout:
     def _stats_struct(self, batch: FileBatch) -> pa.StructArray:
         ranges = _ranges(batch, self.stats)
         ranged = [column for column in self.stats if has_range(column)]
-        leaves = [(("numRecords",), _or_null(ranges.num_records, len(batch), pa.int64()))]
+        leaves: list[tuple[_Path, pa.Array]] = [(("numRecords",), _or_null(ranges.num_records, len(batch), pa.int64()))]
         for section, side, columns in (
             ("minValues", "min", ranged),
             ("maxValues", "max", ranged),
