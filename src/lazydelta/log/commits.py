@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from lazydelta.errors import CorruptLogError, MissingCommitError, ObjectNotFoundError
+from lazydelta.errors import CorruptLogError, MissingCommitError, ObjectNotFoundError, StorageError
 from lazydelta.log.actions import LogLine
 from lazydelta.log.names import LogFile
 from lazydelta.storage import Store
@@ -34,6 +34,9 @@ def read_actions(store: Store, file: LogFile) -> Iterator[list[LogLine]]:
     except ObjectNotFoundError as error:
         message = f"{file.path} was listed and is gone: the log was cleaned up or the table replaced meanwhile"
         raise MissingCommitError(message, path=file.path, version=file.version, hint="open the table again") from error
+    except StorageError as error:
+        error.version = file.version
+        raise
 
 
 def _not_empty(chunks: Iterable[bytes], file: LogFile) -> Iterator[bytes]:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from lazydelta.errors import MissingCommitError, ObjectNotFoundError
+from lazydelta.errors import MissingCommitError, ObjectNotFoundError, StorageError
 from lazydelta.log.actions import LogLine
 from lazydelta.log.commit_cache import CommitCache
 from lazydelta.log.commits import CHUNK_SIZE, decode_actions, read_actions
@@ -78,6 +78,9 @@ class ReverseCommitReader:
                 message = f"{file.path} was listed and is gone: the log was cleaned up or the table replaced meanwhile"
                 hint = "open the table again"
                 raise MissingCommitError(message, path=file.path, version=file.version, hint=hint) from error
+            except StorageError as error:
+                error.version = file.version
+                raise
             if self._cache is not None:
                 self._cache.put(file.path, fetched, file.info.etag)
         yield from decode_actions([fetched], file.path, file.version)

@@ -45,9 +45,9 @@ class FeatureTripwire:
             protocol = line.protocol or protocol
             metadata = line.meta_data or metadata
         # What version 0 says creates the table; it changes nothing.
-        if protocol is not None and file.end > 0:
+        if protocol is not None and file.version > 0:
             self.changes.append(TailChange("protocol", file.end))
-        if metadata is not None and file.end > 0:
+        if metadata is not None and file.version > 0:
             self.changes.append(TailChange("metaData", file.end))
         self.fill(protocol, metadata, file.path)
 

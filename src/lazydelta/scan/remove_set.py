@@ -107,7 +107,13 @@ class RemoveSet:
         self._runs, self._spilled, self._paths = [], [], []
 
     def _spill(self) -> None:
-        self._spilled.append(self._runs.pop(0).to_disk())
+        run = self._runs.pop(0)
+        # Few files, whatever the number of spills: a file is merged with those that are not much larger.
+        while self._spilled and len(self._spilled[-1]) <= 2 * len(run):
+            older = self._spilled.pop()
+            run = _Run.of(np.concatenate([older.keys, run.keys], axis=1))
+            older.close()
+        self._spilled.append(run.to_disk())
 
 
 class _Run:

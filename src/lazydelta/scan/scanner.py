@@ -82,7 +82,7 @@ class LazyDeltaScanner:
             seen.close()
             self._count_io()
             export(self.metrics)
-        if self.request.predicate is None:
+        if self.request.predicate is None and not limits.reached:
             self._verify(totals)
 
     def _active(self, seen: RemoveSet, pruner: Pruner) -> Generator[FileBatch]:

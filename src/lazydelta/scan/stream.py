@@ -44,7 +44,19 @@ class FileStream:
 
     def __iter__(self) -> Iterator[DataFile]:
         self._begin()
-        return self
+        return self._files()
+
+    def _files(self) -> Iterator[DataFile]:
+        # An iterator of its own: it may be handed on to another loop, and a loop that breaks drops and so closes it.
+        try:
+            while True:
+                try:
+                    file = self.__next__()
+                except StopIteration:
+                    return
+                yield file
+        finally:
+            self.close()
 
     def __next__(self) -> DataFile:
         while True:
