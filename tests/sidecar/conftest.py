@@ -27,9 +27,10 @@ def cold_cache() -> Iterator[None]:
 @pytest.fixture
 def split(monkeypatch: pytest.MonkeyPatch) -> Split:
     """Return a function that sets how many rows a row group has and how many row groups a part."""
+    return lambda rows, groups: set_sizes(monkeypatch, rows, groups)
 
-    def set_sizes(rows: int, groups: int) -> None:
-        monkeypatch.setattr(part_file, "ROWS_PER_GROUP", rows)
-        monkeypatch.setattr(building, "PART_ROWS", rows * groups)
 
-    return set_sizes
+def set_sizes(patch: pytest.MonkeyPatch, rows: int, groups: int) -> None:
+    """Set how many rows a row group has and how many row groups a part."""
+    patch.setattr(part_file, "ROWS_PER_GROUP", rows)
+    patch.setattr(building, "PART_ROWS", rows * groups)

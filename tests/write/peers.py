@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
+import operator
 import subprocess
 import tempfile
-import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,7 +56,8 @@ class Condition:
         """Return it as an expression of Polars."""
         column, value = pl.col(self.column), pl.from_arrow(pa.array([self.value], self.kind))
         assert isinstance(value, pl.Series)
-        return _OPERATORS[self.operator](column, pl.lit(value.item(), value.dtype))
+        expression: pl.Expr = _OPERATORS[self.operator](column, pl.lit(value.item(), value.dtype))
+        return expression
 
     def holds(self, value: Any) -> bool:
         """Tell whether it holds for a value; never for null."""

@@ -68,7 +68,7 @@ def kinds(draw: st.DrawFn, depth: int = 2) -> pa.DataType:
         return pa.list_(pa.field("element", draw(kinds(depth - 1))))
     if choice == 1:
         return pa.map_(pa.string(), draw(kinds(depth - 1)))
-    if choice == 2:  # noqa: PLR2004
+    if choice == 2:
         names = draw(st.lists(st.sampled_from(["x", "y", "ß"]), min_size=1, max_size=3, unique=True))
         return pa.struct([(name, draw(kinds(depth - 1))) for name in names])
     return draw(st.sampled_from(list(PRIMITIVES)))

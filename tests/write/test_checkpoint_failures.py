@@ -184,3 +184,22 @@ def test_a_writer_that_is_killed_leaves_a_readable_table(table: Path) -> None:
             checkpoint.unlink()
     assert written < 5, "every child was done before it was killed: the test kills nothing"
     assert write_checkpoint(open_store(table)).num_of_add_files == 29_900
+
+
+_LIGHT = """
+import sys
+from lazydelta.storage import open_store
+from lazydelta.write.checkpoint import write_checkpoint
+write_checkpoint(open_store(sys.argv[1]))
+print("pandas" in sys.modules)
+"""
+
+
+def test_a_checkpoint_does_not_load_pandas_into_the_writers_process(table: Path) -> None:
+    """A second and 48 MB, in the middle of somebody's commits."""
+    log = HandLog(table)
+    log.commit(add("a", ids=(1, 2)), add("b"))
+    log.checkpoint()
+    log.commit(remove("a"), add("c", ids=(1, 2)), {"txn": {"appId": "app", "version": 1}})
+    done = subprocess.run([sys.executable, "-c", _LIGHT, str(table)], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

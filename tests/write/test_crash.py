@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import stat
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -246,6 +247,30 @@ def test_a_writer_killed_between_the_steps_of_publishing_leaves_a_whole_table(
 
     os.waitpid(_fork(work), 0)
     _check(store, expected)
+
+
+def test_a_commit_is_on_the_disk_before_it_is_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The content first, then its name in the folder: in this order a loss of power leaves no empty commit."""
+    store = new_table(tmp_path / "table")
+    steps: list[str] = []
+    fsync, link = os.fsync, os.link
+
+    def noted_fsync(fd: int) -> None:
+        steps.append("folder" if stat.S_ISDIR(os.fstat(fd).st_mode) else "content")
+        fsync(fd)
+
+    def noted_link(source: str, target: str) -> None:
+        steps.append("name")
+        link(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "link", noted_link)
+    begin(store).commit()
+    assert steps[:3] == ["content", "name", "folder"]
+    steps.clear()
+    new_table(tmp_path / "another" / "table")
+    # A new table's folders are new entries of their parents.
+    assert steps[:6] == ["content", "name", "folder", "folder", "folder", "folder"]
 
 
 def _contents(start: int, count: int) -> Iterator[tuple[int, bytes]]:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from lazydelta.errors import (
+    AccessDeniedError,
     ObjectExistsError,
     OptionError,
     PredicateError,
@@ -436,6 +437,19 @@ def test_an_outcome_that_stays_unknown_is_a_storage_error_that_says_so(
 
     with observe(unreachable), pytest.raises(StorageError, match=r"not known.*keep its data files"):
         transaction.commit()
+    assert versions(store) == [0]
+
+
+def test_a_commit_that_is_denied_is_not_tried_again(store: Store) -> None:
+    transaction = begin(store)
+
+    def denied(request: Request) -> None:
+        if request.verb == "PUT":
+            raise AccessDeniedError("no", path=request.path)
+
+    with watching() as watch, observe(denied), pytest.raises(AccessDeniedError):
+        transaction.commit()
+    assert watch.count(verb="PUT") == 1
     assert versions(store) == [0]
 
 

@@ -4,7 +4,7 @@
 code   meaning
 =====  ===============================================================================================
 0      done, also when the reader of a pipe had enough
-1      a bug in lazydelta
+1      a bug in lazydelta; `sidecar verify`: the sidecar differs from the log
 2      an error that the message explains: a wrong option, no such table, no access, a damaged log, …
 130    interrupted by Ctrl-C
 =====  ===============================================================================================
@@ -27,6 +27,7 @@ from lazydelta.cli.bench import bench
 from lazydelta.cli.commands import COMMANDS
 from lazydelta.cli.demo_command import demo
 from lazydelta.cli.parameters import debug_option, in_debug_mode
+from lazydelta.cli.sidecar import sidecar
 from lazydelta.cli.text import one_line
 from lazydelta.errors import LazyDeltaError
 
@@ -83,7 +84,7 @@ def cli(ctx: click.Context) -> None:
     ctx.call_on_close(undo)
 
 
-for _command in (*COMMANDS, demo, bench):
+for _command in (*COMMANDS, sidecar, demo, bench):
     cli.add_command(_command)
 
 

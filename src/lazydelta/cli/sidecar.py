@@ -1,16 +1,16 @@
-"""The group ``sidecar``: build, refresh, verify, show, clean and drop."""
+"""The group ``sidecar``: build, refresh, verify, show, clean and drop; the library does the work when one is run."""
 
 from __future__ import annotations
 
 import functools
-import importlib
-import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Concatenate
 
 import click
 
-from lazydelta.cli.parameters import CONTEXT, debug_option, key_value_option
+from lazydelta.cli.parameters import CONTEXT, _pairs, debug_option
+from lazydelta.cli.text import printable
+from lazydelta.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,3 +18,206 @@ if TYPE_CHECKING:
     from lazydelta.cli.sidecar_output import SidecarOutput
 
 __all__ = ["sidecar"]
+
+DIFFERENT = 1
+_MIB = 1 << 20
+
+
+@dataclass(slots=True)
+class Target:
+    """Which table, how to reach it, and where to report."""
+
+    uri: str
+    storage_options: dict[str, str]
+    options: dict[str, str]
+    out: SidecarOutput
+    done: int = 0
+    total: int | None = None
+    common: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        try:
+            self.uri.encode()
+        except UnicodeEncodeError:
+            message = f"The URI {printable(self.uri)} is not valid Unicode"
+            raise OptionError(message, hint="rename the folder, or check the terminal's encoding") from None
+        self.common = {"storage_options": self.storage_options or None, "options": self.options}
+
+    def progress(self, done: int, total: int | None) -> None:
+        """Note how far the work has come."""
+        self.done, self.total = done, total
+
+    def watched(self, deed: str) -> Any:
+        """Return a block during which progress is shown."""
+
+        def describe() -> str:
+            of = "" if self.total is None else f" of {self.total:,}"
+            return f"{self.done:,}{of} files {deed}"
+
+        return self.out.watch(describe)
+
+
+def _sidecar_command(function: Callable[Concatenate[Target, ...], None]) -> Callable[..., None]:
+    """Give a command its table and the options that all commands of the group share."""
+
+    @functools.wraps(function)
+    def command(
+        *, uri: str, storage_option: dict[str, str], option: dict[str, str], as_json: bool, **rest: Any
+    ) -> None:
+        from lazydelta.cli.sidecar_output import sidecar_output  # noqa: PLC0415 - only who runs it needs Rich
+
+        ctx = click.get_current_context()
+        if ctx.args:
+            # What is left over is not repeated: `--storage-option key = secret` leaves a secret over.
+            message = f"{len(ctx.args)} argument(s) too many; quote a value that holds spaces."
+            raise click.UsageError(message, ctx)
+        function(Target(uri, storage_option, option, sidecar_output(as_json=as_json)), **rest)
+
+    decorated: Callable[..., None] = command
+    for decorate in (
+        debug_option,
+        click.option("--json", "as_json", is_flag=True, help="Print JSON for programs instead of text for people."),
+        click.option(
+            "--option",
+            multiple=True,
+            metavar="K=V",
+            callback=_pairs,
+            help="An option of lazydelta such as delta.commit.parallelism; repeatable.",
+        ),
+        click.option(
+            "--storage-option",
+            multiple=True,
+            metavar="K=V",
+            callback=_pairs,
+            help="Credentials and settings of the store; repeatable. Values are never shown.",
+        ),
+        click.argument("uri"),
+    ):
+        decorated = decorate(decorated)
+    return decorated
+
+
+def _version_option(help_text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return click.option("--version", type=click.IntRange(min=0), metavar="N", help=help_text)
+
+
+_memory_option = click.option(
+    "--memory",
+    type=click.IntRange(min=16),
+    metavar="MIB",
+    default=512,
+    show_default=True,
+    help="Sort within this much memory; what does not fit goes to temporary files.",
+)
+
+
+@click.group("sidecar")
+def sidecar() -> None:
+    """Make, check and remove the sidecars that let scans find files fast."""
+
+
+@sidecar.command("build", context_settings=CONTEXT)
+@_sidecar_command
+@_version_option("Build for the checkpoint of this version, not for the newest one.")
+@click.option("--sort-by", metavar="A,B", help="Sort by these columns, not by the partition columns or the time.")
+@_memory_option
+def build(target: Target, *, version: int | None, sort_by: str | None, memory: int) -> None:
+    """Build the sidecar of a table's newest checkpoint.
+
+    Nothing is done where a valid one is there. Readers see it when it is complete, and not before.
+    """
+    from lazydelta import sidecar as library  # noqa: PLC0415
+
+    names = None if sort_by is None else [name for each in sort_by.split(",") if (name := each.strip())]
+    with target.watched("read"):
+        result = library.build(
+            target.uri,
+            version,
+            sort_by=names,
+            memory_budget=memory * _MIB,
+            progress=target.progress,
+            **target.common,
+        )
+    target.out.built(result)
+
+
+@sidecar.command("refresh", context_settings=CONTEXT)
+@_sidecar_command
+@_memory_option
+def refresh(target: Target, *, memory: int) -> None:
+    """Bring the sidecar to the newest checkpoint.
+
+    What did not change is used again, so the cost grows with the change. Where that cannot be, all is built anew.
+    """
+    from lazydelta import sidecar as library  # noqa: PLC0415
+
+    with target.watched("read"):
+        result = library.refresh(target.uri, memory_budget=memory * _MIB, progress=target.progress, **target.common)
+    target.out.built(result)
+
+
+@sidecar.command("verify", context_settings=CONTEXT)
+@_sidecar_command
+@_version_option("Verify the sidecar of this version, not that of the newest checkpoint.")
+def verify(target: Target, *, version: int | None) -> None:
+    """Prove that the sidecar equals the log: every file, every statistic, every range.
+
+    The exit code is 1 where it does not. Scans notice damage by themselves and read the checkpoint instead.
+    """
+    from lazydelta import sidecar as library  # noqa: PLC0415
+
+    with target.watched("compared"):
+        report = library.verify(target.uri, version, progress=target.progress, **target.common)
+    target.out.verified(report)
+    if not report.ok:
+        click.get_current_context().exit(DIFFERENT)
+
+
+@sidecar.command("show", context_settings=CONTEXT)
+@_sidecar_command
+@_version_option("Show the sidecar of this version, not the newest one.")
+@click.option("--all", "everything", is_flag=True, help="Draw every row group, however many there are.")
+def show(target: Target, *, version: int | None, everything: bool) -> None:
+    """Show what a sidecar consists of, and draw which stretch of time each of its row groups covers."""
+    from lazydelta import sidecar as library  # noqa: PLC0415
+
+    with target.watched("read"):
+        info = library.show(target.uri, version, **target.common)
+    target.out.shown(info, everything=everything)
+
+
+@sidecar.command("clean", context_settings=CONTEXT)
+@_sidecar_command
+@click.option(
+    "--grace-hours",
+    type=click.FloatRange(min=0),
+    metavar="H",
+    default=24.0,
+    show_default=True,
+    help="Leave files alone that are younger: a build may be at work on them.",
+)
+@click.option("--dry-run", is_flag=True, help="Delete nothing, and tell what would be deleted.")
+def clean(target: Target, *, grace_hours: float, dry_run: bool) -> None:
+    """Delete sidecar files that nobody needs any more.
+
+    Sidecars whose checkpoint the log still has stay, and so does the newest valid one.
+    """
+    from lazydelta import sidecar as library  # noqa: PLC0415
+
+    with target.watched("deleted"):
+        result = library.clean(
+            target.uri, grace_hours=grace_hours, dry_run=dry_run, progress=target.progress, **target.common
+        )
+    target.out.cleaned(result)
+
+
+@sidecar.command("drop", context_settings=CONTEXT)
+@_sidecar_command
+@click.option("--dry-run", is_flag=True, help="Delete nothing, and tell what would be deleted.")
+def drop(target: Target, *, dry_run: bool) -> None:
+    """Delete all sidecars of a table; the table itself is not touched, and scans read its checkpoint."""
+    from lazydelta import sidecar as library  # noqa: PLC0415
+
+    with target.watched("deleted"):
+        result = library.drop(target.uri, dry_run=dry_run, progress=target.progress, **target.common)
+    target.out.cleaned(result)

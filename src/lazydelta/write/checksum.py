@@ -52,6 +52,14 @@ class Change:
     in_commit_timestamp: int | None = None
     info: dict[str, Any] | None = None
 
+    @classmethod
+    def of(cls, newest_first: Sequence[Change]) -> Change:
+        """Return what commits did together, given the newest first."""
+        total = cls()
+        for change in reversed(newest_first):
+            total.then(change)
+        return total
+
     def note(self, lines: Iterable[LogLine]) -> None:
         """Count the actions of a commit."""
         for line in lines:
@@ -116,14 +124,7 @@ def read_changes(commits: Iterable[TailCommit]) -> Change:
         for lines in commit.actions:
             change.note(lines)
         found.append(change)
-    return _in_order(found)
-
-
-def _in_order(newest_first: Sequence[Change]) -> Change:
-    total = Change()
-    for change in reversed(newest_first):
-        total.then(change)
-    return total
+    return Change.of(found)
 
 
 def state_at(snapshot: Snapshot) -> State | None:

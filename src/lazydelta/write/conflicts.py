@@ -6,22 +6,28 @@ behind any commit but a change of metadata or protocol is the blind append: it r
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from lazydelta.errors import CommitConflictError
+from lazydelta.errors import CommitConflictError, MissingCommitError
 from lazydelta.log.actions import LogLine
 from lazydelta.log.commits import decode_actions
 from lazydelta.log.file_batch import FileBatch, string_array
-from lazydelta.log.names import LogFile
+from lazydelta.log.names import LOG, LogFile, commit_name
+from lazydelta.log.segment import list_commits
+from lazydelta.log.tail import ReverseCommitReader
 from lazydelta.scan.remove_set import RemoveSet
+from lazydelta.storage import Store
+from lazydelta.write.checksum import Change
 from lazydelta.write.selection import PartitionSelection
 
-__all__ = ["Footprint", "conflict_with"]
+__all__ = ["Footprint", "commits_since", "judge"]
 
 _AGAIN = "read the table again and repeat the operation on its newest version"
+_LISTING_PAUSES = (0.05, 0.2, 0.8)
 
 
 class Footprint:
@@ -71,7 +77,37 @@ class Footprint:
         self._paths.close()
 
 
-def conflict_with(file: LogFile, objection: str, info: dict[str, Any] | None) -> CommitConflictError:
+def commits_since(store: Store, version: int) -> list[LogFile]:
+    """Return the commits behind ``version``, of which there is at least one: somebody else's stood in our way."""
+    expected = version + 1
+    for pause in (*_LISTING_PAUSES, None):
+        files = list(list_commits(store, expected))
+        if files and [file.version for file in files] == list(range(expected, expected + len(files))):
+            return files
+        if pause is not None:
+            time.sleep(pause)
+    path = f"{LOG}/{commit_name(expected)}"
+    message = f"Commit {expected} of {store.uri} is there and is not listed"
+    hint = "the log was cleaned up meanwhile, or the listing lags behind; begin the transaction again"
+    raise MissingCommitError(message, path=path, version=expected, hint=hint)
+
+
+def judge(store: Store, winners: Sequence[LogFile], footprint: Footprint) -> tuple[Change, CommitConflictError | None]:
+    """Return what the winners did, and the oldest of them that rules the transaction out."""
+    newest_first: list[Change] = []
+    conflict: CommitConflictError | None = None
+    for commit in ReverseCommitReader(store, winners):
+        change, objection = Change(), None
+        for lines in commit.actions:
+            change.note(lines)
+            objection = objection or footprint.objection(lines)
+        newest_first.append(change)
+        if objection is not None:
+            conflict = _conflict(commit.file, objection, change.info)
+    return Change.of(newest_first), conflict
+
+
+def _conflict(file: LogFile, objection: str, info: dict[str, Any] | None) -> CommitConflictError:
     """Return the error for a transaction that another commit rules out."""
     who = info or {}
     if file.version == 0:

@@ -20,19 +20,16 @@ from typing import Any, Self
 
 import msgspec
 
-from lazydelta.errors import CommitConflictError, MissingCommitError, OptionError, TableNotFoundError, WriteError
+from lazydelta.errors import CommitConflictError, OptionError, TableNotFoundError, WriteError
 from lazydelta.log.actions import Add, Metadata, Protocol, Remove, Txn
-from lazydelta.log.names import LogFile
 from lazydelta.log.opening import open_snapshot
-from lazydelta.log.segment import list_commits
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.log.tail import ReverseCommitReader
 from lazydelta.log.travel import commit_info
 from lazydelta.pruning import Where
 from lazydelta.storage import Store
 from lazydelta.write.checksum import Change, State, state_at, write_checksum
 from lazydelta.write.commit_lines import CommitInfo, CommitLines, header_lines
-from lazydelta.write.conflicts import Footprint, conflict_with
+from lazydelta.write.conflicts import Footprint, commits_since, judge
 from lazydelta.write.properties import TableProperties
 from lazydelta.write.publish import commit_path, publish
 from lazydelta.write.removals import removals
@@ -45,7 +42,6 @@ logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 2.0
-_LISTING_PAUSES = (0.05, 0.2, 0.8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,21 +317,10 @@ class Transaction:
 
     def _go_behind(self) -> bool:
         """Take the commits of others since our version as given, or raise; tell whether one of them was our txn."""
-        files = self._winners()
-        newest_first: list[Change] = []
-        conflict: CommitConflictError | None = None
-        footprint = self._rests_on()
-        for commit in ReverseCommitReader(self.store, files):
-            change, objection = Change(), None
-            for lines in commit.actions:
-                change.note(lines)
-                objection = objection or footprint.objection(lines)
-            newest_first.append(change)
-            if objection is not None:
-                conflict = conflict_with(commit.file, objection, change.info)
-        for change in reversed(newest_first):
-            self._since.then(change)
-        self._version = files[-1].version
+        winners = commits_since(self.store, self._version)
+        change, conflict = judge(self.store, winners, self._rests_on())
+        self._since.then(change)
+        self._version = winners[-1].version
         # The other writer may have been this very application, one attempt earlier: that is no conflict but success.
         mine = None if self._txn is None else self._since.transactions.get(self._txn.app_id)
         if mine is not None and self._txn is not None and mine.version >= self._txn.version:
@@ -351,18 +336,6 @@ class Transaction:
             self._footprint.rest_on(self._read)
             self._footprint.rest_on_lines(self._lines.chunks())
         return self._footprint
-
-    def _winners(self) -> list[LogFile]:
-        expected = self._version + 1
-        for pause in (*_LISTING_PAUSES, None):
-            files = list(list_commits(self.store, expected))
-            if files and [file.version for file in files] == list(range(expected, expected + len(files))):
-                return files
-            if pause is not None:
-                time.sleep(pause)
-        message = f"Commit {expected} of {self.store.uri} is there and is not listed"
-        hint = "the log was cleaned up meanwhile, or the listing lags behind; begin the transaction again"
-        raise MissingCommitError(message, path=commit_path(expected), version=expected, hint=hint)
 
     def _write_checksum(self, version: int, info: CommitInfo, protocol: Protocol, metadata: Metadata) -> bool:
         try:

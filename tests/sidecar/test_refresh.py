@@ -1,0 +1,618 @@
+"""A refreshed sidecar is the one that a build would have made, and costs what the change costs."""
+
+from __future__ import annotations
+
+import importlib
+import random
+import re
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable as PeerTable
+from deltalake import write_deltalake
+
+from lazydelta import DeltaTable, sidecar
+from lazydelta.bench import make_table
+from lazydelta.errors import OptionError, StorageError, VersionNotFoundError
+from lazydelta.sidecar import BuildResult
+from lazydelta.sidecar.cache import shared_cache
+from lazydelta.sidecar.format import FOLDER, manifest_path
+from lazydelta.sidecar.manifest import Manifest
+from lazydelta.storage import Request, observe
+from tests.oracle.random_log import RandomLog, random_log
+from tests.scan.hand_log import HandLog, add, remove, vector, watching
+from tests.scan.predicates import FORMS, predicate_for, written
+from tests.sidecar.conftest import Split
+from tests.sidecar.sidecars import DISABLED, Place, rows
+
+refreshing = importlib.import_module("lazydelta.sidecar.refresh")
+
+COLUMNS = {"id": "long", "at": "timestamp", "hour": "string"}
+HOURS = [f"20260210{hour:02d}" for hour in range(20)]
+PREDICATES = (None, "hour = '2026021005'", "hour >= '2026021017'", "id < 40", "id >= 150", "hour = '1999010100'")
+
+
+@pytest.fixture
+def any_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a change be as large as it likes: small tables change by more than a quarter easily."""
+    monkeypatch.setattr(refreshing, "LARGEST_CHANGE", float("inf"))
+
+
+def file_in(hour: str | None, number: int, **keywords: Any) -> Any:  # noqa: ANN401
+    """Return the add of a file that lies in an hour."""
+    low = number % 200
+    return add(f"f{number:05d}", **({"ids": (low, low + 5), "records": 7, "partition": {"hour": hour}} | keywords))
+
+
+def gone_from(hour: str | None, number: int, **keywords: Any) -> Any:  # noqa: ANN401
+    """Return the remove of a file that tells its hour."""
+    action = remove(f"f{number:05d}", **keywords)
+    action["remove"] |= {"extendedFileMetadata": True, "partitionValues": {"hour": hour}, "size": 10}
+    return action
+
+
+class Hourly:
+    """A table of twenty hours with ten files each, its sidecar in ten parts of two hours each."""
+
+    def __init__(self, path: Path, split: Split) -> None:
+        split(5, 4)
+        self.log = HandLog(path, COLUMNS, partitions=["hour"], features=["deletionVectors"])
+        self.log.commit(*(file_in(HOURS[number // 10], number) for number in range(200)))
+        self.log.checkpoint()
+        self.place = Place(str(path))
+        assert sidecar.build(self.place.uri).num_parts == 10
+
+    def refresh(self) -> BuildResult:
+        """Write a checkpoint and refresh the sidecar."""
+        self.log.checkpoint()
+        shared_cache.clear()
+        return sidecar.refresh(self.place.uri)
+
+    def parts(self, version: int | None = None) -> list[str]:
+        """Return the parts of a sidecar, in order."""
+        data = self.place.store.get(manifest_path(self.log.version if version is None else version))
+        return [part.file for part in Manifest.decode(data).parts]
+
+    def rewritten(self) -> list[int]:
+        """Return which of the ten parts that were built first are not used any more."""
+        now = set(self.parts())
+        return [number for number, part in enumerate(self.parts(0)) if part not in now]
+
+    def check(self) -> None:
+        """Check that the sidecar equals the log, and that scans use it and find what the log has."""
+        same(self.place)
+
+
+def same(place: Place, predicates: tuple[Any, ...] = PREDICATES) -> None:
+    """Check that the sidecar equals the log, and that scans use it and find what the log has."""
+    report = sidecar.verify(place.uri)
+    assert report.ok, report.problems
+    for where in predicates:
+        shared_cache.clear()
+        found, metrics = rows(place.open(), where)
+        assert found == place.answer(where)
+        assert metrics.tier == 1
+        assert metrics.sidecar_hits == 1
+
+
+@pytest.fixture
+def hourly(tmp_path: Path, split: Split) -> Hourly:
+    """Return the table of ten parts."""
+    return Hourly(tmp_path / "t", split)
+
+
+def test_appended_files_of_a_new_hour_leave_all_full_parts_as_they_are(hourly: Hourly) -> None:
+    hourly.log.commit(*(file_in("2026021020", 1000 + number) for number in range(7)))
+    result = hourly.refresh()
+    assert (result.action, result.reused_parts, result.num_parts, result.num_files) == ("refreshed", 10, 11, 207)
+    assert hourly.rewritten() == []
+    hourly.check()
+
+
+def test_a_last_part_that_is_not_full_takes_the_newest_files(hourly: Hourly) -> None:
+    hourly.log.commit(*(file_in("2026021020", 1000 + number) for number in range(7)))
+    hourly.refresh()
+    first = hourly.parts()
+    hourly.log.commit(*(file_in("2026021021", 2000 + number) for number in range(20)))
+    result = hourly.refresh()
+    assert (result.reused_parts, result.num_parts) == (10, 12)
+    assert hourly.parts()[:10] == first[:10]
+    hourly.check()
+
+
+def test_a_removed_file_costs_the_part_that_it_was_in(hourly: Hourly) -> None:
+    hourly.log.commit(gone_from(HOURS[7], 75))
+    result = hourly.refresh()
+    assert (result.action, result.reused_parts, result.num_files) == ("refreshed", 9, 199)
+    assert hourly.rewritten() == [3]
+    hourly.check()
+
+
+def test_a_removed_file_whose_hour_is_not_told_costs_no_more(hourly: Hourly) -> None:
+    """All parts are searched for it, by their paths; still only one is written again."""
+    hourly.log.commit(remove("f00075"))
+    assert hourly.refresh().reused_parts == 9
+    assert hourly.rewritten() == [3]
+    hourly.check()
+
+
+def test_a_late_file_costs_the_part_of_its_hour(hourly: Hourly) -> None:
+    """The part was full, and becomes two."""
+    hourly.log.commit(file_in(HOURS[12], 1255))
+    result = hourly.refresh()
+    assert (result.reused_parts, result.num_parts) == (9, 11)
+    assert hourly.rewritten() == [6]
+    hourly.check()
+
+
+def test_a_file_of_a_null_hour_goes_behind_all_others(hourly: Hourly) -> None:
+    hourly.log.commit(file_in(None, 5000), file_in("", 5001))
+    assert hourly.refresh().reused_parts == 10
+    hourly.check()
+    same(hourly.place, ("hour IS NULL",))
+
+
+def test_an_updated_deletion_vector_replaces_the_file(hourly: Hourly) -> None:
+    """Over two commits: the file is there once, with the last vector, in the part where it was."""
+    hourly.log.commit(gone_from(HOURS[4], 41), file_in(HOURS[4], 41, vector=vector("one")))
+    hourly.log.commit(gone_from(HOURS[4], 41, vector=vector("one")), file_in(HOURS[4], 41, vector=vector("two", 3)))
+    result = hourly.refresh()
+    assert (result.reused_parts, result.num_files) == (9, 200)
+    assert hourly.rewritten() == [2]
+    hourly.check()
+    again = [file for file in hourly.place.open().files() if file.path == "f00041"]
+    assert [file.deletion_vector["pathOrInlineDv"].lstrip("a") for file in again if file.deletion_vector] == ["two"]
+
+
+def test_a_file_added_again_without_a_remove_has_its_new_statistics(hourly: Hourly) -> None:
+    hourly.log.commit(file_in(HOURS[9], 95, ids=(7000, 7001)))
+    result = hourly.refresh()
+    assert (result.reused_parts, result.num_files) == (9, 200)
+    hourly.check()
+    assert [file.path for file in hourly.place.open().files("id = 7000")] == ["f00095"]
+
+
+def test_a_file_spelled_in_another_way_or_moved_to_another_hour_is_there_once(hourly: Hourly) -> None:
+    """Neither its key nor its partition tells where the old row lies: counting notices, and all parts are searched."""
+    hourly.log.commit(
+        add("f%30%30075", ids=(1, 2), partition={"hour": HOURS[7]}), file_in(HOURS[0], 135), gone_from(HOURS[19], 150)
+    )
+    result = hourly.refresh()
+    assert (result.action, result.num_files) == ("refreshed", 199)
+    assert hourly.rewritten() == [0, 3, 6, 7]
+    hourly.check()
+
+
+@pytest.mark.parametrize("hint", ["absent", "silent"])
+def test_without_a_count_to_rely_on_nothing_is_overlooked(hourly: Hourly, hint: str) -> None:
+    hourly.log.commit(file_in(HOURS[0], 135), file_in("2026021020", 1000))
+    hourly.log.checkpoint()
+    path = hourly.log.log / "_last_checkpoint"
+    path.unlink()
+    if hint == "silent":
+        path.write_text('{"version": 1, "size": 205}')
+    result = sidecar.refresh(hourly.place.uri)
+    assert (result.action, result.num_files) == ("refreshed", 201)
+    hourly.check()
+
+
+def test_a_count_that_contradicts_the_commits_makes_it_a_build(hourly: Hourly) -> None:
+    hourly.log.commit(file_in("2026021020", 1000))
+    hourly.log.checkpoint()
+    (hourly.log.log / "_last_checkpoint").write_text('{"version": 1, "size": 205, "numOfAddFiles": 77}')
+    result = sidecar.refresh(hourly.place.uri)
+    assert result.action == "built"
+    assert result.reason == "the log counts 77 files and the commits make it 201"
+    hourly.check()
+
+
+def test_small_neighbours_are_merged_and_not_all_at_once(hourly: Hourly, any_change: None) -> None:
+    """Four in five files go: parts of four rows remain, and one refresh merges them because all are written anyway."""
+    hourly.log.commit(*(gone_from(HOURS[n // 10], n) for n in range(200) if n % 5))
+    result = hourly.refresh()
+    assert (result.num_files, result.num_parts, result.reused_parts) == (40, 2, 0)
+    hourly.check()
+
+
+def test_compaction_of_untouched_parts_is_bounded(tmp_path: Path, split: Split) -> None:
+    """A sidecar in parts that are all too small: each refresh merges a few, until none is left to merge."""
+    split(5, 1)
+    log = HandLog(tmp_path / "t", COLUMNS, partitions=["hour"])
+    log.commit(*(file_in(HOURS[number // 10], number) for number in range(200)))
+    log.checkpoint()
+    place = Place(str(tmp_path / "t"))
+    counts = [sidecar.build(place.uri).num_parts]
+    split(5, 4)
+    for number in range(8):
+        log.commit(file_in("2026021020", 1000 + number))
+        log.checkpoint()
+        result = sidecar.refresh(place.uri)
+        assert result.action == "refreshed"
+        counts.append(result.num_parts)
+    assert counts[0] == 40
+    assert counts == sorted(counts, reverse=True)
+    # Two full parts' worth of rows that nothing else touches, so eight old parts become two.
+    assert all(before - after <= 8 for before, after in zip(counts, counts[1:], strict=False))
+    assert counts[-1] <= 13
+    same(place)
+
+
+def test_untouched_parts_are_not_read(hourly: Hourly) -> None:
+    hourly.log.commit(gone_from(HOURS[7], 75), file_in("2026021020", 1000))
+    hourly.log.checkpoint()
+    old = hourly.parts(0)
+    with watching() as watch:
+        assert sidecar.refresh(hourly.place.uri).reused_parts == 9
+    read = {number for number, part in enumerate(old) if watch.count(part)}
+    assert read == {3}
+
+
+def test_the_cost_does_not_grow_with_the_table(tmp_path: Path, split: Split) -> None:
+    """The same ten commits on a table four times as large read and write as many bytes of sidecars."""
+    split(500, 4)
+    moved = []
+    for files in (8_000, 32_000):
+        path = tmp_path / str(files)
+        made = make_table(path, files=files, tail=10, columns=3, hours=files // 100)
+        sidecar.build(path)
+        PeerTable(path).create_checkpoint()
+        requests: list[Request] = []
+        with observe(requests.append):
+            result = sidecar.refresh(path)
+        assert (result.action, result.num_files) == ("refreshed", made.num_files)
+        touched = [each for each in requests if FOLDER in each.path and each.path.endswith(".parquet")]
+        moved.append(sum(each.length or 0 for each in touched if each.verb == "PUT"))
+        assert sum(each.verb == "PUT" for each in touched) <= 2
+        assert len(touched) <= 6
+    assert moved[1] < 1.2 * moved[0]
+
+
+def test_transactions_and_domains_are_those_of_the_checkpoint(hourly: Hourly) -> None:
+    log = hourly.log
+    log.commit({"txn": {"appId": "a", "version": 1}}, {"txn": {"appId": "b", "version": 5}})
+    log.commit({"domainMetadata": {"domain": "x", "configuration": "1", "removed": False}})
+    hourly.refresh()
+    log.commit({"txn": {"appId": "a", "version": 2}}, file_in(HOURS[3], 900))
+    log.commit({"domainMetadata": {"domain": "x", "configuration": "1", "removed": True}})
+    log.commit(
+        {"txn": {"appId": "a", "version": 3}},
+        {"domainMetadata": {"domain": "y", "configuration": "2", "removed": False}},
+    )
+    assert hourly.refresh().action == "refreshed"
+    manifest = Manifest.decode(hourly.place.store.get(manifest_path(log.version)))
+    assert {each.app_id: each.version for each in manifest.txn} == {"a": 3, "b": 5}
+    assert [each.domain for each in manifest.domain_metadata] == ["y"]
+    hourly.check()
+
+
+def test_tags_and_row_ids_of_new_files_are_kept(hourly: Hourly) -> None:
+    action = file_in(HOURS[3], 900)
+    action["add"] |= {
+        "tags": {"k": "v", "a": None},
+        "baseRowId": 77,
+        "defaultRowCommitVersion": 1,
+        "clusteringProvider": "z",
+    }
+    hourly.log.commit(action)
+    assert hourly.refresh().action == "refreshed"
+    hourly.check()
+    batch = next(part for part in _parquet_rows(hourly) if "f00900" in part.column("path").to_pylist())
+    row = next(row for row in batch.to_pylist() if row["path"] == "f00900")
+    assert (row["base_row_id"], row["default_row_commit_version"], row["clustering_provider"]) == (77, 1, "z")
+    assert dict(row["tags"]) == {"k": "v", "a": None}
+
+
+def _parquet_rows(hourly: Hourly) -> Iterator[pa.Table]:
+    parquet = importlib.import_module("pyarrow.parquet")
+    for part in hourly.parts():
+        yield parquet.read_table(pa.BufferReader(hourly.place.store.get(part)))
+
+
+# --- when everything is built anew
+
+
+def _changed_metadata(hourly: Hourly) -> None:
+    hourly.log.columns["new"] = "long"
+    hourly.log.commit(hourly.log.metadata(), file_in(HOURS[0], 999))
+
+
+def _commit_gone(hourly: Hourly) -> None:
+    for number in (901, 902):
+        hourly.log.commit(file_in(HOURS[0], number))
+    hourly.log.checkpoint()
+    (hourly.log.log / f"{1:020d}.json").unlink()
+
+
+def _part_gone(hourly: Hourly) -> None:
+    hourly.log.commit(file_in(HOURS[0], 901))
+    hourly.place.store.delete(hourly.parts(0)[4])
+
+
+def _part_torn(hourly: Hourly) -> None:
+    hourly.log.commit(file_in(HOURS[0], 901))
+    path = hourly.parts(0)[4]
+    hourly.place.store.put(path, hourly.place.store.get(path)[:-1])
+
+
+def _part_to_rewrite_damaged(hourly: Hourly) -> None:
+    """A bit in the middle of the very part that has to be read, found when it is."""
+    hourly.log.commit(gone_from(HOURS[7], 75))
+    path = hourly.parts(0)[3]
+    data = bytearray(hourly.place.store.get(path))
+    data[len(data) // 3] ^= 4
+    hourly.place.store.put(path, bytes(data))
+
+
+def _too_much(hourly: Hourly) -> None:
+    hourly.log.commit(*(gone_from(HOURS[n // 10], n) for n in range(60)))
+
+
+def _rewound(hourly: Hourly) -> None:
+    """The checkpoint that the sidecar mirrors was written again, of the same version and other files."""
+    (hourly.log.log / f"{0:020d}.json").unlink()
+    hourly.log.version = -1
+    hourly.log.commit(*(file_in(HOURS[number // 10], number + 1) for number in range(90)))
+    hourly.log.checkpoint()
+    hourly.log.commit(file_in(HOURS[0], 901))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (_changed_metadata, "metadata changed"),
+        (_commit_gone, "commit 1 is gone"),
+        (_part_gone, "parts of it are gone"),
+        (_part_torn, "parts of it are gone or were replaced"),
+        (_part_to_rewrite_damaged, "cannot be read|row group"),
+        (_too_much, "of 200 files changed"),
+        (_rewound, "the checkpoint that it mirrors is gone or another"),
+    ],
+)
+def test_what_a_refresh_cannot_do_is_built_anew_with_a_reason(hourly: Hourly, change: Any, reason: str) -> None:  # noqa: ANN401
+    change(hourly)
+    if change is not _rewound:
+        hourly.log.checkpoint()
+    else:
+        hourly.log.checkpoint()
+    result = sidecar.refresh(hourly.place.uri)
+    assert result.action == "built"
+    assert re.search(reason, result.reason or "")
+    hourly.check()
+
+
+def test_the_first_sidecar_is_built_and_the_second_refresh_does_nothing(tmp_path: Path) -> None:
+    log = HandLog(tmp_path / "t", COLUMNS, partitions=["hour"])
+    log.commit(file_in(HOURS[0], 1))
+    log.checkpoint()
+    first, second = sidecar.refresh(tmp_path / "t"), sidecar.refresh(tmp_path / "t")
+    assert (first.action, first.reason) == ("built", "there is no earlier sidecar")
+    assert (second.action, second.reason) == ("already-valid", None)
+
+
+def test_an_older_sidecar_serves_where_the_newest_is_damaged(hourly: Hourly) -> None:
+    hourly.log.commit(file_in("2026021020", 1000))
+    hourly.refresh()
+    hourly.place.store.put(manifest_path(1), b"{}")
+    hourly.log.commit(gone_from(HOURS[7], 75))
+    assert hourly.refresh().action == "refreshed"
+    assert hourly.rewritten() == [3]
+    hourly.check()
+
+
+def test_a_table_without_a_checkpoint_cannot_be_refreshed(tmp_path: Path) -> None:
+    HandLog(tmp_path / "t", COLUMNS, partitions=["hour"]).commit(file_in(HOURS[0], 1))
+    with pytest.raises(OptionError, match="no complete checkpoint"):
+        sidecar.refresh(tmp_path / "t")
+
+
+# --- memory, crashes, races
+
+
+def test_a_change_beyond_the_memory_budget_goes_through_temporary_files(
+    hourly: Hourly, any_change: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = importlib.import_module("lazydelta.sidecar.changes")
+    spilled: list[int] = []
+    spill = changes.RowSpool._spill
+
+    def noted(spool: Any) -> None:  # noqa: ANN401
+        spilled.append(len(spool))
+        spill(spool)
+
+    monkeypatch.setattr(changes.RowSpool, "_spill", noted)
+    for start in range(6):
+        hourly.log.commit(*(file_in(f"20260211{(start * 7 + n) % 24:02d}", 1000 + start * 30 + n) for n in range(30)))
+    hourly.log.checkpoint()
+    result = sidecar.refresh(hourly.place.uri, memory_budget=50 * 2 * 1000)
+    assert (result.action, result.num_files, result.reused_parts) == ("refreshed", 380, 10)
+    assert len(spilled) == 3
+    hourly.check()
+
+
+def test_a_refresh_that_dies_at_any_write_changes_nothing_for_readers(hourly: Hourly) -> None:
+    """Whichever write never happened: the log's answer, and the next refresh reuses what it would have."""
+    hourly.log.commit(gone_from(HOURS[7], 75), file_in(HOURS[12], 1255), file_in("2026021020", 1000))
+    hourly.log.checkpoint()
+    before = set(hourly.place.sidecars())
+    answer = hourly.place.answer()
+    for moment in range(5):
+        writes = 0
+
+        def die(request: Request, moment: int = moment) -> None:
+            nonlocal writes
+            if request.verb == "PUT":
+                writes += 1
+                if writes > moment:
+                    message = "the power is gone"
+                    raise StorageError(message)
+
+        with observe(die), pytest.raises(StorageError):
+            sidecar.refresh(hourly.place.uri)
+        assert rows(hourly.place.open())[0] == answer
+        sidecar.clean(hourly.place.uri, grace_hours=0)
+        assert set(hourly.place.sidecars()) == before
+    assert sidecar.refresh(hourly.place.uri).reused_parts == 8
+    hourly.check()
+
+
+@pytest.mark.parametrize("earlier", [False, True], ids=["build", "refresh"])
+def test_builders_at_the_same_time_leave_one_valid_sidecar(tmp_path: Path, split: Split, earlier: bool) -> None:  # noqa: FBT001
+    """Four at once, ten times over: each reports a success, one manifest wins, and nothing else is left behind."""
+    hourly = Hourly(tmp_path / "t", split)
+    actions: Counter[str] = Counter()
+    for number in range(10):
+        hourly.log.commit(file_in(HOURS[number], 900 + number))
+        hourly.log.checkpoint()
+        if not earlier:
+            sidecar.drop(hourly.place.uri)
+        barrier = threading.Barrier(4)
+        results: list[BuildResult] = []
+
+        def work(barrier: threading.Barrier = barrier, results: list[BuildResult] = results) -> None:
+            barrier.wait()
+            results.append(sidecar.refresh(hourly.place.uri))
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(results) == 4
+        actions.update(result.action for result in results)
+        assert sum(result.action in {"built", "refreshed"} for result in results) == 1
+    hourly.check()
+    manifests = [path for path in hourly.place.sidecars() if path.endswith(".json")]
+    needed = {part.file for path in manifests for part in Manifest.decode(hourly.place.store.get(path)).parts}
+    assert set(hourly.place.parquets()) == needed
+    assert actions["already-valid"] == 30
+
+
+# --- real and random tables
+
+
+def test_a_table_of_deltalake_with_deletes_and_optimize(tmp_path: Path, split: Split, any_change: None) -> None:
+    split(2, 3)
+    place = Place(str(tmp_path / "t"))
+
+    def append(hour: str, first: int) -> None:
+        for start in range(first, first + 4):
+            data = pa.table({"id": [start, start + 1], "name": ["a", None], "hour": [hour, hour]})
+            write_deltalake(place.uri, data, mode="append", partition_by=["hour"])
+
+    actions = []
+    for number, hour in enumerate(HOURS[:6]):
+        append(hour, 10 * number)
+        if number == 2:
+            PeerTable(place.uri).delete("id = 11 OR id = 2")
+        if number == 4:
+            PeerTable(place.uri).optimize.compact(partition_filters=[("hour", "=", HOURS[3])])
+        PeerTable(place.uri).create_checkpoint()
+        actions.append(sidecar.refresh(place.uri).action)
+        same(place, (None, f"hour = '{hour}'", "id = 11", "id >= 30", "name IS NULL"))
+        peer = {path.removeprefix("./") for path in PeerTable(place.uri).file_uris()}
+        assert {file.uri for file in place.open().files()} == peer
+    assert actions == ["built", *["refreshed"] * 5]
+
+
+def checkpoints_of(log: RandomLog) -> list[int]:
+    """Return the versions of which there is something like a checkpoint."""
+    found = (re.match(r"(\d{20})\.checkpoint\.", path.name) for path in log.log.iterdir())
+    return sorted({int(match[1]) for match in found if match})
+
+
+@pytest.mark.parametrize("chunk", range(4))
+def test_random_logs_refreshed_from_any_earlier_checkpoint(
+    chunk: int, tmp_path: Path, split: Split, any_change: None
+) -> None:
+    """Removes, vectors, re-adds and odd spellings between two checkpoints: the refreshed sidecar equals the log."""
+    rng = random.Random(chunk)
+    done: Counter[str] = Counter()
+    for seed in range(chunk * 60, (chunk + 1) * 60):
+        log = random_log(seed, tmp_path / str(seed))
+        versions = checkpoints_of(log)
+        if len(versions) > 1:
+            split(*rng.choice([(1, 2), (2, 2), (3, 4)]))
+            try:
+                sidecar.build(log.path, versions[0])
+                result = sidecar.refresh(log.path, memory_budget=rng.choice([1, 10_000, 1 << 29]))
+            except (OptionError, VersionNotFoundError):
+                result = None  # zero bytes, or not all of its parts: no checkpoint of this version
+            if result is not None:
+                done[result.action] += 1
+                done["reused"] += result.reused_parts
+                report = sidecar.verify(log.path)
+                assert report.ok, (seed, report.problems, log.notes)
+                _same_answers(log, rng)
+        shutil.rmtree(tmp_path / str(seed))
+    assert done["refreshed"] >= 4
+    assert done["reused"] >= 1
+
+
+def _same_answers(log: RandomLog, rng: random.Random) -> None:
+    for number in range(5):
+        shared_cache.clear()
+        where = None if number == 0 else written(predicate_for(rng, log.expected(log.latest)), rng.choice(FORMS))
+        found = rows(DeltaTable(log.path), where)[0]
+        assert found == rows(DeltaTable(log.path, options=DISABLED), where)[0], (log.seed, where, log.notes)
+
+
+@pytest.mark.parametrize("partitions", [["hour"], []], ids=["by hour", "by minimum"])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_lively_table_refreshed_at_every_checkpoint(
+    partitions: list[str], seed: int, tmp_path: Path, split: Split, any_change: None
+) -> None:
+    """Twelve refreshes one upon the other, each after a few commits of everything: none drifts away from the log."""
+    split(3, 4)
+    rng = random.Random(seed)
+    log = HandLog(tmp_path / "t", COLUMNS, partitions=partitions, features=["deletionVectors"])
+    place = Place(str(tmp_path / "t"))
+    live: dict[int, Any] = {}
+    log.commit(*(_new(live, rng, number, partitions) for number in range(60)))
+    log.checkpoint()
+    sidecar.build(place.uri)
+    number, reused = 60, 0
+    for _ in range(12):
+        for _ in range(rng.randint(1, 3)):
+            actions = []
+            for chosen in rng.sample(sorted(live), 3):
+                old = live.pop(chosen)["add"]
+                gone = remove(old["path"], vector=old.get("deletionVector"))
+                if rng.random() < 0.5:
+                    gone["remove"] |= {"extendedFileMetadata": True, "partitionValues": old["partitionValues"]}
+                kind = rng.choice(["remove", "vector", "again"])
+                if kind != "again":
+                    actions.append(gone)
+                if kind == "vector":
+                    actions.append(_new(live, rng, chosen, partitions, vector=vector(f"{number}x{chosen}")))
+                elif kind == "again":
+                    actions.append(_new(live, rng, chosen, partitions, vector=old.get("deletionVector")))
+            for _ in range(rng.randint(0, 6)):
+                actions.append(_new(live, rng, number, partitions))
+                number += 1
+            log.commit(*actions)
+        log.checkpoint()
+        result = sidecar.refresh(place.uri)
+        assert (result.action, result.num_files) == ("refreshed", len(live))
+        reused += result.reused_parts
+        same(place, (None, "hour >= '2026021010'", "id < 40", "at >= '2026-02-10T11:00:00Z'"))
+    assert reused > 5
+
+
+def _new(live: dict[int, Any], rng: random.Random, number: int, partitions: list[str], **keywords: Any) -> Any:  # noqa: ANN401
+    """Return the add of a file, whose hour never changes; its statistics may."""
+    hour = HOURS[number * 7 % 20] if number % 19 else None
+    low = rng.randrange(200)
+    at = f"2026-02-10T{(number * 7 + rng.randrange(2)) % 24:02d}:00:00.000Z"
+    stats = None
+    if rng.random() < 0.9:
+        names: dict[str, Any] = {"id": low, "at": at} | ({} if partitions else {"hour": hour or "2026021003"})
+        stats = {"minValues": names, "maxValues": names | {"id": low + 5}, "nullCount": dict.fromkeys(names, 0)}
+    action = add(f"f{number:05d}", records=5, stats=stats, partition={"hour": hour} if partitions else None, **keywords)
+    live[number] = action
+    return action
