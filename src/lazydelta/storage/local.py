@@ -72,6 +72,25 @@ def _flush(path: str) -> None:
         os.close(fd)
 
 
+def _durably(file: str, publish: Callable[[str, str], None]) -> Callable[[str, str], None]:
+    """Return ``publish`` such that what it made survives the loss of power, content before name.
+
+    Commits and the data files that they name are written this way: an acknowledged commit must not lose its content.
+    """
+    # A folder that does not exist yet will be an entry of its parent, which has to survive as well.
+    folders = [os.path.dirname(file)]  # noqa: PTH120
+    while not os.path.exists(folders[-1]):  # noqa: PTH110
+        folders.append(os.path.dirname(folders[-1]))  # noqa: PTH120
+
+    def publish_durably(temporary: str, name: str) -> None:
+        _flush(temporary)
+        publish(temporary, name)
+        for folder in folders:
+            _flush(folder)
+
+    return publish_durably
+
+
 class FileStore(Store):
     """A folder of a file system."""
 
@@ -264,21 +283,10 @@ class FileStore(Store):
     def put_if_absent(self, path: str, data: bytes) -> None:
         file = self._file(path)
 
-        def publish(temporary: str, name: str) -> None:
-            # Commits are written here: one that was acknowledged must survive the loss of power, content before name.
-            _flush(temporary)
-            os.link(temporary, name)
-            for folder in folders:
-                _flush(folder)
-
         def work() -> None:
             self._announce("PUT", path, 0, len(data))
-            self._write(file, [data], publish)
+            self._write(file, [data], _durably(file, os.link))
 
-        # A folder that does not exist yet will be an entry of its parent, which has to survive as well.
-        folders = [os.path.dirname(file)]  # noqa: PTH120
-        while not os.path.exists(folders[-1]):  # noqa: PTH110
-            folders.append(os.path.dirname(folders[-1]))  # noqa: PTH120
         self._guard("PUT", path, work)
 
     def put_stream(self, path: str, chunks: Iterable[bytes]) -> int:
@@ -297,7 +305,8 @@ class FileStore(Store):
                 raise
 
         try:
-            return self._write(self._file(path), watched(), os.replace)
+            file = self._file(path)
+            return self._write(file, watched(), _durably(file, os.replace))
         except BaseException as error:
             if raised:
                 raise
