@@ -44,13 +44,13 @@ def any_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refreshing, "LARGEST_CHANGE", float("inf"))
 
 
-def file_in(hour: str | None, number: int, **keywords: Any) -> Any:  # noqa: ANN401
+def file_in(hour: str | None, number: int, **keywords: Any) -> Any:
     """Return the add of a file that lies in an hour."""
     low = number % 200
     return add(f"f{number:05d}", **({"ids": (low, low + 5), "records": 7, "partition": {"hour": hour}} | keywords))
 
 
-def gone_from(hour: str | None, number: int, **keywords: Any) -> Any:  # noqa: ANN401
+def gone_from(hour: str | None, number: int, **keywords: Any) -> Any:
     """Return the remove of a file that tells its hour."""
     action = remove(f"f{number:05d}", **keywords)
     action["remove"] |= {"extendedFileMetadata": True, "partitionValues": {"hour": hour}, "size": 10}
@@ -374,7 +374,7 @@ def _rewound(hourly: Hourly) -> None:
         (_rewound, "the checkpoint that it mirrors is gone or another"),
     ],
 )
-def test_what_a_refresh_cannot_do_is_built_anew_with_a_reason(hourly: Hourly, change: Any, reason: str) -> None:  # noqa: ANN401
+def test_what_a_refresh_cannot_do_is_built_anew_with_a_reason(hourly: Hourly, change: Any, reason: str) -> None:
     change(hourly)
     if change is not _rewound:
         hourly.log.checkpoint()
@@ -421,7 +421,7 @@ def test_a_change_beyond_the_memory_budget_goes_through_temporary_files(
     spilled: list[int] = []
     spill = changes.RowSpool._spill
 
-    def noted(spool: Any) -> None:  # noqa: ANN401
+    def noted(spool: Any) -> None:
         spilled.append(len(spool))
         spill(spool)
 
@@ -604,7 +604,7 @@ def test_a_lively_table_refreshed_at_every_checkpoint(
     assert reused > 5
 
 
-def _new(live: dict[int, Any], rng: random.Random, number: int, partitions: list[str], **keywords: Any) -> Any:  # noqa: ANN401
+def _new(live: dict[int, Any], rng: random.Random, number: int, partitions: list[str], **keywords: Any) -> Any:
     """Return the add of a file, whose hour never changes; its statistics may."""
     hour = HOURS[number * 7 % 20] if number % 19 else None
     low = rng.randrange(200)

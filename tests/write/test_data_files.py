@@ -102,11 +102,11 @@ def test_a_file_that_is_full_is_followed_by_another(tmp_path: Path) -> None:
 
 def test_one_huge_batch_is_cut_into_several_row_groups(tmp_path: Path) -> None:
     with DataFileWriter(open_store(tmp_path), SCHEMA, []) as writer:
-        writer.write(batch(list(range(2_500_000))))
+        writer.write(batch(list(range(1_500_000))))
         adds = writer.close()
     (add,) = adds
     file = pq.ParquetFile(tmp_path / add.path)
-    assert file.metadata.num_rows == 2_500_000
+    assert file.metadata.num_rows == 1_500_000
     assert file.metadata.num_row_groups > 1
 
 

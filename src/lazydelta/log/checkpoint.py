@@ -93,7 +93,7 @@ class CheckpointReader:
         """Yield the files of the checkpoint in storage order; statistics are read only when they are wanted."""
         for part in self.parts():
             if part.is_json:
-                yield from self._json_files(part)
+                yield from self._json_files(part, stats)
             else:
                 yield from self._parquet_files(part, stats)
 
@@ -117,11 +117,11 @@ class CheckpointReader:
         info = ObjectInfo(f"{_SIDECARS}/{name}", sidecar.size_in_bytes, sidecar.modification_time, None)
         return LogFile(FileKind.CHECKPOINT, owner.version, info, owner.version)
 
-    def _json_files(self, part: LogFile) -> Iterator[FileBatch]:
+    def _json_files(self, part: LogFile, stats: StatsWanted | None) -> Iterator[FileBatch]:
         for lines in read_actions(self.store, part):
             adds = [line.add for line in lines if line.add is not None]
             if adds:
-                yield FileBatch.from_adds(adds, tier=TIER)
+                yield FileBatch.from_adds(adds, tier=TIER, extra=stats is not None and stats.extra)
 
     def _parquet_files(self, part: LogFile, stats: StatsWanted | None) -> Iterator[FileBatch]:
         with self._open(part) as parquet:

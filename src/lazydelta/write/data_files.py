@@ -96,7 +96,7 @@ class DataFileWriter:
         if not batch.schema.equals(self._schema):
             message = f"A batch has the schema [{_brief(batch.schema)}] and the table [{_brief(self._schema)}]"
             raise WriteError(message, hint="bring the batch to the table's schema first")
-        for piece in _pieces(batch):
+        for piece in _pieces(batch, min(_PIECE_BYTES, self._row_group)):
             self.num_rows += piece.num_rows
             for partition, rows in self._partitioned(piece):
                 self._take(partition, rows)
@@ -343,11 +343,11 @@ def _coded(values: pa.Array, column: str) -> tuple[npt.NDArray[np.int64], list[s
     return codes, list(numbers)
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _pieces(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
     """Cut a huge batch, so that what is copied and encoded at once stays small."""
     if batch.num_rows == 0:
         return
-    rows = max(1, batch.num_rows * _PIECE_BYTES // max(batch.nbytes, 1))
+    rows = max(1, batch.num_rows * most_bytes // max(batch.nbytes, 1))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
 
