@@ -3,6 +3,7 @@
 
 VENV        := .venv
 PEERS       := .venv-peers
+SPARK       := .venv-spark
 PY          := $(VENV)/bin/python
 UV          := $(VENV)/bin/uv
 UV_VERSION  := 0.13.7
@@ -24,7 +25,7 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: $(VENV)/.deps $(PEERS)/.deps $(VENV)/.java azurite  ## install everything into .venv (a second run is quick)
+setup: $(VENV)/.deps $(PEERS)/.deps $(SPARK)/.deps $(VENV)/.java azurite  ## install everything into .venv (a second run is quick)
 
 demo: setup  ## show what lazydelta does, on a real table made on the spot
 	@$(VENV)/bin/lazydelta demo $(ARGS)
@@ -37,7 +38,7 @@ lint: $(VENV)/.deps  ## ruff (rules and format) and mypy, all strict
 	$(VENV)/bin/mypy $(SOURCES)
 
 unit: setup  ## the tests alone; ARGS="-k name" chooses some
-	$(PY) -m pytest -m "not slow" -n $(WORKERS) --dist worksteal $(ARGS)
+	$(PY) -m pytest -m "not slow" -n $(WORKERS) --dist loadgroup $(ARGS)
 
 soak: setup  ## the tests that take minutes
 	$(PY) -m pytest -m slow --timeout 3600 $(ARGS)
@@ -57,7 +58,7 @@ clean:  ## remove what builds, tests and tools leave behind
 	find src tests scripts $(wildcard benchmarks) -type d -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean  ## also remove the environments
-	rm -rf $(VENV) $(PEERS)
+	rm -rf $(VENV) $(PEERS) $(SPARK)
 
 # Stamp files: each is written when its step is whole, so an interrupted setup goes on where it stopped.
 
@@ -82,6 +83,13 @@ $(VENV)/.deps: $(VENV)/.uv pyproject.toml requirements/dev.txt
 $(PEERS)/.deps: $(VENV)/.uv requirements/peers.txt
 	$(UV) venv --quiet --allow-existing --python $(PY) $(PEERS)
 	$(UV) pip install --quiet --python $(PEERS)/bin/python --requirement requirements/peers.txt
+	@touch $@
+
+# The JAR comes with the first session that asks for it; a set-up without Java or network goes on without this peer.
+$(SPARK)/.deps: $(VENV)/.uv requirements/spark.txt | $(VENV)/.java
+	$(UV) venv --quiet --allow-existing --python $(PY) $(SPARK)
+	$(UV) pip install --quiet --python $(SPARK)/bin/python --requirement requirements/spark.txt
+	@$(SPARK)/bin/python tests/peers/delta_spark_server.py --fetch || echo "Delta-Spark cannot run here; its tests are skipped" >&2
 	@touch $@
 
 # Java is for the Spark pipeline only, so its absence is a warning. Asked for once, not at every run.

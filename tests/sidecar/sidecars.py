@@ -44,7 +44,7 @@ class Place:
         """Return a store of the table's root."""
         return open_store(self.uri, self.storage_options)
 
-    def open(self, version: int | None = None, **options: Any) -> DeltaTable:  # noqa: ANN401
+    def open(self, version: int | None = None, **options: Any) -> DeltaTable:
         """Open the table."""
         return DeltaTable(self.uri, version=version, storage_options=self.storage_options, options=options)
 
@@ -60,12 +60,12 @@ class Place:
         """Return the paths of the sidecar's Parquet files."""
         return [path for path in self.sidecars() if path.endswith(".parquet")]
 
-    def answer(self, where: Any = None, **keywords: Any) -> Answer:  # noqa: ANN401
+    def answer(self, where: Any = None, **keywords: Any) -> Answer:
         """Return what the log says, without any sidecar."""
         return rows(self.open(**DISABLED), where, **keywords)[0]
 
 
-def rows(table: DeltaTable, where: Any = None, **keywords: Any) -> tuple[Answer, Any]:  # noqa: ANN401
+def rows(table: DeltaTable, where: Any = None, **keywords: Any) -> tuple[Answer, Any]:
     """Return everything that a scan says of each file but how it was found, in one order; and the scan's metrics."""
     stream = table.files(where, **({"stats_columns": []} | keywords))
     found = [as_row(row) for batch in stream.batches() for row in batch.to_pylist()]
@@ -114,7 +114,7 @@ def _has_vector(number: int) -> bool:
     return number % 9 == 4
 
 
-def _file(rng: random.Random, number: int) -> Any:  # noqa: ANN401
+def _file(rng: random.Random, number: int) -> Any:
     hour = rng.randrange(HOURS)
     low = rng.randrange(1000)
     at = f"2026-02-10T{hour:02d}:{rng.randrange(60):02d}:00.000Z"

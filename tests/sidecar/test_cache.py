@@ -26,7 +26,7 @@ def sidecar_requests(requests: list[Request], name: str = "_sidecars") -> int:
 
 @pytest.fixture
 def place(split: Split, tmp_path: Path) -> Place:
-    """A table whose sidecar has several parts."""
+    """Make a table whose sidecar has several parts."""
     split(5, 5)
     hourly(tmp_path / "table")
     made = Place(str(tmp_path / "table"))
@@ -36,10 +36,12 @@ def place(split: Split, tmp_path: Path) -> Place:
 
 def test_manifest_and_footers_are_read_once(place: Place) -> None:
     """Another open of the same table in this process reads row groups only."""
-    with observe((cold := []).append):
+    cold: list[Request] = []
+    with observe(cold.append):
         first, metrics = rows(place.open(), WHERE)
     assert metrics.cache_hits == 0
-    with observe((warm := []).append):
+    warm: list[Request] = []
+    with observe(warm.append):
         again, metrics = rows(place.open(), WHERE)
     assert again == first
     assert metrics.cache_hits > 0
@@ -86,7 +88,8 @@ def test_a_sidecar_that_vanished_under_a_warm_cache_is_survived(place: Place, tm
     found, metrics = rows(place.open())
     assert found == place.answer()
     assert metrics.tier == 3
-    with observe((requests := []).append):
+    requests: list[Request] = []
+    with observe(requests.append):
         found, metrics = rows(place.open())
     assert found == place.answer()
     assert metrics.tier == 3

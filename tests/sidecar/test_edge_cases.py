@@ -25,7 +25,7 @@ everywhere = pytest.mark.parametrize("kind", ["local", pytest.param("azurite", m
 
 
 @pytest.fixture
-def put(tmp_path: Path, request: pytest.FixtureRequest) -> Any:  # noqa: ANN401 - a function of a kind of store
+def put(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
     """Return a function that puts a local table on a kind of store."""
 
     def put_table(kind: str, table: Path) -> Place:
@@ -133,7 +133,7 @@ def test_edge_case_1_manifest_pointing_at_another_file(kind: str, put: Any, spli
 @everywhere
 @pytest.mark.parametrize("renamed", [False, True], ids=["under its own name", "under the newer name"])
 def test_edge_case_1_sidecar_of_version_990_while_the_checkpoint_is_1000(
-    kind: str, renamed: bool, put: Any, split: Split, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    *, kind: str, renamed: bool, put: Any, split: Split, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An older sidecar is never taken for the newer checkpoint's, not even under its name."""
     split(10, 200)

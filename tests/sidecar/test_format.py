@@ -60,7 +60,7 @@ def sidecar_table(place: Place) -> tuple[pa.Table, pq.FileMetaData]:
     return file.read(), file.metadata
 
 
-def wide_log(table: Path, stats: list[Any], **files: Any) -> Place:  # noqa: ANN401
+def wide_log(table: Path, stats: list[Any], **files: Any) -> Place:
     """Write a table with a column of each type and one file for each of ``stats``; build its sidecar."""
     inner = {"type": "struct", "fields": [{"name": "x", "type": "long", "nullable": True, "metadata": {}}]}
     columns: dict[str, Any] = {name: kind for name, (kind, *_) in PRIMITIVES.items()}
@@ -80,7 +80,7 @@ def test_the_statistics_of_every_primitive_are_native(tmp_path: Path) -> None:
     full = {
         "minValues": {name: low for name, (_, low, *_) in PRIMITIVES.items()} | {"nested": {"x": 1}},
         "maxValues": {name: high for name, (_, _, high, *_) in PRIMITIVES.items()} | {"nested": {"x": 2}},
-        "nullCount": {name: 3 for name in PRIMITIVES} | {"nested": {"x": 4}, "t_binary": 5},
+        "nullCount": dict.fromkeys(PRIMITIVES, 3) | {"nested": {"x": 4}, "t_binary": 5},
     }
     table, _ = sidecar_table(wide_log(tmp_path / "t", [full, None]))
     for name, (_, _, _, kind, low, high) in PRIMITIVES.items():
@@ -336,7 +336,7 @@ _KINDS: dict[str, Any] = {
 }
 
 
-def _validate(value: Any, schema: dict[str, Any], definitions: dict[str, Any]) -> None:  # noqa: ANN401
+def _validate(value: Any, schema: dict[str, Any], definitions: dict[str, Any]) -> None:
     """Check a value by the words of JSON Schema that the manifest's schema uses; any other word is an error."""
     if "$ref" in schema:
         _validate(value, definitions[schema["$ref"].rpartition("/")[2]], definitions)
@@ -371,7 +371,7 @@ def _validate(value: Any, schema: dict[str, Any], definitions: dict[str, Any]) -
                 _validate(each, inner, definitions)
 
 
-def _fits(value: Any, schema: dict[str, Any], definitions: dict[str, Any]) -> bool:  # noqa: ANN401
+def _fits(value: Any, schema: dict[str, Any], definitions: dict[str, Any]) -> bool:
     try:
         _validate(value, schema, definitions)
     except AssertionError:

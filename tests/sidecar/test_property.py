@@ -1,4 +1,4 @@
-"""Random logs with sidecars at random checkpoints: every scan finds what it finds without them, and what a replay finds."""
+"""Random logs with sidecars at random checkpoints: every scan finds what it finds without them, as a replay does."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def build_some(log: RandomLog, rng: random.Random) -> set[int]:
     return built
 
 
-def both_ways(log: RandomLog, version: int | None, where: Any, **keywords: Any) -> tuple[Answer, Answer, Any]:  # noqa: ANN401
+def both_ways(log: RandomLog, version: int | None, where: Any, **keywords: Any) -> tuple[Answer, Answer, Any]:
     """Return what a scan gives with sidecars, what it gives without, and the metrics of the first."""
     found, metrics = rows(DeltaTable(log.path, version=version), where, **keywords)
     return found, rows(DeltaTable(log.path, version=version, options=DISABLED), where, **keywords)[0], metrics

@@ -76,7 +76,7 @@ def costs(table: Path) -> Iterator[Cost]:
 
 @pytest.fixture(scope="session")
 def million(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """A table of a million files with a sidecar and a tail of five commits; one for all test processes."""
+    """Make a table of a million files with a sidecar and a tail of five commits; one for all test processes."""
     base = tmp_path_factory.getbasetemp()
     folder = (base if worker_id == "master" else base.parent) / "million"
     folder.mkdir(exist_ok=True)
@@ -187,7 +187,7 @@ def test_a_megabyte_is_enough_for_any_hour(million: Path) -> None:
 
 @pytest.fixture(scope="module")
 def remote(azurite: Azurite, tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """A table of 20,000 files with a sidecar of many row groups and a tail of eight commits, on a real Azurite."""
+    """Make a table of 20,000 files with a sidecar of many row groups and a tail of eight commits, on a real Azurite."""
     folder = tmp_path_factory.mktemp("sidecar-round-trips")
     make_table(folder, files=20_000, hours=48, tail=8, checksum=True)
     with pytest.MonkeyPatch.context() as patch:

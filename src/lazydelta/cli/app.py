@@ -29,6 +29,7 @@ from lazydelta.cli.demo_command import demo
 from lazydelta.cli.parameters import debug_option, in_debug_mode
 from lazydelta.cli.sidecar import sidecar
 from lazydelta.cli.text import one_line
+from lazydelta.cli.write import WRITE_COMMANDS
 from lazydelta.errors import LazyDeltaError
 
 __all__ = ["cli", "main"]
@@ -84,7 +85,7 @@ def cli(ctx: click.Context) -> None:
     ctx.call_on_close(undo)
 
 
-for _command in (*COMMANDS, sidecar, demo, bench):
+for _command in (*COMMANDS, *WRITE_COMMANDS, sidecar, demo, bench):
     cli.add_command(_command)
 
 

@@ -42,11 +42,11 @@ def part_columns(
         store.get(part.file, start=part.footer_offset, length=part.footer_length), expected=part.footer_sha256
     )
     _check(footer, part, layout)
-    for index in range(len(footer.groups)):
-        spans = footer.spans(index, names)
-        found = store.fetch_ranges(part.file, spans).result()
-        blocks = [(start, data) for (start, _), data in zip(spans, found, strict=True)]
-        yield footer.read(index, names, blocks, part.size)
+    spans = [footer.spans(index, names) for index in range(len(footer.groups))]
+    # All at once: on a remote store that is a round trip for the part, not one for every row group.
+    found = iter(store.fetch_ranges(part.file, [span for some in spans for span in some]).result() if spans else ())
+    for index, some in enumerate(spans):
+        yield footer.read(index, names, [(start, next(found)) for start, _ in some], part.size)
 
 
 def typed(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -113,6 +113,7 @@ class _Verification:
             size += int(numpy_of(rows.column(layout.name_of("size"))).sum())
         if readable:
             self._compare(layout, parts, compared, ours, logged)
+        checksum = self._checksum(logged.rows, size)
         return VerifyReport(
             ok=not self._problems,
             version=self._checkpoint.version,
@@ -123,7 +124,7 @@ class _Verification:
             problems=self._problems,
             compared_columns=len(compared),
             not_compared=left_out,
-            checksum=self._checksum(logged.rows, size),
+            checksum=checksum,
         )
 
     # --- what there is

@@ -35,7 +35,7 @@ _ROW_GROUP_BYTES = 64 << 20
 _ROW_GROUP_ROWS = 1 << 20
 # Below this, a partition's rows are not worth a row group of their own while its file stays open.
 _LEAST_ROW_GROUP = 8 << 20
-_PIECE_BYTES = 32 << 20
+_PIECE_BYTES, _PIECE_ROWS = 32 << 20, 1 << 18
 _PARALLEL_UPLOADS = 4
 
 Partition: TypeAlias = tuple[str | None, ...]
@@ -347,7 +347,7 @@ def _pieces(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
     """Cut a huge batch, so that what is copied and encoded at once stays small."""
     if batch.num_rows == 0:
         return
-    rows = max(1, batch.num_rows * most_bytes // max(batch.nbytes, 1))
+    rows = min(_PIECE_ROWS, max(1, batch.num_rows * most_bytes // max(batch.nbytes, 1)))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
 

@@ -66,7 +66,9 @@ def logged_path(path: str) -> str:
 def _segment(name: str, text: str | None) -> str:
     segment = f"{_escape(name)}={_escape(text) if text else _NULL_FOLDER}"
     if len(segment.encode()) > _LONGEST:
-        message = f"The value {text[:40] if text else ''!r}… of partition column {name!r} is too long for a folder's name"
+        message = (
+            f"The value {text[:40] if text else ''!r}… of partition column {name!r} is too long for a folder's name"
+        )
         raise WriteError(message, hint=f"a name has {_LONGEST} bytes; partition by another column")
     return segment
 

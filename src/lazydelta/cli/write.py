@@ -1,0 +1,330 @@
+"""The commands that write: ``create``, ``append``, ``checkpoint`` and ``log clean``."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate
+
+import click
+
+from lazydelta.cli.parameters import CONTEXT, _pairs, debug_option
+from lazydelta.cli.text import printable
+from lazydelta.errors import OptionError, TableNotFoundError
+from lazydelta.storage import Store, open_store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from lazydelta.cli.write_output import WriteOutput
+
+__all__ = ["WRITE_COMMANDS"]
+
+_MIB = 1 << 20
+_BOUNDARIES = ("month", "day", "hour", "minute", "second")
+_COMPRESSIONS = ("zstd", "snappy", "gzip", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Which table, how to reach it, and where to report."""
+
+    uri: str
+    storage_options: dict[str, str]
+    out: WriteOutput
+
+    @property
+    def store(self) -> Store:
+        return open_store(self.uri, self.storage_options or None)
+
+
+def _write_command(function: Callable[Concatenate[_Target, ...], None]) -> Callable[..., None]:
+    """Give a command its table and the options that all commands that write share."""
+
+    @functools.wraps(function)
+    def command(*, uri: str, storage_option: dict[str, str], as_json: bool, **rest: Any) -> None:
+        from lazydelta.cli.write_output import write_output  # noqa: PLC0415 - only who runs it needs Rich
+
+        ctx = click.get_current_context()
+        if ctx.args:
+            # What is left over is not repeated: `--storage-option key = secret` leaves a secret over.
+            message = f"{len(ctx.args)} argument(s) too many; quote a value that holds spaces."
+            raise click.UsageError(message, ctx)
+        try:
+            uri.encode()
+        except UnicodeEncodeError:
+            message = f"The URI {printable(uri)} is not valid Unicode"
+            raise OptionError(message, hint="rename the folder, or check the terminal's encoding") from None
+        function(_Target(uri, storage_option, write_output(as_json=as_json)), **rest)
+
+    decorated: Callable[..., None] = command
+    for decorate in (
+        debug_option,
+        click.option("--json", "as_json", is_flag=True, help="Print JSON for programs instead of text for people."),
+        click.option(
+            "--storage-option",
+            multiple=True,
+            metavar="K=V",
+            callback=_pairs,
+            help="Credentials and settings of the store; repeatable. Values are never shown.",
+        ),
+    ):
+        decorated = decorate(decorated)
+    return decorated
+
+
+def _layout_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add what decides on the partitions of a table."""
+    for decorate in (
+        click.option(
+            "--boundary",
+            type=click.Choice(_BOUNDARIES),
+            default="hour",
+            show_default=True,
+            help="The unit of time that no data file crosses.",
+        ),
+        click.option(
+            "--timestamp-column",
+            metavar="A",
+            help="Partition by the UTC time in this column: _event_hour, or what --boundary says.",
+        ),
+        click.option("--partition-by", metavar="A,B", help="Partition by these columns."),
+    ):
+        function = decorate(function)
+    return function
+
+
+_property_option = click.option(
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="K=V",
+    callback=_pairs,
+    help="A property of the new table, such as delta.checkpointInterval; repeatable.",
+)
+# Whether it exists is seen when it is opened: click would repeat a secret that was taken for a file by mistake.
+_FILE = click.Path(path_type=Path)
+
+
+@click.command("create", context_settings=CONTEXT)
+@click.argument("uri")
+@_write_command
+@click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    metavar="NAME:TYPE",
+    help="A column and its Delta type (id:long, price:decimal(10,2)); NAME:TYPE! has no nulls; repeatable.",
+)
+@click.option("--like", type=_FILE, metavar="FILE", help="Take the columns of this Parquet, CSV or JSON file.")
+@_layout_options
+@_property_option
+@click.option("--name", help="A name for people.")
+@click.option("--description", help="A description for people.")
+@click.option("--if-absent", is_flag=True, help="Leave a table that exists as it is, without an error.")
+def create(
+    target: _Target,
+    *,
+    columns: tuple[str, ...],
+    like: Path | None,
+    partition_by: str | None,
+    timestamp_column: str | None,
+    boundary: str,
+    if_absent: bool,
+    **rest: Any,
+) -> None:
+    """Create an empty table at URI."""
+    import pyarrow as pa  # noqa: PLC0415 - a second that `--help` does not wait for
+
+    from lazydelta.write.create import create_table  # noqa: PLC0415
+    from lazydelta.write.layout import boundary_of  # noqa: PLC0415
+
+    schema = _schema(columns, like)
+    partitions = _names(partition_by)
+    if timestamp_column is not None:
+        if schema.get_field_index(timestamp_column) < 0:
+            raise OptionError(f"There is no column {timestamp_column!r}", hint=f"the columns are: {schema.names}")
+        made = boundary_of(boundary).column
+        schema = schema.append(pa.field(made, pa.string()))
+        partitions = [made, *partitions]
+    version = create_table(
+        target.uri,
+        schema,
+        partition_by=partitions,
+        storage_options=target.storage_options or None,
+        mode="ignore" if if_absent else "error",
+        **rest,
+    )
+    target.out.created({"uri": target.store.uri, "version": version})
+
+
+@click.command("append")
+@click.argument("uri")
+@click.argument("files", nargs=-1, required=True, type=_FILE)
+@_write_command
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(["parquet", "csv", "json"]),
+    help="What the files are, where their names do not tell; json means one object a line.",
+)
+@_layout_options
+@click.option("--reject-null-timestamps", is_flag=True, help="Refuse rows without a time to partition by.")
+@click.option("--merge-schema", is_flag=True, help="Add columns to the table that only the files have.")
+@_property_option
+@click.option("--app-id", metavar="ID", help="With --app-version: append once, however often the command is run.")
+@click.option("--app-version", type=click.IntRange(min=0), metavar="N", help="Which of the application's writes it is.")
+@click.option(
+    "--file-size",
+    type=click.IntRange(min=1),
+    metavar="MIB",
+    default=128,
+    show_default=True,
+    help="About the largest size of a data file.",
+)
+@click.option(
+    "--memory",
+    type=click.IntRange(min=1),
+    metavar="MIB",
+    default=256,
+    show_default=True,
+    help="Hold this much at once; less memory means smaller files.",
+)
+@click.option(
+    "--compression",
+    type=click.Choice(_COMPRESSIONS),
+    default="zstd",
+    show_default=True,
+    help="Codec of the data files.",
+)
+def append(  # noqa: PLR0913 - one parameter an option
+    target: _Target,
+    *,
+    files: tuple[Path, ...],
+    file_format: str | None,
+    partition_by: str | None,
+    reject_null_timestamps: bool,
+    merge_schema: bool,
+    properties: dict[str, str],
+    file_size: int,
+    memory: int,
+    **rest: Any,
+) -> None:
+    """Append the rows of FILES to the table at URI in one commit, and create the table if there is none."""
+    from lazydelta.cli.write_input import Counted, open_files  # noqa: PLC0415
+    from lazydelta.write.arrow import write_arrow  # noqa: PLC0415
+
+    counted = Counted()
+    with target.out.watch(counted.describe):
+        rows = open_files(files, _table_schema(target), file_format=file_format, counted=counted)
+        version = write_arrow(
+            target.uri,
+            rows,
+            partition_by=_names(partition_by) or None,
+            storage_options=target.storage_options or None,
+            schema_mode="merge" if merge_schema else None,
+            properties=properties or None,
+            null_timestamps="reject" if reject_null_timestamps else "null-partition",
+            target_file_size=file_size * _MIB,
+            memory_budget=memory * _MIB,
+            **rest,
+        )
+    target.out.appended(
+        {"uri": target.store.uri, "version": version, "files_read": counted.files, "rows": counted.rows}
+    )
+
+
+@click.command("checkpoint", context_settings=CONTEXT)
+@click.argument("uri")
+@_write_command
+@click.option("--version", type=click.IntRange(min=0), metavar="N", help="Write the checkpoint of this version.")
+@click.option(
+    "--memory",
+    type=click.IntRange(min=16),
+    metavar="MIB",
+    default=256,
+    show_default=True,
+    help="Work within this much.",
+)
+def checkpoint(target: _Target, *, version: int | None, memory: int) -> None:
+    """Write the checkpoint of the newest version of the table at URI, unless it is there.
+
+    Readers then start from it, however many commits the table has.
+    """
+    import msgspec  # noqa: PLC0415
+
+    from lazydelta.write.checkpoint import write_checkpoint  # noqa: PLC0415
+    from lazydelta.write.last_checkpoint import write_last_checkpoint  # noqa: PLC0415
+
+    store = target.store
+    done: list[int] = [0]
+
+    def progress(count: int, _total: int | None) -> None:
+        done[0] = count
+
+    with target.out.watch(lambda: f"{done[0]:,} files written"):
+        result = write_checkpoint(store, version, memory_budget=memory * _MIB, progress=progress)
+        write_last_checkpoint(store, result)
+    target.out.checkpointed(msgspec.to_builtins(result))
+
+
+@click.group("log")
+def log() -> None:
+    """Take care of a table's log."""
+
+
+@log.command("clean", context_settings=CONTEXT)
+@click.argument("uri")
+@_write_command
+@click.option("--dry-run", is_flag=True, help="Delete nothing, and tell what would be deleted.")
+def clean(target: _Target, *, dry_run: bool) -> None:
+    """Delete commits and checkpoints that no version within the table's retention needs.
+
+    The property delta.logRetentionDuration says how long that is; 30 days by default.
+    """
+    from dataclasses import asdict  # noqa: PLC0415
+
+    from lazydelta.write.cleanup import clean_log  # noqa: PLC0415
+
+    with target.out.watch(lambda: "cleaning the log"):
+        result = clean_log(target.store, dry_run=dry_run)
+    target.out.cleaned(asdict(result))
+
+
+WRITE_COMMANDS = (create, append, checkpoint, log)
+
+
+def _names(text: str | None) -> list[str]:
+    return [name for each in (text or "").split(",") if (name := each.strip())]
+
+
+def _table_schema(target: _Target) -> pa.Schema | None:
+    from lazydelta.log.opening import open_snapshot  # noqa: PLC0415
+
+    try:
+        return open_snapshot(target.store).schema.to_arrow()
+    except TableNotFoundError:
+        return None
+
+
+def _schema(columns: tuple[str, ...], like: Path | None) -> pa.Schema:
+    import pyarrow as pa  # noqa: PLC0415
+
+    from lazydelta.cli.write_input import schema_of  # noqa: PLC0415
+    from lazydelta.log.schema import TableSchema  # noqa: PLC0415
+
+    if not columns and like is None:
+        raise OptionError("A table needs columns", hint="give --column NAME:TYPE, or --like FILE")
+    fields = []
+    for each in columns:
+        name, colon, kind = each.partition(":")
+        if not colon or not name or not kind:
+            raise OptionError(f"--column {each} makes no sense", hint="write it as name:type")
+        required = kind.endswith("!")
+        fields.append({"name": name, "type": kind.removesuffix("!").strip().lower(), "nullable": not required})
+    named = TableSchema.parse(json.dumps({"type": "struct", "fields": fields}), origin="--column").to_arrow()
+    taken = [] if like is None else list(schema_of(like))
+    return pa.schema([*taken, *named])

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+import lazydelta
+from lazydelta.cli.app import cli
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Invoke
+
+
+def rows(table: Path) -> list[dict[str, Any]]:
+    return sorted(lazydelta.DeltaTable(table).to_pyarrow_table().to_pylist(), key=repr)
+
+
+def test_create_makes_a_table_of_the_columns_given(invoke: Invoke, tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    columns = ["--column", "id:long!", "--column", "at:timestamp", "--column", "price:decimal(10,2)"]
+    result = invoke(
+        "create",
+        table,
+        *columns,
+        "--timestamp-column",
+        "at",
+        "--partition-by",
+        "id",
+        "--property",
+        "delta.appendOnly=true",
+        "--name",
+        "prices",
+        "--json",
+    )
+    assert json.loads(result.output) == {"uri": table.as_uri(), "version": 0}
+    found = lazydelta.DeltaTable(table)
+    assert found.schema() == pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            ("at", pa.timestamp("us", "UTC")),
+            ("price", pa.decimal128(10, 2)),
+            ("_event_hour", pa.string()),
+        ]
+    )
+    assert found.metadata().partition_columns == ("_event_hour", "id")
+    assert found.metadata().configuration == {"delta.appendOnly": "true"}
+    assert found.metadata().name == "prices"
+
+
+def test_create_takes_the_columns_of_a_file(invoke: Invoke, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1], "b": [["x"]]}), tmp_path / "f.parquet")
+    invoke("create", tmp_path / "t", "--like", tmp_path / "f.parquet")
+    assert lazydelta.DeltaTable(tmp_path / "t").schema().names == ["a", "b"]
+
+
+def test_create_refuses_a_table_that_exists_unless_that_is_fine(invoke: Invoke, tmp_path: Path) -> None:
+    invoke("create", tmp_path, "--column", "a:long")
+    result = invoke("create", tmp_path, "--column", "b:long", code=2)
+    assert "already" in result.output
+    invoke("create", tmp_path, "--column", "b:long", "--if-absent")
+    assert lazydelta.DeltaTable(tmp_path).schema().names == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "needs columns"),
+        (["--column", "a"], "write it as name:type"),
+        (["--column", "a:text"], "'text'"),
+        (["--column", "a:long", "--timestamp-column", "b"], "no column 'b'"),
+    ],
+)
+def test_create_says_what_is_wrong_with_the_columns(
+    options: list[str], message: str, invoke: Invoke, tmp_path: Path
+) -> None:
+    assert message in invoke("create", tmp_path, *options, code=2).output
+
+
+def test_append_reads_parquet_csv_and_json_in_one_commit(invoke: Invoke, tmp_path: Path) -> None:
+    invoke(
+        "create", tmp_path / "t", "--column", "id:string", "--column", "price:decimal(10,2)", "--column", "n:integer"
+    )
+    pq.write_table(
+        pa.table({"id": ["1"], "price": [Decimal("1.50")], "n": pa.array([1], pa.int8())}), tmp_path / "a.parquet"
+    )
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(b"price,id\n2.25,007\n,008\n"))
+    (tmp_path / "c.jsonl").write_text('{"id": "3", "n": 5}\n{"id": null, "price": "9.99"}\n')
+    files = [tmp_path / name for name in ("a.parquet", "b.csv.gz", "c.jsonl")]
+    for each in files:
+        invoke("append", tmp_path / "t", each)
+    assert rows(tmp_path / "t") == [
+        {"id": "007", "price": Decimal("2.25"), "n": None},
+        {"id": "008", "price": None, "n": None},
+        {"id": "1", "price": Decimal("1.50"), "n": 1},
+        {"id": "3", "price": None, "n": 5},
+        {"id": None, "price": Decimal("9.99"), "n": None},
+    ]
+    result = invoke("append", tmp_path / "t", files[1], files[2], "--json")
+    assert json.loads(result.output) == {
+        "uri": (tmp_path / "t").as_uri(),
+        "version": 4,
+        "files_read": 2,
+        "rows": 4,
+    }
+
+
+def test_append_creates_the_table_by_hour(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("at,n\n2026-02-10T14:05:00Z,1\n2026-02-10T15:05:00Z,2\n")
+    result = invoke("append", tmp_path / "t", tmp_path / "a.csv", "--timestamp-column", "at")
+    assert "is at version 0: 2 rows of 1 files appended" in result.output
+    assert [row["_event_hour"] for row in rows(tmp_path / "t")] == ["2026021014", "2026021015"]
+
+
+def test_append_adds_columns_where_it_is_told_to(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n\n1\n")
+    (tmp_path / "b.csv").write_text("n,m\n2,x\n")
+    invoke("append", tmp_path / "t", tmp_path / "a.csv")
+    refused = invoke("append", tmp_path / "t", tmp_path / "b.csv", code=2)
+    assert "has the column 'm'" in refused.output
+    invoke("append", tmp_path / "t", tmp_path / "b.csv", "--merge-schema")
+    assert rows(tmp_path / "t") == [{"n": 1, "m": None}, {"n": 2, "m": "x"}]
+
+
+def test_append_of_one_application_happens_once(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n\n1\n")
+    for _ in range(2):
+        result = invoke("append", tmp_path / "t", tmp_path / "a.csv", "--app-id", "job", "--app-version", "0", "--json")
+    assert json.loads(result.output)["rows"] == 0
+    assert rows(tmp_path / "t") == [{"n": 1}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"n\n1\n", "cannot be told from its name"),
+        ("a.parquet", b"n\n1\n", "a.parquet cannot be read"),
+        ("a.csv", b"n,m\n1\n", "a.csv cannot be read"),
+        ("missing.csv", None, "missing.csv cannot be read"),
+    ],
+)
+def test_append_names_the_file_that_it_cannot_read(
+    name: str, content: bytes | None, message: str, invoke: Invoke, tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    assert message in invoke("append", tmp_path / "t", tmp_path / name, code=2).output
+    assert not (tmp_path / "t").exists()
+
+
+def test_files_of_different_types_are_not_appended_together(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n\n1\n")
+    (tmp_path / "b.csv").write_text("n\nx\n")
+    result = invoke("append", tmp_path / "t", tmp_path / "a.csv", tmp_path / "b.csv", code=2)
+    assert "The files have different columns" in result.output
+
+
+def test_a_secret_that_was_torn_apart_is_not_repeated(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n\n1\n")
+    for command in (["append", str(tmp_path / "t"), str(tmp_path / "a.csv")], ["checkpoint", str(tmp_path / "t")]):
+        result = CliRunner().invoke(cli, [*command, "--storage-option", "account_key", "=", "hunter2"])
+        assert result.exit_code == 2
+        assert "hunter2" not in result.output
+
+
+def test_checkpoint_is_written_once_and_the_hint_follows(invoke: Invoke, tmp_path: Path) -> None:
+    lazydelta.write_arrow(tmp_path, pa.table({"a": [1]}))
+    lazydelta.write_arrow(tmp_path, pa.table({"a": [2]}))
+    first = json.loads(invoke("checkpoint", tmp_path, "--json").output)
+    assert (first["action"], first["version"], first["num_of_add_files"]) == ("written", 1, 2)
+    assert json.loads((tmp_path / "_delta_log" / "_last_checkpoint").read_text())["version"] == 1
+    assert "is there already" in invoke("checkpoint", tmp_path).output
+    assert "The checkpoint of version 0 was written: 1 files" in invoke("checkpoint", tmp_path, "--version", "0").output
+
+
+def test_log_clean_tells_what_it_would_delete_and_deletes_it(invoke: Invoke, tmp_path: Path) -> None:
+    for number in range(3):
+        lazydelta.write_arrow(tmp_path, pa.table({"a": [number]}))
+    invoke("checkpoint", tmp_path)
+    log = tmp_path / "_delta_log"
+    for version, path in enumerate(sorted(log.glob("*.json"))):
+        os.utime(path, (1_600_000_000 + version,) * 2)
+    before = {path.name for path in log.iterdir()}
+    would = json.loads(invoke("log", "clean", tmp_path, "--dry-run", "--json").output)
+    assert would["dry_run"]
+    assert {path.name for path in log.iterdir()} == before
+    assert f"{len(would['paths'])} files deleted" in invoke("log", "clean", tmp_path).output
+    left = before - {Path(path).name for path in would["paths"]}
+    assert {path.name for path in log.iterdir()} == left
+    assert f"{0:020}.json" not in left
+    assert rows(tmp_path) == [{"a": 0}, {"a": 1}, {"a": 2}]

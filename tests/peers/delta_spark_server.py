@@ -1,0 +1,69 @@
+"""Delta-Spark behind a pipe: runs in an environment of its own and answers one JSON line for each it is asked.
+
+Started by `tests/support/delta_spark.py`; `--fetch` only resolves the JAR, which `make setup` does once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+_LOGGING = """
+rootLogger.level = off
+"""
+
+
+def session():  # noqa: ANN201 - PySpark lives in this environment only
+    """Start the one Spark session."""
+    from delta import configure_spark_with_delta_pip  # noqa: PLC0415 - not in the project's environment
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    found = subprocess.run(  # noqa: S603 - our own script
+        [str(Path(__file__).parents[2] / "scripts" / "find_java")], capture_output=True, text=True, check=True
+    )
+    os.environ["JAVA_HOME"] = str(Path(found.stdout.strip()).resolve().parents[1])
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    folder = Path(tempfile.mkdtemp(prefix="lazydelta-spark-"))
+    (folder / "log4j2.properties").write_text(_LOGGING)
+    os.environ["SPARK_CONF_DIR"] = str(folder)
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "2g")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+    )
+    return configure_spark_with_delta_pip(builder).getOrCreate()
+
+
+def main() -> None:
+    """Answer SQL questions: each line is {"sql": …}, each answer {"rows": …} or {"error": …}."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever the JVM prints must not run into the answers
+    spark = session()
+    if "--fetch" in sys.argv:
+        spark.stop()
+        return
+    answers.write('{"ready": true}\n')
+    for line in sys.stdin:
+        try:
+            frame = spark.sql(json.loads(line)["sql"])
+            rows = [json.loads(each) for each in frame.toJSON().collect()]
+            answers.write(json.dumps({"rows": rows}) + "\n")
+        except Exception as error:  # noqa: BLE001 - told to the one who asked
+            answers.write(json.dumps({"error": f"{type(error).__name__}: {str(error)[:2000]}"}) + "\n")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Delta-Spark reads, checks, cleans and writes the same tables as we do."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from lazydelta import DeltaTable, write_arrow
+from lazydelta.sidecar import build
+from tests.support.delta_spark import DeltaSpark
+
+# One Spark at a time: all of these run in the same worker.
+pytestmark = pytest.mark.xdist_group("spark")
+
+START = dt.datetime(2026, 2, 10, 21, 30, tzinfo=dt.UTC)
+
+
+def batch(first: int, count: int = 60) -> pa.Table:
+    return pa.table(
+        {
+            "id": pa.array(range(first, first + count), pa.int64()),
+            "at": pa.array([START + dt.timedelta(minutes=3 * i) for i in range(count)], pa.timestamp("us", "UTC")),
+            "device": pa.array([None if i % 7 == 0 else f"sensor-{i % 5}" for i in range(count)]),
+            "value": pa.array([i / 4 for i in range(count)], pa.float64()),
+        },
+    )
+
+
+def ours(path: Path, **options: object) -> list[int]:
+    table = DeltaTable(path, options=options).to_pyarrow_table(columns=["id"])
+    ids: list[int] = sorted(table.column("id").to_pylist())
+    return ids
+
+
+def spark_ids(spark: DeltaSpark, path: Path) -> list[int]:
+    return sorted(row["id"] for row in spark.sql(f"SELECT id FROM delta.`{path}`"))
+
+
+def test_spark_reads_our_commits_checkpoints_and_checksums(delta_spark: DeltaSpark, tmp_path: Path) -> None:
+    """Delta-Spark treats a wrong checksum as fatal, so its answer is also its verdict on ours."""
+    for number in range(6):
+        properties = {"delta.checkpointInterval": "3"} if number == 0 else None
+        write_arrow(tmp_path, batch(number * 60), timestamp_column="at", properties=properties)
+    log = {each.name for each in (tmp_path / "_delta_log").iterdir()}
+    assert {"00000000000000000003.checkpoint.parquet", "00000000000000000005.crc"} <= log
+    assert spark_ids(delta_spark, tmp_path) == list(range(360))
+    [detail] = delta_spark.sql(f"DESCRIBE DETAIL delta.`{tmp_path}`")
+    files = DeltaTable(tmp_path).files().collect()
+    assert (detail["numFiles"], detail["sizeInBytes"]) == (len(files), sum(file.size for file in files))
+
+
+def test_spark_skips_files_by_our_statistics_and_loses_no_row(delta_spark: DeltaSpark, tmp_path: Path) -> None:
+    for number in range(3):
+        write_arrow(tmp_path, batch(number * 60), timestamp_column="at")
+    for where in ("id >= 100", "at < '2026-02-10T22:00:00Z'", "device IS NULL", "device > 'sensor-3'", "value = 2.5"):
+        found = sorted(row["id"] for row in delta_spark.sql(f"SELECT id FROM delta.`{tmp_path}` WHERE {where}"))
+        mine = DeltaTable(tmp_path).to_pyarrow_table(columns=["id"], filters=where)
+        assert found == sorted(mine.column("id").to_pylist()), where
+        assert found, where
+
+
+def test_spark_vacuum_and_cleanup_leave_sidecars_alone(delta_spark: DeltaSpark, tmp_path: Path) -> None:
+    for number in range(11):
+        write_arrow(tmp_path, batch(number * 60), timestamp_column="at")
+    build(tmp_path)
+    before = {each.name for each in (tmp_path / "_delta_log" / "_sidecars").iterdir()}
+    delta_spark.sql(f"VACUUM delta.`{tmp_path}` RETAIN 0 HOURS")
+    delta_spark.sql(
+        f"ALTER TABLE delta.`{tmp_path}` SET TBLPROPERTIES ('delta.logRetentionDuration' = 'interval 0 hours')"
+    )
+    for number in range(10):
+        delta_spark.sql(
+            f"INSERT INTO delta.`{tmp_path}` SELECT {900 + number}L, TIMESTAMP '2026-02-11 01:00:00', 'x', 1.0D, "
+            "'2026021101'"
+        )
+    assert {each.name for each in (tmp_path / "_delta_log" / "_sidecars").iterdir()} >= before
+    expected = [*range(660), *range(900, 910)]
+    assert ours(tmp_path) == expected
+    assert ours(tmp_path, **{"delta.sidecar.enabled": False}) == expected
+    assert spark_ids(delta_spark, tmp_path) == expected
+
+
+def test_we_read_what_spark_writes(delta_spark: DeltaSpark, tmp_path: Path) -> None:
+    """Deletion vectors, column mapping by name, an update, a checkpoint of Spark's own, and our sidecar over it."""
+    delta_spark.sql(
+        f"CREATE TABLE delta.`{tmp_path}` (id BIGINT, `the name` STRING, day DATE) USING delta PARTITIONED BY (day) "
+        "TBLPROPERTIES ('delta.columnMapping.mode' = 'name', 'delta.enableDeletionVectors' = 'true', "
+        "'delta.checkpointInterval' = '4')"
+    )
+    for number in range(5):
+        delta_spark.sql(
+            f"INSERT INTO delta.`{tmp_path}` SELECT id, concat('n', id), DATE '2026-02-0{number + 1}' "
+            f"FROM range({number * 100}, {number * 100 + 100})"
+        )
+    delta_spark.sql(f"DELETE FROM delta.`{tmp_path}` WHERE id % 10 = 3")
+    delta_spark.sql(f"UPDATE delta.`{tmp_path}` SET `the name` = 'changed' WHERE id = 44")
+    build(tmp_path)
+    expected = [row["id"] for row in delta_spark.sql(f"SELECT id FROM delta.`{tmp_path}` ORDER BY id")]
+    assert ours(tmp_path) == expected
+    table = DeltaTable(tmp_path).to_pyarrow_table(filters="`the name` = 'changed'")
+    assert table.column("id").to_pylist() == [44]
+    days = DeltaTable(tmp_path).files("day = DATE '2026-02-03'").collect()
+    assert {file.partition_values["day"] for file in days} == {"2026-02-03"}
+
+
+def test_three_kinds_of_writers_lose_nothing(delta_spark: DeltaSpark, tmp_path: Path) -> None:
+    """Spark, deltalake and lazydelta append to one table at the same time."""
+    write_arrow(tmp_path, batch(0, 10).drop_columns(["at"]))
+    errors: list[BaseException] = []
+
+    def with_lazydelta() -> None:
+        try:
+            for number in range(6):
+                write_arrow(tmp_path, batch(1000 + number * 10, 10).drop_columns(["at"]))
+        except BaseException as error:  # noqa: BLE001 - checked below
+            errors.append(error)
+
+    def with_deltalake() -> None:
+        try:
+            for number in range(6):
+                deltalake.write_deltalake(str(tmp_path), batch(2000 + number * 10, 10).drop_columns(["at"]), mode="append")
+        except BaseException as error:  # noqa: BLE001 - checked below
+            errors.append(error)
+
+    threads = [threading.Thread(target=with_lazydelta), threading.Thread(target=with_deltalake)]
+    for thread in threads:
+        thread.start()
+    for number in range(4):
+        delta_spark.sql(f"INSERT INTO delta.`{tmp_path}` SELECT {3000 + number}L, 'spark', 0.5D")
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    expected = [*range(10), *range(1000, 1060), *range(2000, 2060), *range(3000, 3004)]
+    assert ours(tmp_path) == expected
+    assert spark_ids(delta_spark, tmp_path) == expected

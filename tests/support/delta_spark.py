@@ -1,0 +1,62 @@
+"""A real Delta-Spark for tests, started when the first test asks for it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import unavailable
+
+_ROOT = Path(__file__).parents[2]
+
+
+class DeltaSpark:
+    """Runs SQL in a Spark session of its own process."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def sql(self, text: str) -> list[dict[str, Any]]:
+        """Run a statement and return its rows; an error of Spark's is an AssertionError with its text."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"sql": text}) + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline() or '{"error": "Spark has ended"}')
+        assert "error" not in answer, answer["error"]
+        rows: list[dict[str, Any]] = answer["rows"]
+        return rows
+
+
+@pytest.fixture(scope="session")
+def delta_spark() -> Iterator[DeltaSpark]:
+    """Start Delta-Spark 4.4.0 on PySpark 4.2.0."""
+    python = _ROOT / ".venv-spark" / "bin" / "python"
+    if not python.exists():
+        unavailable("Delta-Spark: there is no .venv-spark, run `make setup`")
+    process = subprocess.Popen(
+        [str(python), str(_ROOT / "tests" / "peers" / "delta_spark_server.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        if process.stdout is None or not process.stdout.readline():
+            unavailable("Delta-Spark: it does not start here (Java 17 and its JAR are needed)")
+        yield DeltaSpark(process)
+    finally:
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
