@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["tests.support.azurite", "tests.support.delta_spark", "tests.support.s3"]
 
-_MARKER_OF_FIXTURE = {"azurite": "azurite", "delta_spark": "peers", "s3_server": "s3", "golden_dir": "golden", "unpack_golden": "golden"}
+_MARKER_OF_FIXTURE = {
+    "azurite": "azurite",
+    "delta_spark": "peers",
+    "s3_server": "s3",
+    "golden_dir": "golden",
+    "unpack_golden": "golden",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

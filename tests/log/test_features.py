@@ -12,7 +12,7 @@ from lazydelta.log.schema import Decimal, Primitive
 from lazydelta.log.type_widening import is_widening
 
 
-def _metadata(properties: dict[str, str | None] | None = None, **field: Any) -> Metadata:  # noqa: ANN401 - JSON
+def _metadata(properties: dict[str, str | None] | None = None, **field: Any) -> Metadata:
     fields = [{"name": "a", "type": "long", "nullable": True, "metadata": {}} | field]
     return Metadata(id="t", schema_string=json.dumps({"type": "struct", "fields": fields}), configuration=properties)
 
@@ -101,7 +101,7 @@ def test_an_unknown_column_mapping_mode_is_refused_by_name() -> None:
         check_readable(Protocol(min_reader_version=2, min_writer_version=5), metadata)
 
 
-def _changed(*changes: Any) -> Metadata:  # noqa: ANN401 - JSON
+def _changed(*changes: Any) -> Metadata:
     return _metadata(metadata={"delta.typeChanges": list(changes)})
 
 
@@ -154,5 +154,5 @@ def test_a_type_change_nested_in_a_map_of_structs_is_found() -> None:
     ],
     ids=str,
 )
-def test_widening_follows_the_protocols_table(narrow: Any, wide: Any, allowed: bool) -> None:  # noqa: ANN401, FBT001
+def test_widening_follows_the_protocols_table(narrow: Any, wide: Any, allowed: bool) -> None:  # noqa: FBT001
     assert is_widening(narrow, wide) is allowed

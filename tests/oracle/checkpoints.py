@@ -79,7 +79,7 @@ def physical_name(field: Json) -> str:
     return metadata.get("delta.columnMapping.physicalName", name)
 
 
-def typed(value: Any, delta_type: str) -> Any:  # noqa: ANN401 (a JSON value of any type)
+def typed(value: Any, delta_type: str) -> Any:
     """Turn a logged statistic or partition string into the Python value of its type."""
     if value is None or value == "":
         return None
@@ -249,7 +249,7 @@ class CheckpointWriter:
         return path
 
 
-def _fit(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401
+def _fit(value: Any, kind: pa.DataType) -> Any:
     """Keep the fields that the type knows, and give maps the shape pyarrow takes."""
     if value is None:
         return None
@@ -260,7 +260,7 @@ def _fit(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401
     return value
 
 
-def _without_nulls(value: Any) -> Any:  # noqa: ANN401
+def _without_nulls(value: Any) -> Any:
     """Drop absent fields at the top of an action, as writers do; null partition values must stay."""
     return {k: v for k, v in value.items() if v is not None}
 

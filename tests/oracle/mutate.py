@@ -133,12 +133,12 @@ def scalar_line(text: str, victim: Victim) -> Mutant:
 # Values of the wrong type, out of range, or absent.
 
 
-def wrong_value(action: str, field: str, value: Any, victim: Victim) -> Mutant:  # noqa: ANN401 (any JSON)
+def wrong_value(action: str, field: str, value: Any, victim: Victim) -> Mutant:
     """Put a value in a field that the field cannot hold."""
     return refuse(victim.edit(action, lambda body: body.update({field: value})))
 
 
-def odd_value(action: str, field: str, value: Any, victim: Victim) -> Mutant:  # noqa: ANN401 (any JSON)
+def odd_value(action: str, field: str, value: Any, victim: Victim) -> Mutant:
     """Put a value in a field that a reader may take or refuse."""
     path = victim.edit(action, lambda body: body.update({field: value}))
     names = (path.name, "metadata of") if action == "metaData" else (path.name,)

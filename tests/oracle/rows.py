@@ -40,7 +40,7 @@ def plain_types(schema: pa.Schema) -> dict[str, pa.DataType]:
     return {field.name: plain_type(field.type) for field in schema}
 
 
-def _plain_value(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401 (a value of any column)
+def _plain_value(value: Any, kind: pa.DataType) -> Any:
     if value is None:
         return None
     if isinstance(value, float) and math.isnan(value):

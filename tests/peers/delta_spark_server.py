@@ -22,7 +22,7 @@ def session():  # noqa: ANN201 - PySpark lives in this environment only
     from delta import configure_spark_with_delta_pip  # noqa: PLC0415 - not in the project's environment
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    found = subprocess.run(  # noqa: S603 - our own script
+    found = subprocess.run(
         [str(Path(__file__).parents[2] / "scripts" / "find_java")], capture_output=True, text=True, check=True
     )
     os.environ["JAVA_HOME"] = str(Path(found.stdout.strip()).resolve().parents[1])

@@ -123,7 +123,8 @@ def test_three_kinds_of_writers_lose_nothing(delta_spark: DeltaSpark, tmp_path: 
     def with_deltalake() -> None:
         try:
             for number in range(6):
-                deltalake.write_deltalake(str(tmp_path), batch(2000 + number * 10, 10).drop_columns(["at"]), mode="append")
+                rows = batch(2000 + number * 10, 10).drop_columns(["at"])
+                deltalake.write_deltalake(str(tmp_path), rows, mode="append")
         except BaseException as error:  # noqa: BLE001 - checked below
             errors.append(error)
 

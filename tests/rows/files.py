@@ -64,12 +64,12 @@ def schema_of(*fields: dict[str, Any], partitions: Sequence[str] = (), mapping: 
     return TableSchema.parse(text, partition_columns=tuple(partitions), column_mapping=mapping)
 
 
-def write(folder: Path, table: pa.Table, name: str = "part-0.parquet", **options: Any) -> LoggedFile:  # noqa: ANN401
+def write(folder: Path, table: pa.Table, name: str = "part-0.parquet", **options: Any) -> LoggedFile:
     pq.write_table(table, folder / name, **options)
     return LoggedFile(name, (folder / name).stat().st_size)
 
 
-def rows(  # noqa: PLR0913 - everything a read can be asked for
+def rows(
     store: Store,
     schema: TableSchema,
     file: LoggedFile,

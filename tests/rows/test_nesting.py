@@ -72,7 +72,7 @@ def mapped_file(*, ids: bool, scrambled: bool) -> pa.Table:
         field("c1", pa.int64(), 1),
     ]
 
-    def pack(kind: pa.DataType, *values: Any) -> dict[str, Any]:  # noqa: ANN401
+    def pack(kind: pa.DataType, *values: Any) -> dict[str, Any]:
         return {kind.field(index).name: value for index, value in enumerate(values)}
 
     columns = [

@@ -56,7 +56,7 @@ D = decimal.Decimal
     ],
     ids=str,
 )
-def test_values_of_a_narrower_or_other_layout_take_the_tables_type(  # noqa: PLR0913, PLR0917 - one row of a table
+def test_values_of_a_narrower_or_other_layout_take_the_tables_type(
     store: Store, tmp_path: Path, stored: pa.DataType, values: list[object], wanted: str, expected: list[object]
 ) -> None:
     file = write(tmp_path, pa.table({"a": pa.array(values, stored)}))

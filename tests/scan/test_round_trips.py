@@ -16,7 +16,7 @@ LATENCY = 0.03
 
 @pytest.fixture(scope="module")
 def table(azurite: Azurite, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A table of 5,000 files, a tail of eight commits and a checksum, on a real Azurite."""
+    """Put a table of 5,000 files, a tail of eight commits and a checksum on a real Azurite."""
     folder = tmp_path_factory.mktemp("round-trips")
     make_table(folder, files=5_000, tail=8, checksum=True)
     name = azurite.container("round-trips")

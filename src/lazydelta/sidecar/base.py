@@ -168,6 +168,15 @@ class _Groups:
         part = self._sidecar.parts[group.part]
         footer = self._footer(group.part)
         rows = _read(self._scan.store, part, footer, group, self._names, pending)
+        try:
+            return self._checked(rows, group, part, footer)
+        except (pa.ArrowException, KeyError, ValueError, IndexError, StopIteration) as error:
+            message = f"row group {group.index} of {part.file} does not have the rows it should: {error!r}"
+            raise SidecarError(message) from error
+
+    def _checked(
+        self, rows: pa.RecordBatch, group: ManifestRowGroup, part: ManifestPart, footer: PartFooter
+    ) -> tuple[FileBatch, pa.BinaryArray]:
         layout = self._sidecar.layout
         last = rows.num_rows - 1
         if rows.num_rows != group.num_rows or (
@@ -193,10 +202,13 @@ def replace_part(group: ManifestRowGroup, number: int) -> ManifestRowGroup:
 def _named_columns(layout: SidecarLayout, wanted: StatsWanted | None) -> list[str]:
     if wanted is None or wanted.columns == ():
         return []
+    others = set(layout.names(core=False))
     return [
         column.name
         for column in layout.columns
-        if column.role in {"min", "max", "null_count"} and (wanted.columns is None or column.path in wanted.columns)
+        if column.name in others
+        and column.role in {"min", "max", "null_count"}
+        and (wanted.columns is None or column.path in wanted.columns)
     ]
 
 

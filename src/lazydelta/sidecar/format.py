@@ -80,7 +80,11 @@ class SidecarLayout(msgspec.Struct, frozen=True):
 
     def names(self, *, core: bool) -> list[str]:
         """Return the names of the core columns, or of the others."""
-        return [column.name for column in self.columns if (column.role in CORE_ROLES) is core]
+        return [column.name for column in self.columns if self._is_core(column) is core]
+
+    def _is_core(self, column: SidecarColumn) -> bool:
+        # What the rows are sorted by tells where a file belongs, so it is read with every row group.
+        return column.role in CORE_ROLES or SortColumn(column.role, column.path) in self.sort
 
     def sort_names(self) -> list[str]:
         """Return the Parquet names of the sort columns."""
@@ -99,13 +103,15 @@ class SidecarLayout(msgspec.Struct, frozen=True):
             ("modification_time", "modification_time", ()),
         ]
         planned += [(name, "partition", (name,)) for name in schema.physical_partition_columns]
+        planned += [(f"min.{'.'.join(each.path)}", "min", each.path) for each in sort if each.role == "min"]
         planned += [("num_records", "num_records", ()), ("tight_bounds", "tight_bounds", ())]
         planned += [(f"dv.{name}", "dv", (name,)) for name in _DV]
         planned += [("partition_values", "partition_values", ())]
         for column in stats:
             dotted = ".".join(column.physical_path)
             if has_range(column):
-                planned += [(f"{role}.{dotted}", role, column.physical_path) for role in ("min", "max")]
+                roles = ["max"] if SortColumn("min", column.physical_path) in sort else ["min", "max"]
+                planned += [(f"{role}.{dotted}", role, column.physical_path) for role in roles]
             planned.append((f"null_count.{dotted}", "null_count", column.physical_path))
         planned += [(name, name, ()) for name in _EXTRA]
         return cls(tuple(_distinct(planned)), tuple(sort))

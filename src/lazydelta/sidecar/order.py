@@ -48,10 +48,14 @@ def _text(values: pa.Array) -> pa.BinaryArray:
 
 
 def _fixed(values: pa.Array) -> pa.BinaryArray:
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.uint8())
+    elif pa.types.is_date32(values.type):
+        values = values.view(pa.int32())
+    elif pa.types.is_timestamp(values.type):
+        values = values.view(pa.int64())
     kind = values.type
-    if pa.types.is_boolean(kind):
-        values, kind = values.cast(pa.uint8()), pa.uint8()
-    raw = pc.fill_null(values, pa.scalar(0, pa.int64()).cast(kind) if not pa.types.is_decimal(kind) else 0)
+    raw = pc.fill_null(values, 0)
     if pa.types.is_decimal(kind):
         words = np.frombuffer(raw.buffers()[1], "<u8", len(raw) * 2, raw.offset * 16).reshape(-1, 2)
         high = (words[:, 1] ^ np.uint64(_SIGN[8])).astype(">u8")
