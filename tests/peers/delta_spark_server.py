@@ -5,22 +5,25 @@ Started by `tests/support/delta_spark.py`; `--fetch` only resolves the JAR, whic
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 _LOGGING = """
 rootLogger.level = off
 """
 
 
-def session():  # noqa: ANN201 - PySpark lives in this environment only
+def session() -> Any:
     """Start the one Spark session."""
-    from delta import configure_spark_with_delta_pip  # noqa: PLC0415 - not in the project's environment
-    from pyspark.sql import SparkSession  # noqa: PLC0415
+    # Both live in this script's own environment, not in the project's.
+    configure_spark_with_delta_pip = importlib.import_module("delta").configure_spark_with_delta_pip
+    SparkSession = importlib.import_module("pyspark.sql").SparkSession  # noqa: N806 - a class
 
     found = subprocess.run(
         [str(Path(__file__).parents[2] / "scripts" / "find_java")], capture_output=True, text=True, check=True
@@ -47,7 +50,7 @@ def session():  # noqa: ANN201 - PySpark lives in this environment only
 
 
 def main() -> None:
-    """Answer SQL questions: each line is {"sql": …}, each answer {"rows": …} or {"error": …}."""
+    """Answer SQL questions: each line is {"id", "sql"}, each answer {"id", "rows"} or {"id", "error"}."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever the JVM prints must not run into the answers
     spark = session()
@@ -56,12 +59,13 @@ def main() -> None:
         return
     answers.write('{"ready": true}\n')
     for line in sys.stdin:
+        asked = json.loads(line)
         try:
-            frame = spark.sql(json.loads(line)["sql"])
-            rows = [json.loads(each) for each in frame.toJSON().collect()]
-            answers.write(json.dumps({"rows": rows}) + "\n")
+            rows = [json.loads(each) for each in spark.sql(asked["sql"]).toJSON().collect()]
+            answer = {"id": asked["id"], "rows": rows}
         except Exception as error:  # noqa: BLE001 - told to the one who asked
-            answers.write(json.dumps({"error": f"{type(error).__name__}: {str(error)[:2000]}"}) + "\n")
+            answer = {"id": asked["id"], "error": f"{type(error).__name__}: {str(error)[:2000]}"}
+        answers.write(json.dumps(answer) + "\n")
     spark.stop()
 
 

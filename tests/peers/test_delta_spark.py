@@ -71,7 +71,8 @@ def test_spark_vacuum_and_cleanup_leave_sidecars_alone(delta_spark: DeltaSpark, 
     before = {each.name for each in (tmp_path / "_delta_log" / "_sidecars").iterdir()}
     delta_spark.sql(f"VACUUM delta.`{tmp_path}` RETAIN 0 HOURS")
     delta_spark.sql(
-        f"ALTER TABLE delta.`{tmp_path}` SET TBLPROPERTIES ('delta.logRetentionDuration' = 'interval 0 hours')"
+        f"ALTER TABLE delta.`{tmp_path}` SET TBLPROPERTIES ('delta.logRetentionDuration' = 'interval 0 hours', "
+        "'delta.deletedFileRetentionDuration' = 'interval 0 hours')"
     )
     for number in range(10):
         delta_spark.sql(

@@ -406,7 +406,7 @@ def test_awkward_values_are_found_and_read_exactly(
     connection.execute("SET TimeZone = 'UTC'")
     connection.register("whole", whole)
     for predicate in predicates:
-        theirs = connection.execute(f"SELECT row FROM whole WHERE {_for_duckdb(predicate, column)}").fetchall()  # noqa: S608
+        theirs = connection.execute(f"SELECT row FROM whole WHERE {_for_duckdb(predicate, column)}").fetchall()
         expected = sorted(row for (row,) in theirs)
         assert sorted(table.to_pyarrow_table(filters=predicate)["row"].to_pylist()) == expected, predicate
     connection.close()

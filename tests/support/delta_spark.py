@@ -20,14 +20,19 @@ class DeltaSpark:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
+        self._asked = 0
 
     def sql(self, text: str) -> list[dict[str, Any]]:
         """Run a statement and return its rows; an error of Spark's is an AssertionError with its text."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"sql": text}) + "\n")
+        self._asked += 1
+        self._process.stdin.write(json.dumps({"id": self._asked, "sql": text}) + "\n")
         self._process.stdin.flush()
-        answer = json.loads(self._process.stdout.readline() or '{"error": "Spark has ended"}')
+        answer: dict[str, Any] = {}
+        while answer.get("id") != self._asked:  # a test that was interrupted may have left its answer in the pipe
+            line = self._process.stdout.readline()
+            answer = json.loads(line) if line else {"id": self._asked, "error": "Spark has ended"}
         assert "error" not in answer, answer["error"]
         rows: list[dict[str, Any]] = answer["rows"]
         return rows

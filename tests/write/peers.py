@@ -122,7 +122,7 @@ class DeltaRs:
     def rows(self, table: Path, where: Condition | None = None) -> pa.Table:
         """Return the rows for which ``where`` holds."""
         builder = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(table))
-        found = builder.execute(f"SELECT * FROM t{'' if where is None else f' WHERE {where.datafusion()}'}")  # noqa: S608
+        found = builder.execute(f"SELECT * FROM t{'' if where is None else f' WHERE {where.datafusion()}'}")
         return pa.table(found.read_all())
 
     def files(self, table: Path) -> set[str]:
@@ -178,11 +178,11 @@ for line in sys.stdin:
     def rows(self, table: Path, where: Condition | None = None) -> pa.Table:
         """Return the rows for which ``where`` holds."""
         condition = "" if where is None else f" WHERE {where.sql()}"
-        return self._ask(f"SELECT * FROM delta_scan('{_quoted(table)}'){condition}")  # noqa: S608
+        return self._ask(f"SELECT * FROM delta_scan('{_quoted(table)}'){condition}")
 
     def files(self, table: Path) -> set[str]:
         """Return the data files."""
-        found = self._ask(f"SELECT DISTINCT filename FROM delta_scan('{_quoted(table)}', filename=true)")  # noqa: S608
+        found = self._ask(f"SELECT DISTINCT filename FROM delta_scan('{_quoted(table)}', filename=true)")
         return {str(Path(name.removeprefix("file://")).relative_to(table)) for name in found["filename"].to_pylist()}
 
     def _ask(self, query: str) -> pa.Table:
