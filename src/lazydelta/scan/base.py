@@ -30,6 +30,7 @@ class BaseScan:
     newest_first: bool
     batch_size: int
     metrics: ScanMetrics
+    limited: bool = False
 
 
 OpenBase = Callable[[BaseScan], Iterator[FileBatch]]

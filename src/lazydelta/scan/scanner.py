@@ -97,6 +97,7 @@ class LazyDeltaScanner:
                 newest_first=newest_first,
                 batch_size=self.request.batch_size,
                 metrics=self.metrics,
+                limited=self.request.limit is not None or self.request.row_limit is not None,
             )
         )
         if not newest_first:

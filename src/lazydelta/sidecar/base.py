@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from lazydelta.scan.arrays import boolean_array
 from lazydelta.scan.base import BaseScan, checkpoint_files
 from lazydelta.sidecar.cache import SidecarCache, shared_cache
 from lazydelta.sidecar.discovery import Sidecar, find_sidecar
-from lazydelta.sidecar.format import SidecarLayout
+from lazydelta.sidecar.format import SidecarLayout, SortColumn
 from lazydelta.sidecar.keys import key_at
 from lazydelta.sidecar.manifest import ManifestPart, ManifestRowGroup, SidecarError
 from lazydelta.sidecar.order import sortable
@@ -33,6 +34,8 @@ from lazydelta.storage import Pending, Store
 __all__ = ["SidecarBase"]
 
 logger = logging.getLogger(__name__)
+
+_VECTOR = ("storageType", "pathOrInlineDv", "offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +57,12 @@ class SidecarBase:
         scan.metrics.tier = sidecar.tier
         scan.metrics.sidecar_hits += 1
         scan.metrics.cache_hits += sidecar.from_cache
-        used: list[pa.BinaryArray] = []
+        used: list[_Used] = []
         groups = _Groups(scan, sidecar, self.cache, self.row_groups_ahead)
         try:
-            for batch, bounds in groups:
+            for batch, group in groups:
                 yield batch
-                used.append(bounds)
+                used.append(group)
         except (SidecarError, StorageError) as error:
             logger.warning("the sidecar of version %d fails, the checkpoint goes on: %s", checkpoint.version, error)
             self.cache.forget_manifest(scan.store.identity, checkpoint)
@@ -69,28 +72,72 @@ class SidecarBase:
             groups.close()
         scan.metrics.sidecar_hits -= 1
         for batch in checkpoint_files(scan):
-            rest = _without(batch, used, sidecar.layout, scan)
+            rest = _without(batch, used, sidecar)
             if len(rest):
                 yield rest
 
 
-def _without(batch: FileBatch, used: Sequence[pa.BinaryArray], layout: SidecarLayout, scan: BaseScan) -> FileBatch:
+@dataclass(frozen=True, slots=True)
+class _Used:
+    """A row group that has left: its first and last key, and its files at these keys.
+
+    One path may be there under several deletion vectors, which have the same key: at the ends of a row group the key
+    does not tell whether a file was in it.
+    """
+
+    first: bytes
+    last: bytes
+    at_ends: frozenset[tuple[str, str]]
+
+    @classmethod
+    def of(cls, rows: pa.RecordBatch, layout: SidecarLayout) -> _Used:
+        """Describe the rows of a group."""
+        last = rows.num_rows - 1
+        ends = sortable(pa.Table.from_batches([rows.slice(0, 1), rows.slice(last, 1)]), layout)
+        paths = rows.column(layout.name_of("path"))
+        kinds, places, offsets = (rows.column(layout.name_of("dv", (name,))) for name in _VECTOR)
+
+        def name(row: int) -> tuple[str, str]:
+            return paths[row].as_py(), _vector_text(kinds[row].as_py(), places[row].as_py(), offsets[row].as_py())
+
+        begin = takewhile(lambda row: paths[row] == paths[0], range(rows.num_rows))
+        end = takewhile(lambda row: paths[row] == paths[last], range(last, -1, -1))
+        return cls(ends[0].as_py(), ends[1].as_py(), frozenset(map(name, {*begin, *end})))
+
+
+def _vector_text(kind: str | None, place: str | None, offset: int | None) -> str:
+    return "" if kind is None else f"{kind}{place}@{offset}"
+
+
+def _without(batch: FileBatch, used: Sequence[_Used], sidecar: Sidecar) -> FileBatch:
     """Leave out the files of row groups that have left already: those between a group's first and last key."""
     if not used or not len(batch):
         return batch
-    spans = sorted((each[0].as_py(), each[1].as_py()) for each in used)
-    starts = [start for start, _ in spans]
-    keys = sortable(_sort_rows(batch, layout, scan), layout).to_pylist()
+    inside = sorted((each.first, each.last) for each in used)
+    starts = [start for start, _ in inside]
+    ends = {key for span in inside for key in span}
+    gone = frozenset[tuple[str, str]]().union(*(each.at_ends for each in used))
+    keys = sortable(_sort_rows(batch, sidecar), sidecar.layout).to_pylist()
     keep = np.empty(len(keys), np.bool_)
     for row, key in enumerate(keys):
-        place = bisect_right(starts, key) - 1
-        keep[row] = place < 0 or key > spans[place][1]
+        if key in ends:
+            vector = None if batch.deletion_vector is None else batch.deletion_vector[row].as_py()
+            text = _vector_text(*(vector[name] for name in _VECTOR)) if vector else ""
+            keep[row] = (batch.path[row].as_py(), text) not in gone
+        else:
+            place = bisect_right(starts, key) - 1
+            keep[row] = place < 0 or key > inside[place][1]
     return batch.filter(boolean_array(keep))
 
 
-def _sort_rows(batch: FileBatch, layout: SidecarLayout, scan: BaseScan) -> pa.RecordBatch:
+def _sort_rows(batch: FileBatch, sidecar: Sidecar) -> pa.RecordBatch:
+    """Return what the order needs of the files, by the schema at the checkpoint, as the sidecar was sorted."""
+    layout = sidecar.layout
+    needed = tuple(
+        each for each in layout.columns if each.role == "path" or SortColumn(each.role, each.path) in layout.sort
+    )
     by_minimum = any(each.role == "min" for each in layout.sort)
-    return to_rows(batch.with_stats() if by_minimum else batch, layout, scan.snapshot.schema)
+    return to_rows(batch.with_stats() if by_minimum else batch, SidecarLayout(needed, layout.sort), sidecar.schema)
 
 
 class _Groups:
@@ -105,12 +152,15 @@ class _Groups:
         self._started: deque[tuple[ManifestRowGroup, Pending[bytes]]] = deque()
         self._names = _named_columns(sidecar.layout, scan.wanted)
 
-    def __iter__(self) -> Iterator[tuple[FileBatch, pa.BinaryArray]]:
+    def __iter__(self) -> Iterator[tuple[FileBatch, _Used]]:
         waiting = deque(self._surviving())
+        # A limit is often reached within one row group: more are read ahead only once that was not so.
+        ahead = 1 if self._scan.limited else self._ahead
         while waiting or self._started:
-            while waiting and len(self._started) < self._ahead:
+            while waiting and len(self._started) < ahead:
                 self._start(waiting.popleft())
             yield self._finish(*self._started.popleft())
+            ahead = min(2 * ahead, self._ahead)
 
     def close(self) -> None:
         for _, pending in self._started:
@@ -157,16 +207,19 @@ class _Groups:
         if isinstance(found, Pending):
             part = self._sidecar.parts[number]
             found = PartFooter(found.result(), expected=part.footer_sha256)
-            if found.state.columns != self._sidecar.layout.columns:
+            if found.state.layout != self._sidecar.layout:
                 message = f"{part.file} has other columns than the manifest says"
                 raise SidecarError(message)
             self._footers[number] = found
             self._cache.keep_footer(part.footer_sha256, found)
         return found
 
-    def _finish(self, group: ManifestRowGroup, pending: Pending[bytes]) -> tuple[FileBatch, pa.BinaryArray]:
+    def _finish(self, group: ManifestRowGroup, pending: Pending[bytes]) -> tuple[FileBatch, _Used]:
         part = self._sidecar.parts[group.part]
         footer = self._footer(group.part)
+        if group.index >= len(footer.groups):
+            message = f"{part.file} has no row group {group.index}"
+            raise SidecarError(message)
         rows = _read(self._scan.store, part, footer, group, self._names, pending)
         try:
             return self._checked(rows, group, part, footer)
@@ -176,7 +229,7 @@ class _Groups:
 
     def _checked(
         self, rows: pa.RecordBatch, group: ManifestRowGroup, part: ManifestPart, footer: PartFooter
-    ) -> tuple[FileBatch, pa.BinaryArray]:
+    ) -> tuple[FileBatch, _Used]:
         layout = self._sidecar.layout
         last = rows.num_rows - 1
         if rows.num_rows != group.num_rows or (
@@ -188,8 +241,7 @@ class _Groups:
         files = from_rows(rows, layout, tier=self._sidecar.tier)
         if self._scan.wanted is None:
             files = _with_later_stats(files, self._scan, part, footer, group, layout)
-        bounds = sortable(pa.Table.from_batches([rows.slice(0, 1), rows.slice(last, 1)]), layout)
-        return files, bounds
+        return files, _Used.of(rows, layout)
 
 
 def replace_part(group: ManifestRowGroup, number: int) -> ManifestRowGroup:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import msgspec
 
 from lazydelta.errors import ObjectNotFoundError, StorageError
+from lazydelta.log.actions import Metadata, Protocol
+from lazydelta.log.features import column_mapping_mode
+from lazydelta.log.schema import TableSchema
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.sidecar.cache import SidecarCache
@@ -19,7 +22,7 @@ from lazydelta.sidecar.manifest import (
     SidecarError,
     checkpoint_files,
 )
-from lazydelta.sidecar.part_file import PartFooter, checkpoint_of
+from lazydelta.sidecar.part_file import PartFooter, checkpoint_of, state_of
 from lazydelta.storage import Store
 
 __all__ = ["Sidecar", "find_sidecar"]
@@ -42,7 +45,18 @@ class Sidecar:
     parts: tuple[ManifestPart, ...]
     row_groups: tuple[ManifestRowGroup, ...]
     num_files: int
+    metadata: Metadata
+    protocol: Protocol
     from_cache: bool = False
+
+    @property
+    def schema(self) -> TableSchema:
+        """The schema at the checkpoint, by which the rows are sorted; the one at V may have other types."""
+        return TableSchema.parse(
+            self.metadata.schema_string,
+            partition_columns=self.metadata.partition_columns,
+            column_mapping=column_mapping_mode(self.metadata, self.protocol),
+        )
 
 
 def find_sidecar(store: Store, snapshot: Snapshot, checkpoint: Checkpoint, cache: SidecarCache) -> Sidecar | None:
@@ -55,6 +69,7 @@ def find_sidecar(store: Store, snapshot: Snapshot, checkpoint: Checkpoint, cache
         data = snapshot.commits.get(path) or store.get(path)
         manifest = Manifest.decode(data)
         manifest.check(table_id=snapshot.metadata.id, checkpoint=checkpoint)
+        manifest.check_numbers()
     except ObjectNotFoundError:
         return _alone(store, snapshot, checkpoint)
     except (SidecarError, StorageError) as error:
@@ -65,7 +80,16 @@ def find_sidecar(store: Store, snapshot: Snapshot, checkpoint: Checkpoint, cache
 
 
 def _by_manifest(manifest: Manifest, *, from_cache: bool) -> Sidecar:
-    return Sidecar(1, manifest.layout, manifest.parts, manifest.row_groups, manifest.num_files, from_cache)
+    return Sidecar(
+        1,
+        manifest.layout,
+        manifest.parts,
+        manifest.row_groups,
+        manifest.num_files,
+        manifest.meta_data,
+        manifest.protocol,
+        from_cache,
+    )
 
 
 def _alone(store: Store, snapshot: Snapshot, checkpoint: Checkpoint) -> Sidecar | None:
@@ -78,7 +102,7 @@ def _alone(store: Store, snapshot: Snapshot, checkpoint: Checkpoint) -> Sidecar 
     except (SidecarError, StorageError) as error:
         logger.warning("%s is not used: %s", path, error)
         return None
-    return Sidecar(2, footer.state.layout, (part,), footer.row_groups(), part.num_rows)
+    return Sidecar(2, footer.state.layout, (part,), footer.row_groups(), part.num_rows, *state_of(footer.state))
 
 
 def read_single(store: Store, path: str) -> tuple[ManifestPart, PartFooter]:
@@ -114,7 +138,7 @@ def check_single(footer: PartFooter, part: ManifestPart, snapshot: Snapshot, che
     """Raise unless a single-file sidecar is whole and mirrors this very checkpoint."""
     state = footer.state
     try:
-        mirrored = checkpoint_of(state)
+        mirrored, _ = checkpoint_of(state), state_of(state)
     except msgspec.MsgspecError as error:
         message = "it does not say which checkpoint it mirrors"
         raise SidecarError(message) from error

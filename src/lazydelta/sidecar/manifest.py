@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from lazydelta.log.actions import Count, DomainMetadata, Metadata, Protocol, Txn
+from lazydelta.log.actions import Count, DomainMetadata, Long, Metadata, Protocol, Txn
 from lazydelta.log.segment import Checkpoint
 from lazydelta.sidecar.format import FORMAT_VERSION, SidecarColumn, SidecarLayout, SortColumn
 
@@ -38,6 +38,7 @@ class CheckpointFile(msgspec.Struct, frozen=True):
 
     name: str
     size: Count
+    modified: Long | None = None
 
 
 class RangeText(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -145,6 +146,33 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             return
         raise SidecarError(message)
 
+    def check_numbers(self) -> None:
+        """Raise where the manifest contradicts itself: a row group that it forgets would be files that it hides."""
+        if not self._is_consistent():
+            message = "its numbers contradict each other"
+            raise SidecarError(message)
+
+    def _is_consistent(self) -> bool:
+        places = [(number, index) for number, part in enumerate(self.parts) for index in range(part.num_row_groups)]
+        rows = [0] * len(self.parts)
+        for group in self.row_groups:
+            if group.part < len(rows):
+                rows[group.part] += group.num_rows
+        known = {(column.role, column.path) for column in self.columns}
+        return (
+            bool(self.parts)
+            and self.num_files == sum(part.num_rows for part in self.parts)
+            and self.num_row_groups == len(places)
+            and all((each.role, each.path) in known for each in self.sort)
+            and (
+                not self.row_groups
+                or (
+                    [(group.part, group.index) for group in self.row_groups] == places
+                    and rows == [part.num_rows for part in self.parts]
+                )
+            )
+        )
+
 
 class _Sealed(msgspec.Struct):
     sha256: str
@@ -152,7 +180,10 @@ class _Sealed(msgspec.Struct):
 
 def checkpoint_files(checkpoint: Checkpoint) -> tuple[CheckpointFile, ...]:
     """Return what identifies a checkpoint in a listing."""
-    return tuple(CheckpointFile(each.path.rpartition("/")[2], each.info.size) for each in checkpoint.files)
+    return tuple(
+        CheckpointFile(each.path.rpartition("/")[2], each.info.size, each.info.last_modified)
+        for each in checkpoint.files
+    )
 
 
 def range_key(path: tuple[str, ...]) -> str:

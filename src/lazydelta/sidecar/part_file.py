@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lazydelta.log.actions import Metadata, Protocol
 from lazydelta.sidecar.format import FORMAT_VERSION, ROWS_PER_GROUP, SidecarColumn, SidecarLayout, SortColumn
 from lazydelta.sidecar.keys import key_at, ranges_of
 from lazydelta.sidecar.manifest import (
@@ -171,7 +172,7 @@ def _seal(footer: bytes) -> bytes:
 
 def _place(footer: bytes) -> int:
     """Return where the digest stands: in the value that follows its key."""
-    key = footer.find(_SEAL)
+    key = footer.rfind(_SEAL)  # the last entry: a column may be called like it
     # Thrift's compact protocol puts a field header and the length (one byte for 64) between key and value.
     place = key + len(_SEAL) + 2
     if key < 0 or place + len(_ZEROS) > len(footer):
@@ -270,5 +271,13 @@ def checkpoint_of(state: SidecarState) -> tuple[CheckpointFile, ...]:
     return msgspec.json.decode(state.state, type=_Mirrored).checkpoint
 
 
+def state_of(state: SidecarState) -> tuple[Metadata, Protocol]:
+    """Return the table's metadata and protocol at the checkpoint."""
+    found = msgspec.json.decode(state.state, type=_Mirrored)
+    return found.meta_data, found.protocol
+
+
 class _Mirrored(msgspec.Struct):
     checkpoint: tuple[CheckpointFile, ...]
+    protocol: Protocol
+    meta_data: Metadata = msgspec.field(name="metaData")

@@ -59,6 +59,7 @@ def _valid(data: bytes, store: Store, snapshot: Snapshot, checkpoint: Checkpoint
     try:
         manifest = Manifest.decode(data)
         manifest.check(table_id=snapshot.metadata.id, checkpoint=checkpoint)
+        manifest.check_numbers()
     except SidecarError:
         return None
     return manifest if are_in_place(store, manifest.parts) else None

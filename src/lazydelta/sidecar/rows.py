@@ -28,7 +28,8 @@ def to_rows(batch: FileBatch, layout: SidecarLayout, schema: TableSchema) -> pa.
     """Return the files of a batch (with statistics) as sidecar rows of a table with this schema."""
     target = layout.arrow_schema(schema)
     by_path = {column.physical_path: column for column in schema.leaves()}
-    stats = tuple(by_path[each.path] for each in layout.columns if each.role == "null_count")
+    wanted = dict.fromkeys(each.path for each in layout.columns if each.role in {"min", "max", "null_count"})
+    stats = tuple(by_path[path] for path in wanted)
     partitions = tuple(partition_column(schema, each.path) for each in layout.columns if each.role == "partition")
     ranges = stats_ranges(batch, stats)
     values = partition_ranges(batch.partition_values, partitions)
