@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from lazydelta.bench import MadeTable
 
-__all__ = ["GATED_FILES", "Case", "Contender", "Gate", "cases"]
+__all__ = ["GATED_FILES", "OURS", "THEIRS", "Case", "Contender", "Gate", "cases", "true_counts"]
 
 GATED_FILES = 1_000_000
 """The size that the promises are about; at other sizes their ratios are shown and decide nothing."""
 
 _DEVICE = "sensor-04242"
-_OURS = ("lazydelta", "pyarrow.parquet", "obstore")
-_THEIRS = ("deltalake", "pyarrow")
+OURS = ("lazydelta", "pyarrow.parquet", "obstore")
+THEIRS = ("deltalake", "pyarrow")
 _MEMORY = 5.0
 
 
@@ -44,10 +44,11 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """How many times faster, and how many times smaller in memory, we promise to be."""
+    """How many times faster, and how many times smaller in memory, we promise to be; ``peak`` is in megabytes."""
 
     faster: float
     smaller: float = _MEMORY
+    peak: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +68,14 @@ class Case:
 def cases(files: int) -> list[Case]:
     """Return the cases for a table of this size, which is made now if it is not there."""
     folder, made = cached_table(files=files)
-    truth = _truth(folder, made)
+    truth = true_counts(folder, made)
     uri, hour = str(folder), made.last_hour
 
     def ours(work: str, *arguments: object) -> Contender:
-        return Contender("lazydelta", work, (uri, *arguments), _OURS)
+        return Contender("lazydelta", work, (uri, *arguments), OURS)
 
     def theirs(work: str, *arguments: object) -> Contender:
-        return Contender("deltalake", work, (uri, *arguments), _THEIRS)
+        return Contender("deltalake", work, (uri, *arguments), THEIRS)
 
     device = [["device_id", "=", _DEVICE]]
     found = truth["predicate"]
@@ -91,7 +92,8 @@ def cases(files: int) -> list[Case]:
     ]
 
 
-def _truth(folder: Path, made: MadeTable) -> dict[str, int]:
+def true_counts(folder: Path, made: MadeTable) -> dict[str, int]:
+    """Count what the answers must be, by a plain reading of the checkpoint."""
     kept = folder / f"truth-{_DEVICE}.json"
     if not kept.exists():
         counted = measure("benchmarks.reference_work:count", str(folder), made.last_hour, "device_id", _DEVICE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lazydelta import DeltaTable
+from lazydelta.sidecar import build
 
 
 def files_of_hour(uri: str, hour: str) -> int:
@@ -29,3 +30,17 @@ def first_file(uri: str) -> int:
     with DeltaTable(uri).files() as files:
         next(iter(files))
     return 1
+
+
+def first_of_hour(uri: str, hour: str) -> int:
+    with DeltaTable(uri).files([("_event_hour", "=", hour)]) as files:
+        next(iter(files))
+    return 1
+
+
+def take(uri: str, limit: int) -> int:
+    return sum(batch.num_rows for batch in DeltaTable(uri).files(limit=limit).batches())
+
+
+def build_sidecar(uri: str) -> int:
+    return build(uri).num_files

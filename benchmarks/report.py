@@ -86,6 +86,9 @@ class Result:
             ):
                 if ratio is not None and ratio < promised:
                     found.append(f"{name}: {ratio:.1f} times {what}, promised are {promised:g}")
+        peak = None if self.gate is None else self.gate.peak
+        if peak is not None and self.ours.peak_bytes is not None and self.ours.peak_bytes > peak * _MB:
+            found.append(f"{name}: {self.ours.peak_bytes / _MB:.0f} MB, promised are {peak:g}")
         return found
 
     def as_dict(self) -> dict[str, Any]:
