@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from lazydelta.log.actions import Count, DomainMetadata, Long, Metadata, Protocol, Txn
+from lazydelta.log.actions import Count, DomainMetadata, Metadata, Protocol, Txn
 from lazydelta.log.segment import Checkpoint
 from lazydelta.sidecar.format import FORMAT_VERSION, SidecarColumn, SidecarLayout, SortColumn
 
@@ -38,7 +38,6 @@ class CheckpointFile(msgspec.Struct, frozen=True):
 
     name: str
     size: Count
-    modified: Long | None = None
 
 
 class RangeText(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -180,10 +179,7 @@ class _Sealed(msgspec.Struct):
 
 def checkpoint_files(checkpoint: Checkpoint) -> tuple[CheckpointFile, ...]:
     """Return what identifies a checkpoint in a listing."""
-    return tuple(
-        CheckpointFile(each.path.rpartition("/")[2], each.info.size, each.info.last_modified)
-        for each in checkpoint.files
-    )
+    return tuple(CheckpointFile(each.path.rpartition("/")[2], each.info.size) for each in checkpoint.files)
 
 
 def range_key(path: tuple[str, ...]) -> str:
