@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 TIER = 3
-_RELEASE_EVERY = 4
+_RELEASE_EVERY = 8
 
 
 @dataclass(frozen=True, slots=True)

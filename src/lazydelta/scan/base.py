@@ -33,6 +33,8 @@ class BaseScan:
     limited: bool = False
 
 
+_LARGER = 2
+
 OpenBase = Callable[[BaseScan], Iterator[FileBatch]]
 """Yields the files at the checkpoint, with the statistics wanted; files that cannot match may be left out."""
 
@@ -43,10 +45,12 @@ def checkpoint_files(scan: BaseScan) -> Iterator[FileBatch]:
     if checkpoint is None:
         return
     scan.metrics.tier = 3
+    # Listing without statistics is cheap enough a row that the cost of a batch shows: larger ones then, in forward.
+    factor = 1 if scan.newest_first or scan.wanted is not None else _LARGER
     reader = CheckpointReader(
         scan.store,
         checkpoint,
-        batch_size=scan.batch_size,
+        batch_size=scan.batch_size * factor,
         stats_store=scan.snapshot.store,
         row_groups=scan.metrics.count_row_groups,
         parallel=not scan.newest_first,

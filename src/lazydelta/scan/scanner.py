@@ -31,6 +31,7 @@ __all__ = ["LazyDeltaScanner"]
 logger = logging.getLogger(__name__)
 
 _READ_AHEAD_BATCHES = 2
+_RELEASE_EVERY = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class LazyDeltaScanner:
             for batch in () if limits.reached else active:
                 totals.count(batch)
                 self.metrics.buffered(batch.nbytes + seen.memory)
-                pa.default_memory_pool().release_unused()
+                self._release(totals.batches)
                 found = limits.cut(batch)
                 for start in range(0, len(found), self.request.batch_size):
                     self.metrics.first_file()
@@ -114,6 +115,12 @@ class LazyDeltaScanner:
             if close is not None:
                 close()
 
+    @staticmethod
+    def _release(batches: int) -> None:
+        """Give memory back now and then: the allocator keeps what each thread has freed, which adds up."""
+        if batches % _RELEASE_EVERY == 0:
+            pa.default_memory_pool().release_unused()
+
     def _check_floor(self) -> None:
         guard, segment = self.request.retention_guard, self.snapshot.segment
         if guard is None:
@@ -156,7 +163,9 @@ class LazyDeltaScanner:
 class _Totals:
     files: int = 0
     size: int = 0
+    batches: int = 0
 
     def count(self, batch: FileBatch) -> None:
+        self.batches += 1
         self.files += len(batch)
         self.size += int(numpy_of(batch.size).sum())
