@@ -15,7 +15,7 @@ from lazydelta.sidecar import build
 from tests.support.delta_spark import DeltaSpark
 
 # One Spark at a time: all of these run in the same worker.
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
 
 START = dt.datetime(2026, 2, 10, 21, 30, tzinfo=dt.UTC)
 
@@ -65,8 +65,9 @@ def test_spark_skips_files_by_our_statistics_and_loses_no_row(delta_spark: Delta
 
 
 def test_spark_vacuum_and_cleanup_leave_sidecars_alone(delta_spark: DeltaSpark, tmp_path: Path) -> None:
-    for number in range(11):
-        write_arrow(tmp_path, batch(number * 60), timestamp_column="at")
+    for number in range(4):
+        properties = {"delta.checkpointInterval": "3"} if number == 0 else None
+        write_arrow(tmp_path, batch(number * 60), timestamp_column="at", properties=properties)
     build(tmp_path)
     before = {each.name for each in (tmp_path / "_delta_log" / "_sidecars").iterdir()}
     delta_spark.sql(f"VACUUM delta.`{tmp_path}` RETAIN 0 HOURS")
@@ -74,13 +75,14 @@ def test_spark_vacuum_and_cleanup_leave_sidecars_alone(delta_spark: DeltaSpark, 
         f"ALTER TABLE delta.`{tmp_path}` SET TBLPROPERTIES ('delta.logRetentionDuration' = 'interval 0 hours', "
         "'delta.deletedFileRetentionDuration' = 'interval 0 hours')"
     )
-    for number in range(10):
+    for number in range(3):
         delta_spark.sql(
             f"INSERT INTO delta.`{tmp_path}` SELECT {900 + number}L, TIMESTAMP '2026-02-11 01:00:00', 'x', 1.0D, "
             "'2026021101'"
         )
     assert {each.name for each in (tmp_path / "_delta_log" / "_sidecars").iterdir()} >= before
-    expected = [*range(660), *range(900, 910)]
+    assert (tmp_path / "_delta_log" / f"{6:020d}.checkpoint.parquet").exists()
+    expected = [*range(240), *range(900, 903)]
     assert ours(tmp_path) == expected
     assert ours(tmp_path, **{"delta.sidecar.enabled": False}) == expected
     assert spark_ids(delta_spark, tmp_path) == expected
