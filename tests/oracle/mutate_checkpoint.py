@@ -297,6 +297,8 @@ def _checkpoint_mutators() -> Mapping[str, tuple[str, Mutator]]:
         found |= {f"{function.__name__}-{kind}": (kind, function) for function in plain}
     for i in range(12):
         found |= {f"{f.__name__}-again-{i}": ("classic", f) for f in (flipped_bit, flipped_footer, noisy_middle)}
+    for i in range(10):
+        found |= {f"{f.__name__}-again-{i}": ("classic", f) for f in (cut_parquet, random_parquet)}
     found |= {f"flipped_path-{i}": ("plain", flipped_path) for i in range(3)}
     found |= {f"rewritten-{n}": ("classic", partial(rewritten, *row)) for n, row in _REWRITES.items()}
     found["surplus_part"] = ("multipart", surplus_part)
