@@ -3,7 +3,6 @@
 
 VENV        := .venv
 PEERS       := .venv-peers
-SPARK       := .venv-spark
 PY          := $(VENV)/bin/python
 UV          := $(VENV)/bin/uv
 UV_VERSION  := 0.13.7
@@ -25,10 +24,10 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: $(VENV)/.deps $(PEERS)/.deps $(SPARK)/.deps $(VENV)/.java azurite  ## install everything into .venv (a second run is quick)
+setup: $(VENV)/.deps $(PEERS)/.deps $(VENV)/.delta-spark azurite  ## install everything into .venv (a second run is quick)
 
 demo: setup  ## show what lazydelta does, on a real table made on the spot
-	@$(VENV)/bin/lazydelta demo $(ARGS)
+	@JAVA_HOME="$$(scripts/find_java --home)" $(VENV)/bin/lazydelta demo $(ARGS)
 
 test: setup lint unit  ## lint, then all tests but the soak tests
 
@@ -58,7 +57,7 @@ clean:  ## remove what builds, tests and tools leave behind
 	find src tests scripts $(wildcard benchmarks) -type d -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean  ## also remove the environments
-	rm -rf $(VENV) $(PEERS) $(SPARK)
+	rm -rf $(VENV) $(PEERS)
 
 # Stamp files: each is written when its step is whole, so an interrupted setup goes on where it stopped.
 
@@ -86,10 +85,8 @@ $(PEERS)/.deps: $(VENV)/.uv requirements/peers.txt
 	@touch $@
 
 # The JAR comes with the first session that asks for it; a set-up without Java or network goes on without this peer.
-$(SPARK)/.deps: $(VENV)/.uv requirements/spark.txt | $(VENV)/.java
-	$(UV) venv --quiet --allow-existing --python $(PY) $(SPARK)
-	$(UV) pip install --quiet --python $(SPARK)/bin/python --requirement requirements/spark.txt
-	@$(SPARK)/bin/python tests/peers/delta_spark_server.py --fetch || echo "Delta-Spark cannot run here; its tests are skipped" >&2
+$(VENV)/.delta-spark: $(VENV)/.deps | $(VENV)/.java
+	@$(PY) tests/peers/delta_spark_server.py --fetch || echo "Delta-Spark cannot run here; its tests are skipped" >&2
 	@touch $@
 
 # Java is for the Spark pipeline only, so its absence is a warning. Asked for once, not at every run.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,8 @@ class DeltaSpark:
 @pytest.fixture(scope="session")
 def delta_spark() -> Iterator[DeltaSpark]:
     """Start Delta-Spark 4.4.0 on PySpark 4.2.0."""
-    python = _ROOT / ".venv-spark" / "bin" / "python"
-    if not python.exists():
-        unavailable("Delta-Spark: there is no .venv-spark, run `make setup`")
     process = subprocess.Popen(
-        [str(python), str(_ROOT / "tests" / "peers" / "delta_spark_server.py")],
+        [sys.executable, str(_ROOT / "tests" / "peers" / "delta_spark_server.py")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

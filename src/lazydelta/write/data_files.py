@@ -25,7 +25,7 @@ from lazydelta.write.properties import TableProperties
 from lazydelta.write.stats import StatsCollector
 from lazydelta.write.uploads import Chunks, Uploads
 
-__all__ = ["COMPRESSIONS", "MEMORY_BUDGET", "TARGET_FILE_SIZE", "DataFileWriter"]
+__all__ = ["COMPRESSIONS", "MEMORY_BUDGET", "TARGET_FILE_SIZE", "DataFileWriter", "PartitionRows"]
 
 TARGET_FILE_SIZE = 128 << 20
 MEMORY_BUDGET = 256 << 20
@@ -39,6 +39,8 @@ _PIECE_BYTES, _PIECE_ROWS = 32 << 20, 1 << 18
 _PARALLEL_UPLOADS = 4
 
 Partition: TypeAlias = tuple[str | None, ...]
+PartitionRows: TypeAlias = tuple[Partition, pa.RecordBatch]
+"""Rows of one partition as its files have them, without the partition columns."""
 
 
 class DataFileWriter:
@@ -101,6 +103,30 @@ class DataFileWriter:
             for partition, rows in self._partitioned(piece):
                 self._take(partition, rows)
             self._keep_within_budget()
+
+    def set_aside(self, most_each: int, most_in_all: int) -> list[PartitionRows]:
+        """Return the rows of partitions that have too few for a file of their own, smallest first, and forget them.
+
+        Somebody who gathers them from several writers makes one file of them with `write_partition`.
+        """
+        taken: list[PartitionRows] = []
+        by_size = sorted(self._open.items(), key=lambda item: item[1].held_bytes)
+        for partition, file in by_size:
+            if file.held_bytes > min(most_each, most_in_all):
+                break
+            if file.encoded_bytes:
+                continue
+            most_in_all -= file.held_bytes
+            taken.append((partition, file.rows()))
+            self.num_rows -= file.buffered_rows
+            del self._open[partition]
+        return taken
+
+    def write_partition(self, partition: Partition, rows: pa.RecordBatch) -> None:
+        """Take rows that another writer of the same table set aside."""
+        self.num_rows += rows.num_rows
+        self._take(partition, rows)
+        self._keep_within_budget()
 
     def close(self) -> list[Add]:
         """Finish all files and return what a commit needs to add them; if that fails, all are deleted."""
@@ -272,9 +298,13 @@ class _OpenFile:
             self.buffer(rows)
         other._forget_buffer()
 
+    def rows(self) -> pa.RecordBatch:
+        """Return the buffered rows."""
+        return self._batches[0] if len(self._batches) == 1 else pa.concat_batches(self._batches)
+
     def encode(self) -> None:
         with _faults():
-            rows = self._batches[0] if len(self._batches) == 1 else pa.concat_batches(self._batches)
+            rows = self.rows()
             self._arrow_bytes += self.buffered_bytes
             self._forget_buffer()
             self.stats.update(rows)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from lazydelta.errors import OptionError, WriteError
 from lazydelta.pruning.native import bitmap, typed_array
 
-__all__ = ["BOUNDARIES", "NULL_TIMESTAMPS", "Boundary", "boundary_of"]
+__all__ = ["BOUNDARIES", "NULL_TIMESTAMPS", "Boundary", "boundary_of", "in_range"]
 
 NULL_TIMESTAMPS = ("null-partition", "reject")
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -37,6 +37,14 @@ class Boundary:
         """Return the default name of the partition column."""
         return f"_event_{self.name}"
 
+    def check(self, kind: pa.DataType, column: str) -> None:
+        """Refuse a column that has no moments in time."""
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+            message = f"Column {column!r} has type {kind}, which is no moment in time"
+            raise OptionError(message, hint="name a timestamp or date column, or cast it: `pc.strptime`, `pc.cast`")
+
     def values(self, timestamps: pa.Array, *, nulls: str = "null-partition", column: str = "timestamp") -> pa.Array:
         """Return the partition value of each moment, as text encoded by a dictionary.
 
@@ -48,13 +56,14 @@ class Boundary:
         if missing and nulls == "reject":
             message = f"{missing} rows have no value in the timestamp column {column!r}"
             raise WriteError(message, hint="drop them, or say null_timestamps='null-partition'")
-        seconds = _seconds(timestamps, column)
+        self.check(timestamps.type, column)
+        seconds = _seconds(timestamps)
         valid = None
         if missing:
             valid = np.asarray(timestamps.is_valid().to_numpy(zero_copy_only=False), bool)
             seconds = np.where(valid, seconds, np.int64(0))
         moments = seconds.view("datetime64[s]")
-        if len(moments) and (moments.min() < _FIRST or moments.max() > _LAST):
+        if not _in_range(moments).all():
             message = f"The timestamp column {column!r} has moments outside the years 0 to 9999"
             raise WriteError(message, hint="correct or drop these rows; no partition value can be made for them")
         # NumPy rounds to coarser units downwards, also before 1970.
@@ -88,17 +97,23 @@ def boundary_of(name: str) -> Boundary:
     return found
 
 
-def _seconds(timestamps: pa.Array, column: str) -> npt.NDArray[np.int64]:
+def in_range(timestamps: pa.Array) -> pa.Array:
+    """Tell for each moment whether a boundary can be given to it; for a null it is arbitrary."""
+    return pa.array(_in_range(_seconds(timestamps).view("datetime64[s]")))
+
+
+def _in_range(moments: npt.NDArray[np.datetime64]) -> npt.NDArray[np.bool_]:
+    return (moments >= _FIRST) & (moments <= _LAST)
+
+
+def _seconds(timestamps: pa.Array) -> npt.NDArray[np.int64]:
     """Return whole seconds since 1970, rounded down; what stands for nulls is arbitrary."""
     kind = timestamps.type
     if pa.types.is_dictionary(kind):
-        return _seconds(timestamps.dictionary_decode(), column)
+        return _seconds(timestamps.dictionary_decode())
     if pa.types.is_date(kind):
         days = _stored(timestamps.cast(pa.date32()), np.int32).astype(np.int64)
         return days * np.int64(86_400)
-    if not pa.types.is_timestamp(kind):
-        message = f"Column {column!r} has type {kind}, which is no moment in time"
-        raise OptionError(message, hint="name a timestamp or date column, or cast it: `pc.strptime`, `pc.cast`")
     return np.floor_divide(_stored(timestamps, np.int64), np.int64(_PER_SECOND[kind.unit]))
 
 

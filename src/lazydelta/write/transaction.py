@@ -82,7 +82,7 @@ class Transaction:
         self.snapshot = snapshot
         self.txn_id = str(uuid.uuid4())
         self._operation = operation
-        self._parameters = dict(parameters or {})
+        self.parameters = dict(parameters or {})
         self._txn = txn
         self._lines = CommitLines()
         self._protocol: Protocol | None = None
@@ -285,7 +285,7 @@ class Transaction:
         return CommitInfo(
             txn_id=self.txn_id,
             operation=self._operation,
-            parameters=self._parameters,
+            parameters=self.parameters,
             timestamp=now,
             in_commit_timestamp=stamp,
             is_blind_append=rests_on_nothing and totals.added > 0,

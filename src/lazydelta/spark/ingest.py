@@ -1,0 +1,42 @@
+"""``ingest`` and ``ingest_stream``: the data source as functions."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from lazydelta.spark.options import IngestOptions
+
+__all__ = ["ingest", "ingest_stream"]
+
+
+def ingest(df: DataFrame, uri: str, *, mode: Literal["append", "overwrite"] = "append", **options: Any) -> None:
+    """Write a DataFrame to a table in one commit; ``options`` are the fields of `IngestOptions`."""
+    given = IngestOptions(**options)
+    given.plan(mode)
+    df.write.format("lazydelta").mode(mode).options(**given.to_spark()).save(uri)
+
+
+def ingest_stream(
+    df: DataFrame,
+    uri: str,
+    *,
+    checkpoint_location: str,
+    trigger: dict[str, Any] | None = None,
+    query_name: str | None = None,
+    **options: Any,
+) -> StreamingQuery:
+    """Begin to write a stream to a table, one commit for each micro-batch, and return the query.
+
+    ``trigger`` is what Spark's ``trigger`` takes, for example ``{"availableNow": True}``; the other options are the
+    fields of `IngestOptions`.
+    """
+    writer = df.writeStream.format("lazydelta").options(**IngestOptions(**options).to_spark())
+    writer = writer.option("checkpointLocation", checkpoint_location)
+    if trigger is not None:
+        writer = writer.trigger(**trigger)
+    if query_name is not None:
+        writer = writer.queryName(query_name)
+    return writer.start(uri)

@@ -1,0 +1,246 @@
+"""An ingestion as plain data: what is sent to the tasks, what they send back, and the commit of it.
+
+A task writes data files and publishes nothing. Rows that are too few for a file travel back with its result instead,
+so that whoever commits makes one file of those of all tasks; how many may travel is bounded, however many tasks there
+are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from lazydelta.errors import LazyDeltaError, WriteError
+from lazydelta.log.actions import Add, Metadata, Txn
+from lazydelta.spark.options import IngestOptions
+from lazydelta.spark.rejected import RejectedRowsWriter, commit_rejected
+from lazydelta.storage import Store, open_store
+from lazydelta.write.data_files import DataFileWriter
+from lazydelta.write.plan import TableRows, WritePlan, commit_files, schema_of
+from lazydelta.write.properties import TableProperties
+from lazydelta.write.transaction import Transaction
+
+__all__ = ["IngestJob", "IngestResult", "TaskResult"]
+
+_log = logging.getLogger(__name__)
+
+# Batches of Spark's are small. Rows are sorted into their files some more at a time, which takes fewer steps a row.
+_ROWS_AT_ONCE = 1 << 17
+_BYTES_AT_ONCE = 32 << 20
+# A partition's rows below this may travel with the result of a task, and so much of them in all: the n-th task may
+# send an n-th part, so that the sum over all tasks grows like a logarithm of their number.
+_SMALL = 1 << 20
+_SMALL_IN_ALL, _SMALL_PER_TASK = 16 << 20, 4 << 20
+_PARALLEL_DELETES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What a task has done: files that are in place, rows for others to write, rows that were rejected."""
+
+    rows: int = 0
+    adds: tuple[Add, ...] = ()
+    small: tuple[tuple[tuple[str | None, ...], bytes], ...] = ()
+    rejected: int = 0
+    rejected_adds: tuple[Add, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class IngestResult:
+    """What an ingestion has done.
+
+    ``version`` is the one committed, None where there was nothing to commit. With ``already_committed`` the table had
+    these rows before, and nothing was added.
+    """
+
+    version: int | None
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+    rejected: int = 0
+    already_committed: bool = False
+    metadata: Metadata | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class IngestJob:
+    """A write to one table: ``source`` is the schema of the rows, ``metadata`` what the files are written for.
+
+    ``committed`` says how far each application has come when the job was prepared.
+    """
+
+    uri: str
+    options: IngestOptions
+    plan: WritePlan
+    source: pa.Schema
+    metadata: Metadata
+    committed: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def prepare(cls, uri: str, source: pa.Schema, options: IngestOptions, mode: str = "append") -> IngestJob:
+        """Look at the table, and refuse what cannot be written to it; nothing is written yet."""
+        plan = options.plan(mode)
+        with Transaction.begin(open_store(uri, options.storage_options), operation="WRITE") as transaction:
+            snapshot = transaction.snapshot
+            plan = plan.settled(snapshot, source)
+            if mode == "overwrite":  # only the metadata is asked for; what to remove is seen at the commit
+                staged = replace(plan, mode="append", overwrite_where=None)
+            else:
+                staged = plan
+            metadata = staged.stage(transaction, plan.incoming(source))
+            committed = {} if snapshot is None else {each.app_id: each.version for each in snapshot.transactions()}
+        return cls(uri, options, plan, source, metadata, committed)
+
+    def is_committed(self, txn: Txn | None) -> bool:
+        """Tell whether the table had these rows already when the job was prepared."""
+        return txn is not None and self.committed.get(txn.app_id, -1) >= txn.version
+
+    # --- in a task
+
+    def write(self, batches: Iterable[pa.RecordBatch], number: int = 0, *, origin: str | None = None) -> TaskResult:
+        """Write rows to data files; ``number`` is the task's among all, ``origin`` where rejected rows came from."""
+        store = open_store(self.uri, self.options.storage_options)
+        rejected = RejectedRowsWriter(self.options.rejected_uri(self.uri), self.options.storage_options, origin)
+        rows = TableRows(self.plan, self.metadata, rejected)
+        with rejected, self._writer(store, number) as files:
+            for batch in _larger(batches):
+                files.write(rows(batch))
+            share = min(_SMALL_PER_TASK, _SMALL_IN_ALL // (number + 1))
+            small = files.set_aside(_SMALL, share)
+            adds = files.close()
+            return TaskResult(
+                rows=files.num_rows + sum(each.num_rows for _, each in small),
+                adds=tuple(adds),
+                small=tuple((partition, _packed(each)) for partition, each in small),
+                rejected=rejected.num_rows,
+                rejected_adds=tuple(rejected.close()),
+            )
+
+    def _writer(self, store: Store, number: int) -> DataFileWriter:
+        properties = TableProperties.of(self.metadata)
+        columns = self.options.stats_column_names
+        return DataFileWriter(
+            store,
+            schema_of(self.metadata).to_arrow(),
+            self.metadata.partition_columns,
+            properties=properties if columns is None else replace(properties, stats_columns=columns),
+            target_file_size=int(self.options.target_file_size),
+            memory_budget=int(self.options.memory_budget),
+            compression=self.options.compression,
+            first_number=number,
+        )
+
+    # --- where the job was begun
+
+    def commit(
+        self,
+        results: Sequence[TaskResult],
+        *,
+        txn: Txn | None = None,
+        operation: str = "WRITE",
+        parameters: Mapping[str, Any] | None = None,
+    ) -> IngestResult:
+        """Commit what the tasks have written, as one version of the table."""
+        store = open_store(self.uri, self.options.storage_options)
+        self._commit_rejected(results, txn)
+        adds = [add for each in results for add in each.adds]
+        try:
+            adds += self._gather(store, results)
+            done = commit_files(
+                store,
+                self.plan,
+                self.plan.incoming(self.source),
+                self.metadata,
+                adds,
+                operation=operation,
+                parameters=parameters,
+                txn=txn,
+            )
+        except WriteError:
+            # Nothing was committed. After any other error it is not known, and the files stay for VACUUM to judge.
+            self.discard(results)
+            _delete(store, adds)
+            raise
+        if done.already_committed:
+            _delete(store, adds)
+            return IngestResult(done.version, already_committed=True, metadata=done.metadata)
+        return IngestResult(
+            done.version,
+            rows=sum(each.rows for each in results),
+            files=len(adds),
+            bytes=sum(each.size for each in adds),
+            rejected=sum(each.rejected for each in results),
+            metadata=done.metadata,
+        )
+
+    def discard(self, results: Iterable[TaskResult]) -> None:
+        """Delete the files of tasks whose commit was never tried."""
+        _delete(open_store(self.uri, self.options.storage_options), [add for each in results for add in each.adds])
+
+    def _gather(self, store: Store, results: Sequence[TaskResult]) -> list[Add]:
+        """Write the rows that travelled, those of a partition to one file."""
+        if not any(each.small for each in results):
+            return []
+        with self._writer(store, len(results)) as files:
+            for each in results:
+                for partition, packed in each.small:
+                    files.write_partition(partition, _unpacked(packed))
+            return files.close()
+
+    def _commit_rejected(self, results: Sequence[TaskResult], txn: Txn | None) -> None:
+        # Before the table itself: a batch that is seen in the table is not looked at again.
+        adds = [add for each in results for add in each.rejected_adds]
+        if adds:
+            commit_rejected(self.options.rejected_uri(self.uri), self.options.storage_options, adds, txn)
+
+
+def _larger(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join small batches."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= _ROWS_AT_ONCE or size >= _BYTES_AT_ONCE:
+            yield _joined(waiting)
+            waiting, rows, size = [], 0, 0
+    if rows:
+        yield _joined(waiting)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def _packed(rows: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(rows)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def _unpacked(packed: bytes) -> pa.RecordBatch:
+    with pa.ipc.open_stream(packed) as reader:
+        return reader.read_next_batch()
+
+
+def _delete(store: Store, adds: Sequence[Add]) -> None:
+    """Delete files that no commit names, as far as the store lets us."""
+
+    def delete(path: str) -> None:
+        try:
+            store.delete(path)
+        except LazyDeltaError as error:
+            _log.warning("could not delete %s, which no version of the table refers to: %s", path, error)
+
+    if adds:
+        with ThreadPoolExecutor(_PARALLEL_DELETES, thread_name_prefix="lazydelta-delete") as pool:
+            list(pool.map(delete, (unquote(each.path) for each in adds)))

@@ -1,0 +1,48 @@
+"""A real Spark session for tests, with Delta-Spark in it as a reader by others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from delta import configure_spark_with_delta_pip
+from pyspark.sql import SparkSession
+
+from lazydelta.spark.session import prepare_environment
+from tests.support import unavailable
+
+_ROOT = Path(__file__).parents[2]
+
+
+def use_java() -> None:
+    """Let Spark find the Java that `make setup` found or installed."""
+    found = subprocess.run(
+        [str(_ROOT / "scripts" / "find_java"), "--home"], capture_output=True, text=True, check=False
+    )
+    if found.returncode:
+        unavailable("Spark: there is no Java 17, run `make setup`")
+    os.environ["JAVA_HOME"] = found.stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Start the one session of this test process; it is not in UTC, as the sessions of users are not."""
+    use_java()
+    prepare_environment()
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "2g")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "America/New_York")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+    )
+    session = configure_spark_with_delta_pip(builder).getOrCreate()
+    yield session
+    session.stop()
