@@ -125,6 +125,9 @@ class WritePlan:
             if _find(source, made_from) is None:
                 message = f"The table makes its partition column {column!r} from {made_from!r}, which the data lacks"
                 raise SchemaMismatchError(message, hint="give the column, or name another with timestamp_column")
+        elif made_from is not None and made_from != self.timestamp_column:
+            message = f"The table is aligned by its column {made_from!r}, not by {self.timestamp_column!r}"
+            raise SchemaMismatchError(message, hint="leave timestamp_column out; the table knows it")
         boundary = self.boundary or boundary_of(recorded.get(_BOUNDARY) or "hour")
         return replace(
             self,
