@@ -12,8 +12,9 @@ from lazydelta.table import DeltaTable
 
 if TYPE_CHECKING:
     from lazydelta.write.arrow import write_arrow
+    from lazydelta.write.create import create_table
 
-__all__ = ["DataFile", "DeltaTable", "FileStream", "LazyDeltaError", "__version__", "write_arrow"]
+__all__ = ["DataFile", "DeltaTable", "FileStream", "LazyDeltaError", "__version__", "create_table", "write_arrow"]
 
 __version__ = "0.1.0"
 
@@ -27,4 +28,8 @@ def __getattr__(name: str) -> Any:
         from lazydelta.write.arrow import write_arrow  # noqa: PLC0415
 
         return write_arrow
+    if name == "create_table":
+        from lazydelta.write.create import create_table  # noqa: PLC0415
+
+        return create_table
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

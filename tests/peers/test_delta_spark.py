@@ -42,13 +42,13 @@ def spark_ids(spark: DeltaSpark, path: Path) -> list[int]:
 
 
 def test_spark_reads_our_commits_checkpoints_and_checksums(delta_spark: DeltaSpark, tmp_path: Path) -> None:
-    """Delta-Spark treats a wrong checksum as fatal, so its answer is also its verdict on ours."""
     for number in range(6):
         properties = {"delta.checkpointInterval": "3"} if number == 0 else None
         write_arrow(tmp_path, batch(number * 60), timestamp_column="at", properties=properties)
     log = {each.name for each in (tmp_path / "_delta_log").iterdir()}
     assert {"00000000000000000003.checkpoint.parquet", "00000000000000000005.crc"} <= log
     assert spark_ids(delta_spark, tmp_path) == list(range(360))
+    assert delta_spark.validate(tmp_path) == 5
     [detail] = delta_spark.sql(f"DESCRIBE DETAIL delta.`{tmp_path}`")
     files = DeltaTable(tmp_path).files().collect()
     assert (detail["numFiles"], detail["sizeInBytes"]) == (len(files), sum(file.size for file in files))

@@ -25,10 +25,23 @@ class DeltaSpark:
 
     def sql(self, text: str) -> list[dict[str, Any]]:
         """Run a statement and return its rows; an error of Spark's is an AssertionError with its text."""
+        return self._ask(sql=text)
+
+    def validate(self, table: str | Path) -> int:
+        """Let Spark compare the newest checksum with the table, and return its version.
+
+        A checksum that is wrong is an AssertionError with Spark's verdict.
+        """
+        [found] = self._ask(validate=str(table))
+        assert found["valid"] is True
+        version: int = found["version"]
+        return version
+
+    def _ask(self, **question: str) -> list[dict[str, Any]]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._asked += 1
-        self._process.stdin.write(json.dumps({"id": self._asked, "sql": text}) + "\n")
+        self._process.stdin.write(json.dumps({"id": self._asked, **question}) + "\n")
         self._process.stdin.flush()
         answer: dict[str, Any] = {}
         while answer.get("id") != self._asked:  # a test that was interrupted may have left its answer in the pipe

@@ -49,8 +49,19 @@ class Condition:
         return f"\"{self.column}\" {self.operator} arrow_cast({micros}, 'Timestamp(Microsecond, {zone})')"
 
     def _literal(self) -> str:
-        text = f"{self.value:f}" if isinstance(self.value, Decimal) else str(self.value)
-        return f"CAST('{text.replace(chr(39), chr(39) * 2)}' AS {_sql_type(self.kind)})"
+        return f"CAST('{self._text().replace(chr(39), chr(39) * 2)}' AS {_sql_type(self.kind)})"
+
+    def _text(self) -> str:
+        return f"{self.value:f}" if isinstance(self.value, Decimal) else str(self.value)
+
+    def spark(self) -> str:
+        """Return it in Spark's SQL; text goes as bytes, because Spark reads escapes in it."""
+        kind = {"VARCHAR": "STRING", "REAL": "FLOAT"}.get(_sql_type(self.kind), _sql_type(self.kind))
+        if pa.types.is_timestamp(self.kind):
+            kind = "TIMESTAMP_NTZ" if self.kind.tz is None else "TIMESTAMP"
+        if pa.types.is_string(self.kind):
+            return f"`{self.column}` {self.operator} CAST(X'{self.value.encode().hex()}' AS STRING)"
+        return f"`{self.column}` {self.operator} CAST('{self._text()}' AS {kind})"
 
     def polars(self) -> pl.Expr:
         """Return it as an expression of Polars."""

@@ -15,8 +15,9 @@ import lazydelta
 from lazydelta.errors import StorageError
 from lazydelta.log.actions import Remove, Txn
 from lazydelta.storage import Request, Store, observe, open_store
+from lazydelta.write.checkpoint import write_checkpoint
 from lazydelta.write.checksum import State, write_checksum
-from tests.scan.hand_log import SIZE, HandLog, add, remove
+from tests.scan.hand_log import SIZE, HandLog, add, remove, watching
 from tests.write.commits import append, begin, commit_info, files, new_table, put_file, removal, rows
 
 if TYPE_CHECKING:
@@ -188,6 +189,85 @@ def test_a_checksum_that_cannot_be_written_is_logged_and_the_commit_stands(
     assert (result.version, result.has_checksum) == (1, False)
     assert "the checksum of version 1 was not written: the disk is full" in caplog.text
     assert rows(store) == [1]
+
+
+# --- after a checkpoint, for which everything was counted
+
+
+def strangers_table(place: Path, **keywords: Any) -> Store:
+    """Make a table of another writer: a checkpoint without a checksum, and two commits since then."""
+    log = HandLog(place, {"id": "long", "p": "string"}, partitions=["p"], **keywords)
+    log.commit(*[add(f"{name}.parquet", partition={"p": name}) for name in "abc"])
+    log.checkpoint()
+    log.commit(remove("a.parquet"), {"txn": {"appId": "stream", "version": 4}})
+    log.commit(add("b.parquet", partition={"p": "b"}))
+    return open_store(place)
+
+
+def test_a_checkpoint_starts_the_chain_that_other_writers_left_out(tmp_path: Path) -> None:
+    """A key that is added twice counts once, and what is removed not at all."""
+    store = strangers_table(tmp_path)
+    assert not begin(store).commit().has_checksum
+    write_checkpoint(store)
+    assert totals(store, 3) == counted(store) == (2, 2 * SIZE)
+    found = checksum(store, 3)
+    assert found is not None
+    assert found["txnId"] == commit_info(store, 3)["txnId"]
+    assert found["setTransactions"] == [{"appId": "stream", "version": 4}]
+    assert append(store, [1]).has_checksum
+    assert totals(store, 4) == counted(store)
+
+
+def test_a_checkpoint_leaves_a_checksum_that_is_there(store: Store) -> None:
+    append(store, [1])
+    before = store.get(f"_delta_log/{1:020}.crc")
+    with watching() as watch:
+        write_checkpoint(store)
+    assert not [each for each in watch.requests if each.verb == "PUT" and each.path.endswith(".crc")]
+    assert store.get(f"_delta_log/{1:020}.crc") == before
+
+
+def test_a_checksum_after_a_checkpoint_carries_the_in_commit_timestamp(tmp_path: Path) -> None:
+    store = new_table(tmp_path, properties={"delta.enableInCommitTimestamps": "true"})
+    append(store, [1])
+    path = f"_delta_log/{1:020}.crc"
+    before = checksum(store, 1)
+    store.delete(path)
+    write_checkpoint(store)
+    assert checksum(store, 1) == before
+
+
+def test_a_checkpoint_starts_no_chain_on_a_table_that_we_may_not_write_to(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = strangers_table(tmp_path, configuration={"delta.enableChangeDataFeed": "true"})
+    assert write_checkpoint(store).action == "written"
+    assert checksum(store, 2) is None
+    assert not caplog.records
+
+
+def test_a_checkpoint_starts_no_chain_without_the_in_commit_timestamp_that_is_due(tmp_path: Path) -> None:
+    store = new_table(tmp_path, properties={"delta.enableInCommitTimestamps": "true"})
+    store.put_if_absent(f"_delta_log/{1:020}.json", b'{"commitInfo":{"operation":"WRITE"}}\n')
+    assert write_checkpoint(store).action == "written"
+    assert checksum(store, 1) is None
+
+
+def test_a_checkpoint_stands_though_its_checksum_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = strangers_table(tmp_path)
+    seen: list[Request] = []
+
+    def broken(request: Request) -> None:
+        if seen:
+            raise StorageError("the network is down")
+        if request.verb == "HEAD" and request.path.endswith(f"{2:020}.checkpoint.parquet"):
+            seen.append(request)  # the last look before the last bytes
+
+    with observe(broken):
+        assert write_checkpoint(store).action == "written"
+    assert seen
+    assert checksum(store, 2) is None
+    assert "the checksum of version 2 was not written" in caplog.text
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -102,7 +102,9 @@ def _replace(store: Store, transaction: Transaction) -> None:
     transaction.add(put_file(store, [9]))
 
 
-@pytest.mark.parametrize("kind", ["error before", "time-out", "lasting error", "error after", "lasting error after"])
+@pytest.mark.parametrize(
+    "kind", ["error before", "time-out before", "lasting error", "error after", "time-out after", "lasting error after"]
+)
 @pytest.mark.parametrize(("work", "others"), [(_append, _alone), (_replace, _alone), (_append, _race)])
 def test_a_fault_at_any_request_of_a_commit_loses_nothing(
     tmp_path: Path, kind: str, work: Callable[[Store, Transaction], None], others: Callable[[Store], None]
@@ -125,7 +127,7 @@ def _commit_with_fault(
     """Commit with a fault at one request and check what is there; None if there are fewer requests."""
     store = new_table(place)
     append(store, [1])
-    error = StorageTimeoutError("injected") if kind == "time-out" else StorageError("injected")
+    error = StorageTimeoutError("injected") if "time-out" in kind else StorageError("injected")
     fault = Fault(number, error, lasting="lasting" in kind)
     txn = Txn(app_id="job", version=0)
     acknowledged = False

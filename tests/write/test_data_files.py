@@ -77,14 +77,41 @@ def test_files_have_microseconds_page_checksums_and_no_partition_columns(tmp_pat
     assert file.schema.column(1).physical_type == "INT64"
     assert file.metadata.row_group(0).column(0).compression == "SNAPPY"
     content = bytearray((tmp_path / add.path).read_bytes())
-    offset = file.metadata.row_group(0).column(0).dictionary_page_offset
-    assert offset is not None
-    for position in range(offset, offset + 200):
+    column = file.metadata.row_group(0).column(0)
+    for position in range(column.data_page_offset, column.data_page_offset + column.total_compressed_size):
         content[position] ^= 0x10
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(content)
     with pytest.raises((OSError, pa.ArrowException)):
         pq.ParquetFile(broken, page_checksum_verification=True).read(["n"])
+
+
+def test_only_columns_whose_values_repeat_are_encoded_by_dictionaries(tmp_path: Path) -> None:
+    count = 20_000
+    rows = pa.table(
+        {
+            "few": [f"device-{number % 50}" for number in range(count)],
+            "many": [number * 7919 for number in range(count)],
+            "nested": [{"a": [number % 3]} for number in range(count)],
+        }
+    )
+    schema = pa.schema([*rows.schema.remove(2), ("nested", pa.struct([("a", pa.list_(pa.int64()))]))])
+    with DataFileWriter(open_store(tmp_path), schema) as writer:
+        writer.write(rows.cast(schema).combine_chunks().to_batches()[0])
+        (add,) = writer.close()
+    group = pq.ParquetFile(tmp_path / add.path).metadata.row_group(0)
+    encoded = {group.column(index).path_in_schema: group.column(index).has_dictionary_page for index in range(3)}
+    assert encoded == {"few": True, "many": False, "nested.a.list.element": True}
+
+
+def test_partition_columns_may_come_encoded_by_a_dictionary(tmp_path: Path) -> None:
+    values = pa.array(["y", None, "y", "x"]).dictionary_encode()
+    schema = pa.schema([("n", pa.int64()), ("p", pa.string())])
+    with DataFileWriter(open_store(tmp_path), schema, ["p"]) as writer:
+        writer.write(pa.RecordBatch.from_arrays([pa.array([1, 2, 3, 4]), values], ["n", "p"]))
+        adds = writer.close()
+    found = {add.partition_values["p"]: pq.read_table(tmp_path / add.path)["n"].to_pylist() for add in adds}
+    assert found == {"y": [1, 3], None: [2], "x": [4]}
 
 
 def test_a_file_that_is_full_is_followed_by_another(tmp_path: Path) -> None:

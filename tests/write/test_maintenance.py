@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import subprocess
 import sys
 import threading
 import time
+import uuid
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.errors import StorageError
+from lazydelta.errors import OptionError, StorageError
 from lazydelta.log.hint import HINT_PATH, read_hint
 from lazydelta.log.opening import open_snapshot
 from lazydelta.storage import Request, Store, observe, open_store
-from lazydelta.write.maintenance import MaintenanceRunner, after_commit, background, is_due
+from lazydelta.write.maintenance import BackgroundMaintenance, MaintenanceStatus, after_commit, is_due
 from tests.oracle.observe import observed_facts
 from tests.scan.hand_log import HandLog, Watch, add, remove, watching
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lazydelta.log.actions import Metadata
+    from tests.support.azurite import Azurite
 
 MANIFEST = "_delta_log/_sidecars/v10.manifest.json"
 CHECKPOINT = f"_delta_log/{10:020d}.checkpoint.parquet"
@@ -224,70 +227,276 @@ def test_one_table_is_worked_on_once_at_a_time_and_the_newest_version_is_not_for
     assert hint.version == 30
 
 
-def test_the_background_runner_does_the_same_behind_the_writers_back(table: Path) -> None:
+def checkpoint_path(version: int) -> str:
+    return f"_delta_log/{version:020d}.checkpoint.parquet"
+
+
+class _Gate:
+    """Holds the writing of a checkpoint until it is opened, and notes which ones were begun, and by whom."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.inside, self.opened = threading.Event(), threading.Event()
+        self.begun: list[str] = []
+
+    def __call__(self, request: Request) -> None:
+        if request.verb == "PUT" and request.path.endswith(".checkpoint.parquet"):
+            self.begun.append(request.path)
+            if request.path == self._path:
+                self.inside.set()
+                assert self.opened.wait(30)
+
+
+def test_an_offer_makes_no_request_and_the_thread_does_all_of_it(table: Path) -> None:
     history(table)
     store = open_store(table)
-    runner = MaintenanceRunner()
-    runner.after_commit(store, 9, metadata_of(store))
-    runner.after_commit(store, 10, metadata_of(store))
-    assert runner.drain(30)
-    assert store.exists(CHECKPOINT)
+    metadata = metadata_of(store)
+    gate = _Gate(CHECKPOINT)
+    threads: list[str] = []
+    with (
+        observe(gate),
+        observe(lambda _: threads.append(threading.current_thread().name)),
+        BackgroundMaintenance(table) as maintenance,
+    ):
+        assert not maintenance.offer(9, metadata)
+        assert maintenance.offer(10, metadata)
+        assert gate.inside.wait(30)
+        assert maintenance.status == MaintenanceStatus(running=10)
+        assert not maintenance.wait(0)
+        gate.opened.set()
+        assert maintenance.wait(30)
+    assert threading.current_thread().name not in threads
+    assert store.exists(MANIFEST)
+    hint = read_hint(store)
+    assert hint is not None
+    assert hint.version == 10
+    assert maintenance.status == MaintenanceStatus(runs=1, last_checkpoint=10, last_sidecar=10)
+
+
+def test_of_the_versions_that_fall_due_during_a_run_the_newest_follows(table: Path) -> None:
+    history(table, 41)
+    store = open_store(table)
+    metadata = metadata_of(store)
+    gate = _Gate(CHECKPOINT)
+    with observe(gate), BackgroundMaintenance(store) as maintenance:
+        maintenance.offer(10, metadata)
+        assert gate.inside.wait(30)
+        assert [version for version in range(11, 36) if maintenance.offer(version, metadata)] == [20, 30]
+        assert maintenance.status.waiting == 30
+        gate.opened.set()
+    assert gate.begun == [CHECKPOINT, checkpoint_path(30)]
+    assert maintenance.status == MaintenanceStatus(runs=2, last_checkpoint=30, last_sidecar=30)
+
+
+def test_a_checkpoint_falls_due_though_another_writer_made_the_commit_in_question(table: Path) -> None:
+    history(table, 13)
+    metadata = metadata_of(open_store(table))
+    with BackgroundMaintenance(table) as maintenance:
+        assert not maintenance.offer(9, metadata)
+        assert maintenance.offer(12, metadata)
+        assert not maintenance.offer(11, metadata)
+    assert maintenance.status.last_checkpoint == 12
+
+
+def test_a_checkpoint_that_the_other_writer_made_is_enough(table: Path) -> None:
+    history(table, 13)
+    store = open_store(table)
+    metadata = metadata_of(store)
+    after_commit(store, 10, metadata, sidecar=False)
+    with watching() as watch, BackgroundMaintenance(table) as maintenance:
+        maintenance.offer(9, metadata)
+        maintenance.offer(12, metadata)
+    assert maintenance.status == MaintenanceStatus(runs=1, last_checkpoint=10, last_sidecar=10)
+    assert not [path for path in changes(watch) if path.endswith(".checkpoint.parquet")]
     assert store.exists(MANIFEST)
 
 
-def test_the_background_runner_survives_a_failure(table: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_end_of_a_stream_may_ask_for_it_out_of_turn(table: Path) -> None:
+    history(table, 13)
+    metadata = metadata_of(open_store(table))
+    with BackgroundMaintenance(table) as maintenance:
+        assert maintenance.offer(12, metadata, force=True)
+    assert maintenance.status.last_checkpoint == 12
+
+
+def test_without_waiting_what_has_not_begun_is_dropped(table: Path) -> None:
     history(table, 21)
     store = open_store(table)
     metadata = metadata_of(store)
-    runner = MaintenanceRunner()
+    gate = _Gate(CHECKPOINT)
+    with observe(gate):
+        maintenance = BackgroundMaintenance(store)
+        maintenance.offer(10, metadata)
+        assert gate.inside.wait(30)
+        maintenance.offer(20, metadata)
+        assert not maintenance.close(wait=False)
+        assert not maintenance.offer(30, metadata)
+        gate.opened.set()
+        assert maintenance.wait(30)
+    assert gate.begun == [CHECKPOINT]
+    assert maintenance.status.last_checkpoint == 10
 
-    def fail(_: Request) -> None:
-        raise StorageError("the network is down")
+
+def test_closing_waits_no_longer_than_it_is_told(table: Path) -> None:
+    history(table)
+    store = open_store(table)
+    gate = _Gate(CHECKPOINT)
+    with observe(gate):
+        maintenance = BackgroundMaintenance(store)
+        maintenance.offer(10, metadata_of(store))
+        assert not maintenance.close(timeout=0.01)
+        gate.opened.set()
+        assert maintenance.close()
+    assert store.exists(CHECKPOINT)
+
+
+def test_a_failure_is_logged_and_told_until_a_later_run_goes_well(
+    table: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    history(table, 21)
+    store = open_store(table)
+    metadata = metadata_of(store)
+    maintenance = BackgroundMaintenance(store)
+
+    def fail(request: Request) -> None:
+        if "_sidecars" in request.path:
+            raise StorageError("the network is down")
 
     with observe(fail):
-        runner.after_commit(store, 10, metadata)
-        assert runner.drain(30)
+        maintenance.offer(10, metadata)
+        assert maintenance.wait(30)
     assert "the network is down" in caplog.text
-    runner.after_commit(store, 20, metadata)
-    assert runner.drain(30)
-    assert store.exists(f"_delta_log/{20:020d}.checkpoint.parquet")
+    status = maintenance.status
+    assert (status.runs, status.failures, status.last_checkpoint, status.last_sidecar) == (1, 1, 10, None)
+    assert status.last_error is not None
+    assert status.last_error.startswith("refresh the sidecar: the network is down")
+    maintenance.offer(20, metadata)
+    assert maintenance.close()
+    assert maintenance.status == MaintenanceStatus(runs=2, failures=1, last_checkpoint=20, last_sidecar=20)
 
 
-def test_there_is_one_background_runner_for_a_process() -> None:
-    assert background() is background()
+def test_an_offer_with_properties_that_make_no_sense_is_logged_and_declined(
+    table: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    history(table, 11, {"delta.checkpointInterval": "often"})
+    with BackgroundMaintenance(table) as maintenance:
+        assert not maintenance.offer(10, metadata_of(open_store(table)))
+    assert "delta.checkpointInterval" in caplog.text
 
 
-_PROGRAM = """
+def test_the_options_of_an_open_store_are_its_own(table: Path) -> None:
+    with pytest.raises(OptionError, match="storage_options"):
+        BackgroundMaintenance(open_store(table), {"key": "value"})
+
+
+def test_a_writer_leaves_its_maintenance_to_the_thread_that_is_at_it(table: Path) -> None:
+    """And one thread of this process waits for the other, however many were made for the table."""
+    history(table, 31)
+    store = open_store(table)
+    metadata = metadata_of(store)
+    gate = _Gate(CHECKPOINT)
+    with observe(gate), BackgroundMaintenance(store) as first, BackgroundMaintenance(table) as second:
+        first.offer(10, metadata)
+        assert gate.inside.wait(30)
+        second.offer(30, metadata)
+        after_commit(store, 20, metadata)
+        assert gate.begun == [CHECKPOINT]
+        gate.opened.set()
+    assert gate.begun == [CHECKPOINT, checkpoint_path(20), checkpoint_path(30)]
+    assert (first.status.runs, second.status.runs) == (2, 1)
+
+
+_TOGETHER = """
 import sys
 from lazydelta.log.opening import open_snapshot
 from lazydelta.storage import open_store
-from lazydelta.write.maintenance import background
+from lazydelta.write.maintenance import BackgroundMaintenance
 store = open_store(sys.argv[1])
-background().after_commit(store, 10, open_snapshot(store).metadata)
+metadata = open_snapshot(store).metadata
+with BackgroundMaintenance(store) as maintenance:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    maintenance.offer(10, metadata)
+print(maintenance.status.last_checkpoint, maintenance.status.last_sidecar, maintenance.status.last_error)
 """
+
+
+def test_two_processes_may_do_it_at_once(table: Path) -> None:
+    log = history(table)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _TOGETHER, str(table)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    assert [process.communicate(timeout=60) for process in processes] == [("10 10 None\n", "")] * 2
+    found = DeltaTable(table)
+    stream = found.files()
+    assert sorted(file.path for file in stream) == sorted(path for path, _ in log.state().files)
+    assert stream.metrics.tier == 1
+    assert observed_facts(found) == log.state().facts
+
+
+_PROGRAM = """
+import pickle, sys
+from lazydelta.log.opening import open_snapshot
+from lazydelta.storage import open_store
+from lazydelta.write.maintenance import BackgroundMaintenance
+store = pickle.loads(bytes.fromhex(sys.argv[1]))
+maintenance = BackgroundMaintenance(store)
+maintenance.offer(10, open_snapshot(store).metadata)
+"""
+
+
+def _run_to_its_end(store: Store) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, pickle.dumps(store).hex()],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    for path in (CHECKPOINT, HINT_PATH, MANIFEST):
+        assert store.exists(path)
 
 
 def test_a_program_ends_only_when_its_maintenance_is_done(table: Path) -> None:
     history(table)
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, str(table)], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert (table / CHECKPOINT).exists()
-    assert (table / HINT_PATH).exists()
-    assert (table / MANIFEST).exists()
+    _run_to_its_end(open_store(table))
+
+
+def test_a_program_that_writes_to_azure_ends_only_when_its_maintenance_is_done(table: Path, azurite: Azurite) -> None:
+    history(table)
+    uri = f"abfss://{azurite.container('ending')}@{azurite.account}.dfs.core.windows.net/{uuid.uuid4().hex}"
+    store = open_store(uri, azurite.storage_options())
+    for file in (table / "_delta_log").iterdir():
+        store.put(f"_delta_log/{file.name}", file.read_bytes())
+    _run_to_its_end(store)
 
 
 _FORKED = """
 import os, sys
 from lazydelta.log.opening import open_snapshot
 from lazydelta.storage import open_store
-from lazydelta.write.maintenance import background
+from lazydelta.write.maintenance import BackgroundMaintenance
 store = open_store(sys.argv[1])
 metadata = open_snapshot(store).metadata
-background().drain()
+maintenance = BackgroundMaintenance(store)
+maintenance.offer(5, metadata)
 child = os.fork()
-background().after_commit(store, 20 if child else 10, metadata)
+maintenance.offer(20 if child else 10, metadata)
 if child:
     assert os.waitpid(child, 0)[1] == 0
 """
@@ -305,3 +514,16 @@ def test_a_forked_child_does_its_own_maintenance(table: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert (table / CHECKPOINT).exists()
     assert (table / "_delta_log" / f"{20:020d}.checkpoint.parquet").exists()
+
+
+def test_the_log_of_a_table_that_we_may_not_write_to_is_left_alone_without_ado(
+    table: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another writer may switch such a feature on right after our commit."""
+    history(table, 11, {"delta.enableChangeDataFeed": "true"})
+    with caplog.at_level(logging.INFO), BackgroundMaintenance(table) as maintenance:
+        maintenance.offer(10, metadata_of(open_store(table)))
+    assert maintenance.status == MaintenanceStatus(runs=1, last_checkpoint=10, last_sidecar=10)
+    left = [record for record in caplog.records if "is left as it is" in record.getMessage()]
+    assert [record.levelno for record in left] == [logging.INFO]
+    assert "changeDataFeed" in left[0].getMessage()

@@ -99,6 +99,29 @@ def test_an_overwrite_replaces_all_rows_in_one_version(store: Store) -> None:
     assert deltalake.DeltaTable(store.uri).to_pyarrow_table().column("id").to_pylist() == [9]
 
 
+@pytest.mark.parametrize("at_checkpoint", [True, False])
+def test_an_overwrite_keeps_the_tags_of_what_it_removes(
+    tmp_path: Path,
+    at_checkpoint: bool,  # noqa: FBT001 - a case
+) -> None:
+    """``extendedFileMetadata`` promises them, and statistics not."""
+    log = HandLog(tmp_path)
+    tagged = add("a.parquet", ids=(1, 2))
+    tagged["add"]["tags"] = {"ZCUBE_ID": "7", "empty": None}
+    log.commit(tagged, add("b.parquet"))
+    if at_checkpoint:
+        log.checkpoint()
+    with begin(open_store(tmp_path)) as transaction:
+        transaction.remove_all()
+        transaction.commit()
+    lines = commit_lines(open_store(tmp_path), 1)
+    removed = {line["remove"]["path"]: line["remove"] for line in lines if "remove" in line}
+    assert removed["a.parquet"]["tags"] == {"ZCUBE_ID": "7", "empty": None}
+    assert removed["a.parquet"]["extendedFileMetadata"] is True
+    assert "stats" not in removed["a.parquet"]
+    assert "tags" not in removed["b.parquet"]
+
+
 @pytest.mark.parametrize(
     ("where", "left"),
     [

@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Any, Concatenate
 
 import click
 
-from lazydelta.cli.parameters import CONTEXT, _pairs, debug_option
-from lazydelta.cli.text import printable
+from lazydelta.cli.parameters import (
+    CONTEXT,
+    check_uri,
+    debug_option,
+    json_option,
+    pairs,
+    refuse_extra_arguments,
+    storage_option,
+)
 from lazydelta.errors import OptionError, TableNotFoundError
 from lazydelta.storage import Store, open_store
 
@@ -48,30 +55,12 @@ def _write_command(function: Callable[Concatenate[_Target, ...], None]) -> Calla
     def command(*, uri: str, storage_option: dict[str, str], as_json: bool, **rest: Any) -> None:
         from lazydelta.cli.write_output import write_output  # noqa: PLC0415 - only who runs it needs Rich
 
-        ctx = click.get_current_context()
-        if ctx.args:
-            # What is left over is not repeated: `--storage-option key = secret` leaves a secret over.
-            message = f"{len(ctx.args)} argument(s) too many; quote a value that holds spaces."
-            raise click.UsageError(message, ctx)
-        try:
-            uri.encode()
-        except UnicodeEncodeError:
-            message = f"The URI {printable(uri)} is not valid Unicode"
-            raise OptionError(message, hint="rename the folder, or check the terminal's encoding") from None
+        refuse_extra_arguments()
+        check_uri(uri)
         function(_Target(uri, storage_option, write_output(as_json=as_json)), **rest)
 
     decorated: Callable[..., None] = command
-    for decorate in (
-        debug_option,
-        click.option("--json", "as_json", is_flag=True, help="Print JSON for programs instead of text for people."),
-        click.option(
-            "--storage-option",
-            multiple=True,
-            metavar="K=V",
-            callback=_pairs,
-            help="Credentials and settings of the store; repeatable. Values are never shown.",
-        ),
-    ):
+    for decorate in (debug_option, json_option, storage_option):
         decorated = decorate(decorated)
     return decorated
 
@@ -102,7 +91,7 @@ _property_option = click.option(
     "properties",
     multiple=True,
     metavar="K=V",
-    callback=_pairs,
+    callback=pairs,
     help="A property of the new table, such as delta.checkpointInterval; repeatable.",
 )
 # Whether it exists is seen when it is opened: click would repeat a secret that was taken for a file by mistake.

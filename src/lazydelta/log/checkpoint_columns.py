@@ -24,12 +24,15 @@ __all__ = [
     "has_column",
     "joined",
     "read_batches",
+    "rows_at_once",
     "stats_columns",
     "stats_of",
 ]
 
 TIER = 3
-_RELEASE_EVERY = 8
+_RELEASE_AFTER = 32 << 20
+_BATCH_BYTES = 6 << 20
+_FEWEST_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,12 @@ class StatsWanted:
     """Which statistics a scan needs: physical column paths, and parsed partition values by physical name.
 
     ``columns`` None asks for all of them, as text or struct, whichever the checkpoint has. ``extra`` asks for whatever
-    else an ``add`` carries.
+    else an ``add`` carries, and ``stats`` False for no more than that.
     """
 
     columns: tuple[tuple[str, ...], ...] | None = None
     extra: bool = False
+    stats: bool = True
 
 
 @contextmanager
@@ -67,17 +71,36 @@ def read_batches(
     """Yield the rows with just these columns, decoded a batch at a time."""
     with corrupt_if_unreadable(file):
         batches = parquet.iter_batches(batch_size=batch_size, columns=list(columns), use_threads=False)
-    count = 0
+    decoded = 0
     while True:
         with corrupt_if_unreadable(file):
             batch = next(batches, None)
         if batch is None:
             return
         yield batch
-        count += 1
-        if count % _RELEASE_EVERY == 0:
-            # The allocator keeps what each thread has freed; over a long checkpoint that would add up.
+        decoded += batch.nbytes
+        if decoded >= _RELEASE_AFTER:
+            # The allocator keeps what each thread has freed; over a long checkpoint that would add up. Not too often:
+            # each time, the pages of the next batches have to be fetched from the system and cleared again.
             pa.default_memory_pool().release_unused()
+            decoded = 0
+
+
+def rows_at_once(parquet: pq.ParquetFile, columns: Sequence[str], most: int) -> int:
+    """Return how many rows of these columns to decode at a time: ``most``, or fewer where they are wide.
+
+    Statistics of a hundred columns are several kilobytes a file; batches of as many rows as of narrow ones would take
+    memory in proportion.
+    """
+    prefixes = tuple(f"{name}." for name in columns)
+    metadata, widest = parquet.metadata, 0
+    paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+    read = [index for index, path in enumerate(paths) if f"{path}.".startswith(prefixes)]
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        size = sum(group.column(index).total_uncompressed_size for index in read)
+        widest = max(widest, size // max(1, group.num_rows))
+    return min(most, max(_FEWEST_ROWS, _BATCH_BYTES // max(1, widest)))
 
 
 def joined(first: pa.StructArray, second: pa.StructArray | None, file: LogFile) -> pa.StructArray:
@@ -110,6 +133,8 @@ def stats_columns(stats: StatsWanted | None, available: dict[str, pa.DataType]) 
     if stats is None:
         return []
     extra = [f"add.{field.name}" for field in EXTRA if field.name in available] if stats.extra else []
+    if not stats.stats:
+        return extra
     parsed = available.get("stats_parsed")
     if stats.columns is None:
         names = [name for name in ("stats", "stats_parsed") if name in available]

@@ -14,18 +14,19 @@ from lazydelta.log.file_batch import int64_array, string_array
 __all__ = ["stats_in_order"]
 
 
-def stats_in_order(paths: Sequence[str], batches: Iterator[pa.RecordBatch], *, missing: str) -> pa.Table:
+def stats_in_order(
+    paths: Sequence[str], batches: Iterator[pa.RecordBatch], schema: pa.Schema, *, missing: str
+) -> pa.Table:
     """Pick the rows of ``paths`` out of a scan, one for each in the order given, and stop when all are found.
 
+    ``schema`` is that of the batches, of which an empty table has none.
     A path that is no active file is an error, or a row of nulls where ``missing`` is ``"null"``.
     """
     wanted = string_array(list(dict.fromkeys(paths)))
     places = np.full(len(wanted), -1, np.int64)
     found: list[pa.RecordBatch] = []
     count = 0
-    schema: pa.Schema | None = None
     for batch in batches:
-        schema = batch.schema
         at = pc.index_in(batch.column("path"), value_set=wanted)
         rows = batch.filter(at.is_valid())
         if rows.num_rows:
@@ -41,7 +42,7 @@ def stats_in_order(paths: Sequence[str], batches: Iterator[pa.RecordBatch], *, m
         raise DataFileError(message, path=lost[0], hint="give paths as logged, or missing='null' for rows of nulls")
     where = dict(zip(wanted.to_pylist(), places.tolist(), strict=True))
     order = int64_array([None if where[path] < 0 else where[path] for path in paths])
-    names = [name for name in (schema or pa.schema([])).names if name == "num_records" or "." in name]
-    table = pa.Table.from_batches(found, schema=schema) if schema is not None else pa.table({})
+    names = [name for name in schema.names if name == "num_records" or "." in name]
+    table = pa.Table.from_batches(found, schema=schema)
     columns = {name: table.column(name).take(order) for name in names}
     return pa.table({"path": string_array(list(paths)), **columns})

@@ -29,6 +29,7 @@ class ScanRequest:
     """A bound predicate, limits, and what to report of each file.
 
     ``stats_columns`` None reports no statistics, so none are read for it; an empty tuple asks for ``num_records``.
+    ``extra`` keeps whatever else an ``add`` carries, for those who copy it.
     """
 
     predicate: Predicate | None = None
@@ -38,6 +39,7 @@ class ScanRequest:
     stats_columns: tuple[Column, ...] | None = None
     batch_size: int = 8192
     retention_guard: RetentionGuard | None = None
+    extra: bool = False
 
     @classmethod
     def of(

@@ -105,7 +105,8 @@ class LazyDeltaScanner:
             # The base is decoded while the tail is read, but no row of it leaves before all keys are known.
             base = ReadAhead(base, depth=_READ_AHEAD_BATCHES, stop=self.io.stop)
         try:
-            for batch in active_tail_files(self.snapshot.tail(store), seen, self.metrics):
+            tail = active_tail_files(self.snapshot.tail(store), seen, self.metrics, extra=self.request.extra)
+            for batch in tail:
                 yield pruner.prune(batch)
             for batch in base:
                 # All keys are known by now, so base rows may be pruned first: few are left to look up.

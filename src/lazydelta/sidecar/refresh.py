@@ -36,7 +36,8 @@ from lazydelta.sidecar.build import MEMORY_BUDGET, ROW_BYTES, Progress, assemble
 from lazydelta.sidecar.changes import NetChange, read_change
 from lazydelta.sidecar.folder import FolderFile, list_folder
 from lazydelta.sidecar.lifecycle import sweep
-from lazydelta.sidecar.manifest import CheckpointFile, Manifest, ManifestPart, ManifestRowGroup, SidecarError
+from lazydelta.sidecar.manifest import Manifest, ManifestPart, ManifestRowGroup, SidecarError, file_identity
+from lazydelta.sidecar.mirrored import prove
 from lazydelta.sidecar.order import sortable
 from lazydelta.sidecar.part_order import PartOrder
 from lazydelta.sidecar.part_reader import part_columns, part_table, vectors_of
@@ -44,7 +45,7 @@ from lazydelta.sidecar.planning import SidecarPlan, plan_of, snapshot_at_checkpo
 from lazydelta.sidecar.publish import BuildResult, Publication, PublishedPart, schema_hash
 from lazydelta.storage import Store, open_store
 
-__all__ = ["refresh"]
+__all__ = ["refresh", "refresh_at"]
 
 LARGEST_CHANGE = 0.25
 """Above this fraction of the table, rewriting parts saves little over building them."""
@@ -67,6 +68,18 @@ def refresh(
     """
     settings = Options.load(options)
     store = open_store(table_uri, storage_options, retries=settings.retries, request_timeout=settings.request_timeout)
+    return refresh_at(store, settings=settings, memory_budget=memory_budget, progress=progress)
+
+
+def refresh_at(
+    store: Store,
+    *,
+    settings: Options | None = None,
+    memory_budget: int = MEMORY_BUDGET,
+    progress: Progress | None = None,
+) -> BuildResult:
+    """Do what ``refresh`` does, for a table whose store is open."""
+    settings = Options.load() if settings is None else settings
     snapshot, checkpoint = snapshot_at_checkpoint(store)
     present = existing(store, snapshot, checkpoint)
     if present is not None:
@@ -77,8 +90,15 @@ def refresh(
         sort_by = _sort_names(base.manifest, snapshot.schema)
         result = _Refresh(store, snapshot, checkpoint, base, settings, memory_budget, progress).run()
     except (SidecarError, LogError, StorageError) as error:
-        built = build_at(store, snapshot, checkpoint, sort_by=sort_by, memory_budget=memory_budget, progress=progress)
-        return _with_reason(built, str(error))
+        return build_at(
+            store,
+            snapshot,
+            checkpoint,
+            sort_by=sort_by,
+            memory_budget=memory_budget,
+            progress=progress,
+            reason=str(error),
+        )
     sweep(store, snapshot)
     return result
 
@@ -114,12 +134,12 @@ def _base(store: Store, file: FolderFile, sizes: Mapping[str, int], snapshot: Sn
     compactions = [
         each for each in listed if each.kind is FileKind.COMPACTION and each.version > file.version and each.info.size
     ]
-    there = {CheckpointFile(each.path.rpartition("/")[2], each.info.size) for each in listed}
+    there = {file_identity(each.info): each.info for each in listed}
     gone = [version for version in range(file.version + 1, target + 1) if version not in commits]
     message = None
     if manifest.version != file.version or manifest.table_id != snapshot.metadata.id:
         message = "it belongs to another table or version"
-    elif not there.issuperset(manifest.checkpoint):
+    elif not all(each.identity in there for each in manifest.checkpoint):
         message = "the checkpoint that it mirrors is gone or another"
     elif gone:
         message = f"commit {gone[0]} is gone"
@@ -131,6 +151,7 @@ def _base(store: Store, file: FolderFile, sizes: Mapping[str, int], snapshot: Sn
         message = "parts of it are gone or were replaced"
     if message is not None:
         raise SidecarError(message)
+    prove(store, manifest.checkpoint, [there[each.identity] for each in manifest.checkpoint])
     segment = LogSegment(
         version=target,
         commits=tuple(commits[version] for version in sorted(commits)),
@@ -145,10 +166,6 @@ def _sort_names(manifest: Manifest, schema: TableSchema) -> list[str] | None:
     names = {(column.is_partition, column.physical_path): column.name for column in schema.leaves()}
     found = [names.get((each.role == "partition", each.path)) for each in manifest.sort]
     return [name for name in found if name is not None] if found and None not in found else None
-
-
-def _with_reason(result: BuildResult, reason: str) -> BuildResult:
-    return BuildResult(**{name: getattr(result, name) for name in result.__struct_fields__} | {"reason": reason})
 
 
 class _Refresh:

@@ -27,6 +27,7 @@ from lazydelta.log.snapshot import Snapshot
 from lazydelta.storage import Store
 from lazydelta.write.checkpoint_rows import CheckpointLayout
 from lazydelta.write.checkpoint_state import CheckpointState
+from lazydelta.write.checksum import start_checksums
 from lazydelta.write.properties import TableProperties
 
 __all__ = ["MEMORY_BUDGET", "CheckpointResult", "Progress", "write_checkpoint"]
@@ -103,17 +104,19 @@ def write_checkpoint(
     store: Store,
     version: int | None = None,
     *,
+    enough: int | None = None,
     memory_budget: int = MEMORY_BUDGET,
     progress: Progress | None = None,
     now: int | None = None,
 ) -> CheckpointResult:
     """Write the checkpoint of the newest version, or of ``version``, unless there is one.
 
-    ``now`` (epoch milliseconds) is the moment from which the table's retention of tombstones counts back.
+    A checkpoint from version ``enough`` on will do. ``now`` (epoch milliseconds) is the moment from which the table's
+    retention of tombstones counts back. Where the version has no checksum, the files that were counted make one.
     """
     snapshot = open_snapshot(store, version=version)
     checkpoint = snapshot.segment.checkpoint
-    if checkpoint is not None and checkpoint.version == snapshot.version:
+    if checkpoint is not None and checkpoint.version >= (snapshot.version if enough is None else enough):
         return _existing(store, checkpoint)
     _check_features(snapshot.protocol, store)
     state = _state(snapshot, memory_budget, int(time.time() * 1000) if now is None else now)
@@ -124,6 +127,7 @@ def write_checkpoint(
     except _AlreadyThereError:
         found = LogFile(FileKind.CHECKPOINT, snapshot.version, store.head(path), snapshot.version)
         return _existing(store, Checkpoint(snapshot.version, (found,)))
+    start_checksums(snapshot, num_files=state.num_adds, size=state.size_of_adds)
     return CheckpointResult(
         action="written",
         version=snapshot.version,

@@ -27,7 +27,7 @@ from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.tail import TailCommit
 from lazydelta.pruning.native import typed_scalar
-from lazydelta.scan.arrays import boolean_array
+from lazydelta.scan.arrays import boolean_array, numpy_of
 from lazydelta.scan.reconcile import unmasked
 from lazydelta.scan.remove_set import RemoveSet
 from lazydelta.storage import Store
@@ -41,7 +41,9 @@ _EVERYTHING = StatsWanted(extra=True)
 
 @dataclass(slots=True)
 class CheckpointState:
-    """The reconciled actions of one version, as rows of its checkpoint; ``num_adds`` counts the files so far.
+    """The reconciled actions of one version, as rows of its checkpoint.
+
+    ``num_adds`` counts the files so far, and ``size_of_adds`` their bytes.
 
     Tombstones count while they are younger than ``removed_after`` and applications while they have been seen after
     ``seen_after`` (epoch milliseconds; None keeps all). An application that never said when it wrote is kept: to forget
@@ -55,6 +57,7 @@ class CheckpointState:
     batch_rows: int = 16_384
     key_memory: int = 64 << 20
     num_adds: int = field(default=0, init=False)
+    size_of_adds: int = field(default=0, init=False)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield all rows."""
@@ -106,6 +109,7 @@ class CheckpointState:
     def _adds(self, files: FileBatch) -> Iterator[pa.RecordBatch]:
         if len(files):
             self.num_adds += len(files)
+            self.size_of_adds += int(numpy_of(files.size).sum())
             yield self.layout.adds(files)
 
     def _remove_actions(self, removes: Sequence[Remove], seen: RemoveSet) -> Iterator[pa.RecordBatch]:

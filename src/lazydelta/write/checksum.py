@@ -15,20 +15,30 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from lazydelta.errors import LazyDeltaError, ObjectExistsError
+from lazydelta.errors import LazyDeltaError, ObjectExistsError, UnsupportedFeatureError
 from lazydelta.log.actions import DomainMetadata, LogLine, Metadata, Protocol, Txn
 from lazydelta.log.checksum import VersionChecksum, read_checksum
 from lazydelta.log.names import LOG, checksum_name
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.tail import ReverseCommitReader, TailCommit
+from lazydelta.log.travel import commit_info
 from lazydelta.scan.arrays import numpy_of
 from lazydelta.scan.request import ScanRequest, ScanStrategy
 from lazydelta.scan.scanner import LazyDeltaScanner
 from lazydelta.storage import Store
 from lazydelta.write.commit_lines import metadata_body, protocol_body
 from lazydelta.write.properties import TableProperties
+from lazydelta.write.writable import check_writable, uses_in_commit_timestamps
 
-__all__ = ["Change", "State", "read_changes", "state_at", "state_from_replay", "write_checksum"]
+__all__ = [
+    "Change",
+    "State",
+    "read_changes",
+    "start_checksums",
+    "state_at",
+    "state_from_replay",
+    "write_checksum",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -197,6 +207,38 @@ def write_checksum(
         logger.warning("the checksum of version %d was not written: %s", version, error)
         return False
     return True
+
+
+def start_checksums(snapshot: Snapshot, *, num_files: int, size: int) -> None:
+    """Write the checksum of a version whose files were just counted, where its writer wrote none.
+
+    Later commits take theirs from it. Tables that we may not write to are left to those who know their features. It is
+    a help and no more, so that whatever goes wrong is logged.
+    """
+    file = snapshot.segment.checksum
+    if file is not None and file.version == snapshot.version:
+        return
+    try:
+        check_writable(snapshot.protocol, snapshot.metadata)
+        commit = snapshot.segment.commits[-1]
+        info = commit_info(snapshot.store, commit)
+        stamp, txn_id = info.get("inCommitTimestamp"), info.get("txnId")
+        if uses_in_commit_timestamps(snapshot.protocol, snapshot.metadata) and not isinstance(stamp, int):
+            return
+        write_checksum(
+            snapshot.store,
+            snapshot.version,
+            state_from_replay(snapshot, num_files=num_files, size=size),
+            protocol=snapshot.protocol,
+            metadata=snapshot.metadata,
+            txn_id=txn_id if isinstance(txn_id, str) else None,
+            in_commit_timestamp=stamp if isinstance(stamp, int) else None,
+        )
+    except UnsupportedFeatureError as error:
+        logger.debug("version %d gets no checksum from its checkpoint: %s", snapshot.version, error)
+    except Exception:
+        # The checkpoint is there and whole.
+        logger.exception("the checksum of version %d was not written", snapshot.version)
 
 
 def _lasting(transactions: tuple[Txn, ...] | None, metadata: Metadata) -> tuple[Txn, ...] | None:

@@ -128,6 +128,16 @@ class WritePlan:
         elif made_from is not None and made_from != self.timestamp_column:
             message = f"The table is aligned by its column {made_from!r}, not by {self.timestamp_column!r}"
             raise SchemaMismatchError(message, hint="leave timestamp_column out; the table knows it")
+        if (
+            column is not None
+            and column == self.partition_column
+            and self.boundary
+            and not _is(self.boundary, recorded)
+        ):
+            message = (
+                f"The table's column {column!r} has the boundary {recorded.get(_BOUNDARY)}, not {self.boundary.name}"
+            )
+            raise SchemaMismatchError(message, hint="leave boundary out; the table knows it")
         boundary = self.boundary or boundary_of(recorded.get(_BOUNDARY) or "hour")
         return replace(
             self,
@@ -234,29 +244,43 @@ class TableRows:
         self._plan = plan
         self._schema = schema_of(metadata)
         self._table = self._schema.to_arrow()
+        name = None if plan.partition_column is None else _find(self._table, plan.partition_column)
+        self._made = None if plan.timestamp_column is None or name is None else self._table.get_field_index(name)
+        # What batches bring themselves.
+        self._given = self._table if self._made is None else self._table.remove(self._made)
         self._selects = _selector(plan, self._schema)
         self._conform: Conformer | None = None
         self._rejected = rejected
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows of a batch."""
-        given = self._with_boundary(batch)
-        if self._conform is None or not given.schema.equals(self._conform.source):
-            self._conform = Conformer(self._table, given.schema)
-        rows = self._conform(given)
+        """Return the rows of a batch; the column that is made is encoded by a dictionary."""
+        batch, made = self._with_boundary(batch)
+        if self._conform is None or not batch.schema.equals(self._conform.source):
+            self._conform = Conformer(self._given, batch.schema)
+        rows = self._conform(batch)
+        if made is not None and self._made is not None:
+            rows = self._with_made(rows, made, self._made)
         _check_empty_texts(rows, self._schema)
         self._selects(rows)
         return rows
 
-    def _with_boundary(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _with_boundary(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array | None]:
         plan = self._plan
         if plan.timestamp_column is None or plan.boundary is None or plan.partition_column is None:
-            return batch
+            return batch, None
         index = plan.position(batch.schema)
         if self._rejected is not None and plan.null_timestamps == "reject":
             batch = self._only_timed(batch, index, self._rejected)
         values = plan.boundary.values(batch.column(index), nulls=plan.null_timestamps, column=plan.timestamp_column)
-        return batch.append_column(plan.partition_column, values)
+        return batch, values
+
+    def _with_made(self, rows: pa.RecordBatch, values: pa.Array, index: int) -> pa.RecordBatch:
+        """Put the made column into its place; as the table has it only where somebody is to look at its values."""
+        field = self._table.field(index)
+        if self._plan.overwrite_where is not None or not field.nullable or not pa.types.is_string(field.type):
+            found = pa.RecordBatch.from_arrays([values], [field.name])
+            values = Conformer(pa.schema([field]), found.schema)(found).column(0)
+        return rows.add_column(index, field.with_type(values.type), values)
 
     def _only_timed(self, batch: pa.RecordBatch, index: int, rejected: RejectedRows) -> pa.RecordBatch:
         """Hand over the rows that belong to no boundary, and return the others."""

@@ -17,7 +17,10 @@ __all__ = ["removal_of", "removals"]
 
 
 def removal_of(add: Add, timestamp: int, *, data_change: bool = True) -> Remove:
-    """Return the action that removes a file, with all that later readers and checksums need of it."""
+    """Return the action that removes a file, with all that later readers and checksums need of it.
+
+    Statistics are not: Delta-Spark leaves them out too, but for a number of rows where it has counted them.
+    """
     return Remove(
         path=add.path,
         deletion_timestamp=timestamp,
@@ -35,7 +38,7 @@ def removal_of(add: Add, timestamp: int, *, data_change: bool = True) -> Remove:
 def removals(snapshot: Snapshot, timestamp: int, selection: PartitionSelection | None = None) -> Iterator[list[Remove]]:
     """Yield removes of every active file, or of those in the selected partitions, batch by batch."""
     predicate = None if selection is None else selection.predicate
-    request = ScanRequest(predicate=predicate, strategy=ScanStrategy.FORWARD)
+    request = ScanRequest(predicate=predicate, strategy=ScanStrategy.FORWARD, extra=True)
     for batch in LazyDeltaScanner(snapshot, request).batches():
         if selection is not None:
             selection.matches(batch)  # what was let through for want of knowledge is an error there
@@ -43,9 +46,15 @@ def removals(snapshot: Snapshot, timestamp: int, selection: PartitionSelection |
 
 
 def _removes(batch: FileBatch, timestamp: int) -> list[Remove]:
-    vectors = [None] * len(batch) if batch.deletion_vector is None else batch.deletion_vector.to_pylist()
+    nothing = [None] * len(batch)
+    vectors = nothing if batch.deletion_vector is None else batch.deletion_vector.to_pylist()
     columns = zip(
-        batch.path.to_pylist(), batch.size.to_pylist(), batch.partition_values.to_pylist(), vectors, strict=True
+        batch.path.to_pylist(),
+        batch.size.to_pylist(),
+        batch.partition_values.to_pylist(),
+        vectors,
+        nothing if batch.extra is None else batch.extra.field("tags").to_pylist(),
+        strict=True,
     )
     return [
         Remove(
@@ -54,7 +63,8 @@ def _removes(batch: FileBatch, timestamp: int) -> list[Remove]:
             extended_file_metadata=True,
             partition_values=dict(values or ()),
             size=size,
+            tags=dict(tags) if tags else None,
             deletion_vector=None if vector is None else msgspec.convert(vector, DeletionVector),
         )
-        for path, size, values, vector in columns
+        for path, size, values, vector, tags in columns
     ]
