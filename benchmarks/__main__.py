@@ -3,49 +3,75 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from benchmarks import discovery, sidecar
+from benchmarks import discovery, ingest, sidecar
 from benchmarks.report import Result, print_results, save_results
 
 if TYPE_CHECKING:
-    from benchmarks.discovery import Case
+    from collections.abc import Callable
+
+    from benchmarks.discovery import Case, Contender
     from benchmarks.measure import Measurement
 
-SUITES = {"discovery": discovery, "sidecar": sidecar}
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Cases of one size, ``gated`` being the one that promises are about; ``show`` prints what only this suite has."""
+
+    cases: Callable[[int], list[Case]]
+    gated: int
+    unit: str
+    show: Callable[[list[Result]], None] | None = None
+
+
+SUITES = {
+    "discovery": Suite(discovery.cases, discovery.GATED_FILES, "files"),
+    "ingest": Suite(ingest.cases, ingest.GATED_ROWS, "rows", ingest.print_details),
+    "sidecar": Suite(sidecar.cases, sidecar.GATED_FILES, "files"),
+}
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
 @click.command()
 @click.option("--files", type=click.IntRange(min=1), help="Instead of the size that the promises are about.")
+@click.option("--rows", type=click.IntRange(min=1), help="The same for suites that write rows.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Medians are over these.")
 @click.option("--only", type=click.Choice(sorted(SUITES)), multiple=True, help="Run these suites; all without it.")
 @click.option("--case", "wanted", help="Run the cases whose name holds this text.")
 @click.option("--gates-only", is_flag=True, help="Leave out what only informs.")
-def main(*, files: int | None, rounds: int, only: tuple[str, ...], wanted: str | None, gates_only: bool) -> None:
+def main(
+    *, files: int | None, rows: int | None, rounds: int, only: tuple[str, ...], wanted: str | None, gates_only: bool
+) -> None:
     """Measure lazydelta beside deltalake; exit with 1 when a promise is missed."""
     misses: list[str] = []
-    for suite in only or sorted(SUITES):
-        size = files or SUITES[suite].GATED_FILES
-        click.echo(f"{suite}: preparing a table of {size:,} files", err=True)
+    for name in only or sorted(SUITES):
+        suite = SUITES[name]
+        size = (rows if suite.unit == "rows" else files) or suite.gated
+        click.echo(f"{name}: preparing a table of {size:,} {suite.unit}", err=True)
         chosen = [
             case
-            for case in SUITES[suite].cases(size)
+            for case in suite.cases(size)
             if (wanted is None or wanted in case.name) and (case.gate is not None or not gates_only)
         ]
-        results = [_run(case, rounds, gated=size == SUITES[suite].GATED_FILES) for case in chosen]
-        print_results(f"{suite}, {size:,} files, medians of {rounds}", results)
-        click.echo(f"written to {save_results(RESULTS, suite, size, results)}")
+        known: dict[tuple[Contender, int], Measurement] = {}
+        results = [run_case(case, rounds, known, gated=size == suite.gated) for case in chosen]
+        print_results(f"{name}, {size:,} {suite.unit}, medians of {rounds}", results)
+        if suite.show is not None:
+            suite.show(results)
+        click.echo(f"written to {save_results(RESULTS, name, size, results)}")
         misses += [miss for result in results for miss in result.misses()]
     for miss in misses:
         click.echo(f"missed: {miss}", err=True)
     sys.exit(1 if misses else 0)
 
 
-def _run(case: Case, rounds: int, *, gated: bool) -> Result:
+def run_case(case: Case, rounds: int, known: dict[tuple[Contender, int], Measurement], *, gated: bool) -> Result:
+    """Measure both sides of a case; ``known`` has the shared work that was measured already, by contender and round."""
     ours: list[Measurement] = []
     theirs: list[Measurement] = []
     for number in range(rounds):
@@ -53,7 +79,10 @@ def _run(case: Case, rounds: int, *, gated: bool) -> Result:
         sides = [(case.ours, ours)] + ([(case.theirs, theirs)] if case.theirs is not None else [])
         # Turn about, so that a machine that slows down or a warm cache favours neither.
         for contender, runs in sides if number % 2 == 0 else reversed(sides):
-            runs.append(contender.run())
+            found = known.get((contender, number)) if contender.shared else None
+            runs.append(found or contender.run())
+            if contender.shared:
+                known[contender, number] = runs[-1]
     return Result(case, ours, theirs, gated=gated)
 
 

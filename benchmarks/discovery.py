@@ -13,6 +13,7 @@ from benchmarks.measure import Measurement, measure
 from benchmarks.tables import cached_table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from lazydelta.bench import MadeTable
@@ -30,15 +31,22 @@ _MEMORY = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One side of a comparison."""
+    """One side of a comparison; ``before`` is done ahead of every measurement and not measured.
+
+    ``shared`` work takes so long that it is measured once a round, however many cases it is in.
+    """
 
     name: str
     work: str
     arguments: tuple[object, ...]
     imports: tuple[str, ...]
+    before: Callable[[], None] | None = None
+    shared: bool = False
 
     def run(self) -> Measurement:
         """Measure it once."""
+        if self.before is not None:
+            self.before()
         return measure(f"benchmarks.{self.name}_work:{self.work}", *self.arguments, imports=self.imports)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lazydelta import DeltaTable
-from lazydelta.sidecar import build
+from lazydelta.sidecar import build, refresh
 
 
 def files_of_hour(uri: str, hour: str) -> int:
@@ -44,3 +44,10 @@ def take(uri: str, limit: int) -> int:
 
 def build_sidecar(uri: str) -> int:
     return build(uri).num_files
+
+
+def refresh_sidecar(uri: str) -> int:
+    result = refresh(uri)
+    if result.action != "refreshed":
+        raise RuntimeError(f"the sidecar was {result.action}, not refreshed: {result.reason}")
+    return result.num_files

@@ -28,13 +28,14 @@ _KILLED = (-9, -6)
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What a child reported; ``failure`` says why there is nothing to report."""
+    """What a child reported; ``failure`` says why there is nothing to report, ``details`` are a suite's own figures."""
 
     seconds: float | None
     peak_bytes: int | None
     cpu_seconds: float | None = None
     answer: Any = None
     failure: str | None = None
+    details: dict[str, float] | None = None
 
 
 def peak_memory() -> int:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Result", "print_results", "save_results"]
 
-_PACKAGES = ("lazydelta", "deltalake", "pyarrow", "obstore", "msgspec", "pandas")
+_PACKAGES = ("lazydelta", "deltalake", "pyarrow", "obstore", "msgspec", "pandas", "pyspark", "delta-spark")
 _MB = 1 << 20
 # A peak below this is noise of the allocator, and a ratio to it would flatter us.
 _LEAST_PEAK = 4 * _MB
@@ -110,9 +110,7 @@ def print_results(title: str, results: list[Result]) -> None:
         chosen = [result for result in results if (result.gate is not None) == gates]
         if not chosen:
             continue
-        table = Table(
-            "", "lazydelta", "deltalake", "faster", "smaller", title=f"{title}: {heading}", title_justify="left"
-        )
+        table = Table("", "lazydelta", "beside", "faster", "smaller", title=f"{title}: {heading}", title_justify="left")
         for result in chosen:
             promised = result.gate
             table.add_row(
@@ -134,19 +132,19 @@ def _side(side: Side) -> str:
 def _ratio(ratio: float | None, promised: float | None) -> str:
     if ratio is None:
         return ""
-    if promised is None:
+    if not promised:
         return f"{ratio:.1f}x"
     return f"{ratio:.1f}x {'≥' if ratio >= promised else 'MISSES'} {promised:g}"
 
 
-def save_results(folder: Path, suite: str, files: int, results: list[Result]) -> Path:
+def save_results(folder: Path, suite: str, size: int, results: list[Result]) -> Path:
     """Write all rounds of all cases with what they were measured on."""
     folder.mkdir(parents=True, exist_ok=True)
     moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    file = folder / f"{suite}-{files}-{moment}.json"
+    file = folder / f"{suite}-{size}-{moment}.json"
     content = {
         "suite": suite,
-        "files": files,
+        "size": size,
         "time": moment,
         "machine": {"cores": os.cpu_count(), "platform": platform.machine(), "python": platform.python_version()},
         "packages": {name: version(name) for name in _PACKAGES},

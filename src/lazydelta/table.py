@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from lazydelta.errors import OptionError, TableNotFoundError
 from lazydelta.log.actions import Metadata, Protocol
+from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.hint import read_hint
 from lazydelta.log.log_tail import LogTailCommit, log_tail_files
 from lazydelta.log.opening import open_snapshot
@@ -23,6 +24,7 @@ from lazydelta.pruning import Predicate, Where, conjunction, parse_predicate, to
 from lazydelta.rows import RowReader
 from lazydelta.scan.base import checkpoint_files
 from lazydelta.scan.file_stats import stats_in_order
+from lazydelta.scan.output import to_record_batch
 from lazydelta.scan.request import RetentionGuard, ScanRequest
 from lazydelta.scan.scanner import LazyDeltaScanner
 from lazydelta.scan.stream import FileStream
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 __all__ = ["DeltaTable"]
 
 _ROW_GROUP_BYTES = 4 << 20
+
+_FEW_PATHS = 1000
 
 
 class DeltaTable:
@@ -172,15 +176,21 @@ class DeltaTable:
         """
         if missing not in {"error", "null"}:
             raise OptionError(f"missing={missing!r} makes no sense", hint="say 'error' or 'null'")
+        reported = tuple(self._snapshot.schema.column(name) for name in columns)
+        schema = to_record_batch(FileBatch.from_adds([]), self._snapshot.schema, reported).schema
         with self.files(stats_columns=columns, strategy="forward") as files:
-            return stats_in_order(paths, files.batches(), missing=missing)
+            return stats_in_order(paths, files.batches(), schema, missing=missing)
 
     def file_uris(self, partition_filters: Where = None, *, file_pruning_predicate: Where = None) -> list[str]:
         """Return the resolved places of the active files: plain paths for local tables, else URIs."""
         where = self._both(partition_filters, file_pruning_predicate)
         store = self._snapshot.store
+        # Batches are cut so that few paths are there twice, as logged and as resolved.
         return [
-            store.uri_of(path) for batch in self.files(where).batches() for path in batch.column("path").to_pylist()
+            store.uri_of(path)
+            for batch in self.files(where).batches()
+            for start in range(0, batch.num_rows, _FEW_PATHS)
+            for path in batch.column("path").slice(start, _FEW_PATHS).to_pylist()
         ]
 
     def partitions(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks import tables
+from benchmarks.__main__ import run_case
 from benchmarks.discovery import Case, Contender, Gate
 from benchmarks.measure import Measurement, measure
 from benchmarks.report import Result, save_results
@@ -109,6 +110,29 @@ def test_our_own_failure_is_a_miss_and_a_peers_failure_is_not() -> None:
     failed = Measurement(None, None, failure="out of memory")
     assert _result([failed], [_run(1, 1)]).misses() == ["case: lazydelta failed: out of memory"]
     assert _result([_run(1, 1)], [failed]).misses() == []
+
+
+def test_memory_has_a_bound_of_its_own_whatever_the_peer_needs() -> None:
+    side = Contender("lazydelta", "all_files", (), ())
+    gate = Gate(0, smaller=0, peak=20)
+    for theirs in ([], [_run(1, 1)]):
+        case = Case("case", side, side if theirs else None, gate, 7)
+        assert Result(case, [_run(1, 19)], theirs, gated=True).misses() == []
+        assert Result(case, [_run(1, 21)], theirs, gated=True).misses() == ["case: 21 MB, promised are 20"]
+
+
+def test_shared_work_is_measured_once_a_round_and_prepared_each_time(tmp_path: Path) -> None:
+    prepared: list[str] = []
+    long = Contender("reference", "allocate", (7,), (), lambda: prepared.append("long"), shared=True)
+    short = Contender("reference", "allocate", (7,), (), lambda: prepared.append("short"))
+    cases = [Case("one", short, long, None, 7), Case("two", short, long, None, 7)]
+    known: dict[tuple[Contender, int], Measurement] = {}
+    first, second = (run_case(case, 2, known, gated=False) for case in cases)
+    assert (prepared.count("long"), prepared.count("short")) == (2, 4)
+    assert first.rounds["theirs"] == second.rounds["theirs"]
+    assert {run.answer for result in (first, second) for run in result.rounds["ours"]} == {7}
+    assert [result.misses() for result in (first, second)] == [[], []]
+    assert save_results(tmp_path, "suite", 1, [first, second]).exists()
 
 
 def test_all_rounds_are_kept(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ GROWTH = 1.3
 # Below this the allocator's arenas decide, not the scan: a peak of 12 MB beside one of 9 MB is no growth.
 FLOOR = 16 << 20
 
+IMPORTS = ("lazydelta", "pyarrow.parquet", "obstore")
 LAYOUTS: dict[str, dict[str, Any]] = {
     "one row group": {"row_group_size": None},
     "many row groups": {"row_group_size": 20_000},
@@ -35,11 +36,10 @@ def _scan(
     files: int, layout: dict[str, Any], where: list[tuple[str, str, object]] | None, strategy: str
 ) -> Measurement:
     folder, _ = cached_table(files=files, **layout)
-    imports = ("lazydelta", "pyarrow.parquet", "obstore")
     if where is None:
-        measured = measure("benchmarks.lazydelta_work:all_files", str(folder), strategy, imports=imports)
+        measured = measure("benchmarks.lazydelta_work:all_files", str(folder), strategy, imports=IMPORTS)
     else:
-        measured = measure("benchmarks.lazydelta_work:matching_files", str(folder), where, strategy, imports=imports)
+        measured = measure("benchmarks.lazydelta_work:matching_files", str(folder), where, strategy, imports=IMPORTS)
     assert measured.failure is None
     return measured
 
@@ -60,6 +60,18 @@ def test_ten_times_the_files_take_no_more_memory(
     assert large.peak_bytes is not None
     assert large.peak_bytes <= GROWTH * max(small.peak_bytes, FLOOR), (small.peak_bytes, large.peak_bytes)
     assert large.peak_bytes < LIMIT
+
+
+@pytest.mark.parametrize("strategy", ["forward", "reverse"])
+def test_statistics_of_a_hundred_columns_take_no_more_memory(strategy: str) -> None:
+    """They are several kilobytes a file: a batch holds fewer files then."""
+    wide, _ = cached_table(files=20_000, columns=100)
+    where = PREDICATES["files by statistics"]
+    measured = measure("benchmarks.lazydelta_work:matching_files", str(wide), where, strategy, imports=IMPORTS)
+    assert measured.failure is None
+    assert measured.peak_bytes is not None
+    assert 0 < measured.answer < 2_000
+    assert measured.peak_bytes < LIMIT
 
 
 def test_the_measurement_sees_memory_that_is_taken() -> None:

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from lazydelta.sidecar.format import FORMAT_VERSION
+from lazydelta.sidecar.format import FORMAT_VERSION, SidecarColumn, SidecarLayout, SortColumn
+from lazydelta.sidecar.keys import key_at, ranges_of
 from lazydelta.sidecar.manifest import json_schema
 from tests.scan.hand_log import HandLog, add, remove, vector
 from tests.sidecar.conftest import Split
-from tests.sidecar.sidecars import ZEROS, Place, checkpoint, hourly
+from tests.sidecar.sidecars import DISABLED, ZEROS, Place, checkpoint, hourly, rows
 
 DOCS = Path(__file__).parents[2] / "docs"
 UTC = dt.UTC
@@ -277,7 +279,12 @@ def test_key_value_metadata_describes_the_table(tmp_path: Path) -> None:
     assert state["metaData"]["schemaString"] == metadata_action["schemaString"]
     assert [(each["appId"], each["version"]) for each in state["txn"]] == [("app", 7)]
     name = f"{1:020d}.checkpoint.parquet"
-    assert state["checkpoint"] == [{"name": name, "size": (log.log / name).stat().st_size}]
+    data = (log.log / name).read_bytes()
+    [checkpoint] = state["checkpoint"]
+    assert (checkpoint["name"], checkpoint["size"], checkpoint["tail_length"]) == (name, len(data), len(data))
+    assert checkpoint["tail_sha256"] == hashlib.sha256(data).hexdigest()
+    [listed] = [each for each in place.store.list("_delta_log") if each.path.endswith(name)]
+    assert (checkpoint["etag"], checkpoint["last_modified"]) == (listed.etag, listed.last_modified)
 
 
 def test_ranges_in_the_manifest_are_those_of_the_files(split: Split, tmp_path: Path) -> None:
@@ -377,3 +384,47 @@ def _fits(value: Any, schema: dict[str, Any], definitions: dict[str, Any]) -> bo
     except AssertionError:
         return False
     return True
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.date32()], ids=str)
+@pytest.mark.parametrize("value", [2**30, -(2**30)])
+def test_a_range_that_cannot_be_written_prunes_nothing(kind: pa.DataType, value: int) -> None:
+    """Years above 9999 and below 1, which Python has no name for, do not fail a build."""
+    days = pa.array([value, 0], pa.int32())
+    moments = days.view(kind) if kind == pa.date32() else pc.multiply(days.cast(pa.int64()), 10**9).view(kind)
+    stats = {"min.t": moments, "max.t": moments, "null_count.t": pa.array([0, 0], pa.int64())}
+    table = pa.table({"path": ["a", "b"], "num_records": pa.array([1, 1], pa.int64())} | stats)
+    roles: list[tuple[str, str, tuple[str, ...]]] = [("path", "path", ()), ("num_records", "num_records", ())]
+    roles += [(f"{role}.t", role, ("t",)) for role in ("min", "max", "null_count")]
+    layout = SidecarLayout(tuple(SidecarColumn(*each) for each in roles), (SortColumn("min", ("t",)),))
+    assert ranges_of(table, layout, [("t",)])["t"].has_missing
+    assert key_at(table, 0, layout) == (None, "a")
+
+
+PLAIN: dict[str, tuple[dict[str, str], list[dict[str, str | None]], bool]] = {
+    "text": ({"p": "string"}, [{"p": "a"}, {"p": "b"}, {"p": "é"}], True),
+    "a null": ({"p": "string"}, [{"p": "a"}, {"p": None}], True),
+    "empty text": ({"p": "string"}, [{"p": "a"}, {"p": ""}], False),
+    "no entry": ({"p": "string"}, [{"p": "a"}, {}], False),
+    "another entry": ({"p": "string"}, [{"p": "a"}, {"p": "b", "q": "c"}], False),
+    "another entry and none": ({"p": "string"}, [{"p": "a", "q": "c"}, {}], False),
+    "another name": ({"p": "string"}, [{"q": "a"}], False),
+    "a number": ({"p": "long"}, [{"p": "1"}, {"p": "02"}], False),
+    "two columns": ({"p": "string", "q": "string"}, [{"p": "a", "q": "b"}], False),
+}
+
+
+@pytest.mark.parametrize("case", PLAIN)
+def test_partition_values_are_as_logged_whether_their_map_is_decoded_or_made(case: str, tmp_path: Path) -> None:
+    types, maps, plain = PLAIN[case]
+    log = HandLog(tmp_path / "t", {"id": "long"} | types, partitions=list(types))
+    log.commit(*(add(f"f{number}", ids=(1, 2), partition=each) for number, each in enumerate(maps * 3)))
+    checkpoint(log)
+    place = Place(str(tmp_path / "t"))
+    assert place.build() == "built"
+    _, metadata = sidecar_table(place)
+    assert metadata.metadata[b"lazydelta.plain_partitions"] == (b"true" if plain else b"false")
+    found, metrics = rows(place.open())
+    assert (found, metrics.tier) == (place.answer(), 1)
+    files = {file.path: file.partition_values for file in place.open().files()}
+    assert files == {file.path: file.partition_values for file in place.open(**DISABLED).files()}

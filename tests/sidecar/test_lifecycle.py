@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lazydelta import sidecar
 from lazydelta.errors import OptionError
-from lazydelta.sidecar.cache import shared_cache
 from lazydelta.sidecar.format import FOLDER, manifest_path, sidecar_path
+from lazydelta.sidecar.publish import BuildResult, Publication
 from lazydelta.storage import Request, observe
 from tests.scan.hand_log import HandLog
 from tests.sidecar.conftest import Split
 from tests.sidecar.refreshed import COLUMNS, HOURS, Hourly, file_in, gone_from, same
-from tests.sidecar.sidecars import Place, rows
+from tests.sidecar.sidecars import Place, flipped, rows
 
 OFFICIAL = f"{FOLDER}/016ae953-37a9-438e-8683-9a9a4a79a395.parquet"
 STRANGERS = [
@@ -125,6 +124,122 @@ def test_a_builder_whose_answer_was_lost_knows_its_own_manifest(hourly: Hourly) 
         assert hourly.place.build() == "built"
     assert len(hourly.place.parquets()) == 10
     hourly.check()
+
+
+# --- pages that are damaged under an intact footer
+
+
+def damage_pages(place: Place, path: str) -> None:
+    """Turn over a bit in the first page of a file: its size and its footer stay as they were."""
+    place.store.put(path, flipped(place.store.get(path), 8 * 60))
+
+
+def test_a_build_replaces_a_sidecar_with_a_damaged_page(hourly: Hourly) -> None:
+    """Readers go round it, verify tells, and a build reads what is there before it calls it good."""
+    victim = hourly.parts()[3]
+    damage_pages(hourly.place, victim)
+    assert rows(hourly.place.open())[0] == hourly.place.answer()
+    assert not sidecar.verify(hourly.place.uri).ok
+    result = sidecar.build(hourly.place.uri)
+    assert result.action == "built"
+    assert victim in str(result.reason)
+    assert victim not in hourly.parts()
+    hourly.check()
+    assert len(sidecar.clean(hourly.place.uri, grace_hours=0).deleted) == 10
+    hourly.check()
+
+
+@pytest.mark.parametrize("manifest", [True, False], ids=["manifest", "no manifest"])
+def test_a_build_replaces_a_single_file_with_a_damaged_page(*, single: Place, manifest: bool) -> None:
+    damage_pages(single, sidecar_path(0))
+    if not manifest:
+        single.store.delete(manifest_path(0))
+    assert single.build() == "built"
+    same(single)
+    assert sidecar.clean(single.uri, grace_hours=0).deleted == [sidecar_path(0)]
+    same(single)
+
+
+def test_a_refresh_goes_by_sizes_and_footers_alone(hourly: Hourly) -> None:
+    """It does not read what it does not rewrite; the damage is found by readers, verify and build."""
+    damage_pages(hourly.place, hourly.parts()[3])
+    assert sidecar.refresh(hourly.place.uri).action == "already-valid"
+    hourly.log.commit(file_in(HOURS[15], 900))
+    assert hourly.refresh().action == "refreshed"
+    assert rows(hourly.place.open())[0] == hourly.place.answer()
+    assert sidecar.build(hourly.place.uri).action == "built"
+    hourly.check()
+
+
+def test_a_refresh_that_has_to_rewrite_a_damaged_part_builds_everything(hourly: Hourly) -> None:
+    damage_pages(hourly.place, hourly.parts()[3])
+    hourly.log.commit(file_in(HOURS[6], 900))
+    result = hourly.refresh()
+    assert (result.action, result.reused_parts) == ("built", 0)
+    assert "row group" in str(result.reason)
+    hourly.check()
+
+
+def test_force_builds_a_good_sidecar_anew(hourly: Hourly) -> None:
+    before = set(hourly.parts())
+    assert sidecar.build(hourly.place.uri, force=True).action == "built"
+    assert not before & set(hourly.parts())
+    hourly.check()
+    assert set(sidecar.clean(hourly.place.uri, grace_hours=0).deleted) == before
+
+
+def test_of_two_forced_builds_at_once_one_wins(hourly: Hourly) -> None:
+    """The manifest that the loser wanted to replace is gone by then: what is there is another one, and valid."""
+    real = Publication.put_manifest
+    inner: list[str] = []
+
+    def put_manifest(self: Publication, *arguments: Any, **keywords: Any) -> BuildResult:
+        if not inner:
+            inner.append("")
+            inner[0] = sidecar.build(hourly.place.uri, force=True).action
+        return real(self, *arguments, **keywords)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Publication, "put_manifest", put_manifest)
+        result = sidecar.build(hourly.place.uri, force=True)
+    assert (inner, result.action) == (["built"], "already-valid")
+    hourly.check()
+    sidecar.clean(hourly.place.uri, grace_hours=0)
+    assert len(hourly.place.parquets()) == 10
+    hourly.check()
+
+
+# --- temporary files of writers that were killed
+
+
+def leave(place: Place, folder: str, hours: float) -> Path:
+    """Leave a temporary file behind, as a writer does that is killed before its file has a name."""
+    file = Path(place.uri) / folder / ".lazydelta-0123456789abcdef0123456789abcdef-v7.parquet"
+    file.write_bytes(b"half of it")
+    moment = time.time() - hours * 3600
+    os.utime(file, (moment, moment))
+    return file
+
+
+def test_clean_removes_temporary_files_by_their_age(hourly: Hourly) -> None:
+    ours, logs = leave(hourly.place, FOLDER, 2), leave(hourly.place, "_delta_log", 2)
+    assert sidecar.clean(hourly.place.uri).deleted == []
+    result = sidecar.clean(hourly.place.uri, grace_hours=1)
+    assert result.deleted == [f"{FOLDER}/{ours.name}"]
+    assert result.size_bytes == 10
+    assert (ours.exists(), logs.exists()) == (False, True)
+    leave(hourly.place, "_delta_log", 25)
+    assert sidecar.clean(hourly.place.uri, dry_run=True).deleted == [f"_delta_log/{logs.name}"]
+    assert logs.exists()
+    assert sidecar.clean(hourly.place.uri).deleted == [f"_delta_log/{logs.name}"]
+    assert not logs.exists()
+    hourly.check()
+
+
+def test_drop_removes_temporary_files_of_sidecars(hourly: Hourly) -> None:
+    ours, logs = leave(hourly.place, FOLDER, 0.01), leave(hourly.place, "_delta_log", 50)
+    sidecar.drop(hourly.place.uri)
+    assert (ours.exists(), logs.exists()) == (False, True)
 
 
 # --- clean
@@ -250,43 +365,3 @@ def test_an_open_table_survives_a_drop(hourly: Hourly) -> None:
     expected = rows(table)[0]
     sidecar.drop(hourly.place.uri)
     assert rows(table)[0] == expected
-
-
-# --- a process that is killed
-
-_KILLED = """
-import importlib, sys
-from lazydelta import sidecar
-from lazydelta.sidecar import part_file
-from lazydelta.storage import observe
-part_file.ROWS_PER_GROUP = 5
-importlib.import_module("lazydelta.sidecar.build").PART_ROWS = 20
-with observe(lambda request: request.verb == "PUT" and print("put", flush=True)):
-    getattr(sidecar, sys.argv[2])(sys.argv[1])
-"""
-
-
-@pytest.mark.parametrize("deed", ["build", "refresh"])
-def test_a_killed_process_leaves_nothing_that_confuses_readers(deed: str, hourly: Hourly) -> None:
-    """Killed around its first, third and seventh write: the answer is the log's, and clean tidies up."""
-    for number in range(10):
-        hourly.log.commit(file_in(HOURS[number], 900 + number))
-    hourly.log.checkpoint()
-    if deed == "build":
-        sidecar.drop(hourly.place.uri)
-    before, expected = hourly.place.sidecars(), hourly.place.answer()
-    for writes in (1, 3, 7):
-        with subprocess.Popen(
-            [sys.executable, "-c", _KILLED, hourly.place.uri, deed], stdout=subprocess.PIPE, text=True
-        ) as child:
-            assert child.stdout is not None
-            for _ in range(writes):
-                assert child.stdout.readline() == "put\n"
-            child.kill()
-        shared_cache.clear()
-        assert rows(hourly.place.open())[0] == expected
-        sidecar.clean(hourly.place.uri, grace_hours=0)
-        left = [path for path in hourly.place.sidecars() if path != manifest_path(10)]
-        assert left == before or hourly.place.store.exists(manifest_path(10))
-    assert getattr(sidecar, deed)(hourly.place.uri).num_files == 210
-    hourly.check()

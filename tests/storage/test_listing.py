@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
+from lazydelta.storage import open_store
 from tests.storage.conftest import Place
 from tests.storage.relay import Relay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from lazydelta.storage import Store
     from tests.support.s3 import S3Server
@@ -141,3 +144,65 @@ def test_half_written_files_are_not_listed(place: Place) -> None:
     store.put_stream("f/a", chunks())
     assert seen == [[]]
     assert names(store, "f") == ["a"]
+
+
+# Temporary files of local writers.
+
+
+def leave(folder: Path, name: str, hours: float) -> Path:
+    """Leave a temporary file of this age."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f".lazydelta-{name}"
+    file.write_bytes(b"half of it")
+    moment = time.time() - hours * 3600
+    os.utime(file, (moment, moment))
+    return file
+
+
+def test_leftovers_are_what_listings_hide(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    fill(store, ["f/a", "f/b"])
+    file = leave(tmp_path / "f", "x", 1)
+    (tmp_path / "f" / ".lazydelta-folder").mkdir()
+    assert names(store, "f") == ["a", "b"]
+    [found] = store.leftovers("f")
+    assert (found.path, found.size) == (f"f/{file.name}", 10)
+    store.delete(found.path)
+    assert list(store.leftovers("f")) == []
+    assert list(store.leftovers("nothing")) == []
+
+
+@pytest.mark.parametrize("place", ["memory"], indirect=True)
+def test_stores_without_temporary_files_have_no_leftovers(place: Place) -> None:
+    store = place.open()
+    store.put("f/.lazydelta-x", b"an object like any other")
+    assert list(store.leftovers("f")) == []
+    assert names(store, "f") == [".lazydelta-x"]
+
+
+def test_a_writer_removes_what_was_left_in_its_folder_a_day_ago(tmp_path: Path) -> None:
+    old, young = leave(tmp_path / "f", "old", 25), leave(tmp_path / "f", "young", 23)
+    elsewhere = leave(tmp_path / "g", "old", 25)
+    store = open_store(tmp_path)
+    store.put("f/a", b"x")
+    assert (old.exists(), young.exists(), elsewhere.exists()) == (False, True, True)
+    store.put_if_absent("g/a", b"x")
+    assert not elsewhere.exists()
+
+
+def test_a_file_that_cannot_be_tidied_up_does_not_fail_the_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = leave(tmp_path / "f", "old", 25)
+    real = os.unlink
+
+    def unlink(path: str) -> None:
+        if path == str(old):
+            raise PermissionError(path)
+        real(path)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    store = open_store(tmp_path)
+    store.put("f/a", b"x")
+    assert store.get("f/a") == b"x"
+    assert old.exists()

@@ -26,6 +26,7 @@ from lazydelta import __version__
 from lazydelta.cli.bench import bench
 from lazydelta.cli.commands import COMMANDS
 from lazydelta.cli.demo_command import demo
+from lazydelta.cli.ingest import ingest
 from lazydelta.cli.parameters import debug_option, in_debug_mode
 from lazydelta.cli.sidecar import sidecar
 from lazydelta.cli.text import one_line
@@ -85,7 +86,7 @@ def cli(ctx: click.Context) -> None:
     ctx.call_on_close(undo)
 
 
-for _command in (*COMMANDS, *WRITE_COMMANDS, sidecar, demo, bench):
+for _command in (*COMMANDS, *WRITE_COMMANDS, ingest, sidecar, demo, bench):
     cli.add_command(_command)
 
 

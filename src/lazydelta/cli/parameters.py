@@ -19,9 +19,15 @@ __all__ = [
     "CONTEXT",
     "DEBUG",
     "TableSource",
+    "check_uri",
     "debug_option",
     "in_debug_mode",
+    "json_option",
+    "library_option",
+    "pairs",
+    "refuse_extra_arguments",
     "scan_options",
+    "storage_option",
     "table_command",
     "where_option",
 ]
@@ -29,7 +35,7 @@ __all__ = [
 F = TypeVar("F", bound="Callable[..., Any] | click.Command")
 
 DEBUG = "lazydelta.debug"
-# See `table_command`, which refuses what is left over in its own words.
+# See `refuse_extra_arguments`.
 CONTEXT = {"allow_extra_args": True}
 
 
@@ -46,12 +52,7 @@ class TableSource:
 
     def open(self) -> DeltaTable:
         """Open the table."""
-        try:
-            self.uri.encode()
-        except UnicodeEncodeError:
-            # What the shell passed is no text, and stores name objects by text.
-            message = f"The URI {printable(self.uri)} is not valid Unicode"
-            raise OptionError(message, hint="rename the folder, or check the terminal's encoding") from None
+        check_uri(self.uri)
         pinned = self.timestamp if self.version is None else self.version
         return DeltaTable(self.uri, version=pinned, storage_options=self.storage_options or None, options=self.options)
 
@@ -72,6 +73,57 @@ def in_debug_mode(ctx: click.Context) -> bool:
     return bool(ctx.meta.get(DEBUG))
 
 
+def pairs(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    """Read the values of an option that is given as key=value, any number of times."""
+    found: dict[str, str] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            # What was given is not repeated in the message: it may be a secret.
+            raise click.BadParameter("write it as key=value.", ctx, parameter)
+        found[key.strip()] = value
+    return found
+
+
+storage_option = click.option(
+    "--storage-option",
+    multiple=True,
+    metavar="K=V",
+    callback=pairs,
+    help="Credentials and settings of the store; repeatable. Values are never shown.",
+)
+library_option = click.option(
+    "--option",
+    multiple=True,
+    metavar="K=V",
+    callback=pairs,
+    help="An option of lazydelta such as delta.commit.parallelism; repeatable.",
+)
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON for programs instead of text for people."
+)
+
+
+def check_uri(uri: str) -> None:
+    """Refuse what the shell passed if it is no text: stores name objects by text."""
+    try:
+        uri.encode()
+    except UnicodeEncodeError:
+        message = f"The URI {printable(uri)} is not valid Unicode"
+        raise OptionError(message, hint="rename the folder, or check the terminal's encoding") from None
+
+
+def refuse_extra_arguments() -> None:
+    """Refuse arguments that are left over, in our words.
+
+    Click would print them, and `--storage-option key = secret` leaves a secret over.
+    """
+    ctx = click.get_current_context()
+    if ctx.args:
+        message = f"{len(ctx.args)} argument(s) too many; quote a value that holds spaces."
+        raise click.UsageError(message, ctx)
+
+
 def table_command(function: Callable[Concatenate[TableSource, ...], None]) -> Callable[..., None]:
     """Give a command its table: the URI and the options that all table commands share."""
 
@@ -86,13 +138,9 @@ def table_command(function: Callable[Concatenate[TableSource, ...], None]) -> Ca
         as_json: bool,
         **rest: Any,
     ) -> None:
-        ctx = click.get_current_context()
-        if ctx.args:
-            # Click would print what is left over, and `--storage-option key = secret` leaves a secret over.
-            message = f"{len(ctx.args)} argument(s) too many; quote a value that holds spaces."
-            raise click.UsageError(message, ctx)
+        refuse_extra_arguments()
         if version is not None and timestamp is not None:
-            raise click.UsageError("--version and --timestamp exclude each other.", ctx)
+            raise click.UsageError("--version and --timestamp exclude each other.", click.get_current_context())
         function(TableSource(uri, version, timestamp, storage_option, option, as_json), **rest)
 
     decorators: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
@@ -103,21 +151,9 @@ def table_command(function: Callable[Concatenate[TableSource, ...], None]) -> Ca
             metavar="T",
             help="Read the version of this moment: ISO 8601, UTC unless it has a zone.",
         ),
-        click.option(
-            "--storage-option",
-            multiple=True,
-            metavar="K=V",
-            callback=_pairs,
-            help="Credentials and settings of the store; repeatable. Values are never shown.",
-        ),
-        click.option(
-            "--option",
-            multiple=True,
-            metavar="K=V",
-            callback=_pairs,
-            help="An option of lazydelta such as delta.commit.parallelism; repeatable.",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON for programs instead of tables for people."),
+        storage_option,
+        library_option,
+        json_option,
         debug_option,
     ]
     decorated: Callable[..., None] = command
@@ -161,14 +197,3 @@ def _remember_debug(ctx: click.Context, _parameter: click.Parameter, given: bool
     # `meta` is one dictionary for the whole chain of contexts.
     if given:
         ctx.meta[DEBUG] = True
-
-
-def _pairs(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    pairs: dict[str, Any] = {}
-    for text in given:
-        key, equals, value = text.partition("=")
-        if not equals or not key.strip():
-            # What was given is not repeated in the message: it may be a secret.
-            raise click.BadParameter("write it as key=value.", ctx, parameter)
-        pairs[key.strip()] = value
-    return pairs

@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING, Any, Concatenate
 
 import click
 
-from lazydelta.cli.parameters import CONTEXT, _pairs, debug_option
-from lazydelta.cli.text import printable
-from lazydelta.errors import OptionError
+from lazydelta.cli.parameters import (
+    CONTEXT,
+    check_uri,
+    debug_option,
+    json_option,
+    library_option,
+    refuse_extra_arguments,
+    storage_option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,11 +42,7 @@ class Target:
     common: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        try:
-            self.uri.encode()
-        except UnicodeEncodeError:
-            message = f"The URI {printable(self.uri)} is not valid Unicode"
-            raise OptionError(message, hint="rename the folder, or check the terminal's encoding") from None
+        check_uri(self.uri)
         self.common = {"storage_options": self.storage_options or None, "options": self.options}
 
     def progress(self, done: int, total: int | None) -> None:
@@ -66,33 +68,11 @@ def _sidecar_command(function: Callable[Concatenate[Target, ...], None]) -> Call
     ) -> None:
         from lazydelta.cli.sidecar_output import sidecar_output  # noqa: PLC0415 - only who runs it needs Rich
 
-        ctx = click.get_current_context()
-        if ctx.args:
-            # What is left over is not repeated: `--storage-option key = secret` leaves a secret over.
-            message = f"{len(ctx.args)} argument(s) too many; quote a value that holds spaces."
-            raise click.UsageError(message, ctx)
+        refuse_extra_arguments()
         function(Target(uri, storage_option, option, sidecar_output(as_json=as_json)), **rest)
 
     decorated: Callable[..., None] = command
-    for decorate in (
-        debug_option,
-        click.option("--json", "as_json", is_flag=True, help="Print JSON for programs instead of text for people."),
-        click.option(
-            "--option",
-            multiple=True,
-            metavar="K=V",
-            callback=_pairs,
-            help="An option of lazydelta such as delta.commit.parallelism; repeatable.",
-        ),
-        click.option(
-            "--storage-option",
-            multiple=True,
-            metavar="K=V",
-            callback=_pairs,
-            help="Credentials and settings of the store; repeatable. Values are never shown.",
-        ),
-        click.argument("uri"),
-    ):
+    for decorate in (debug_option, json_option, library_option, storage_option, click.argument("uri")):
         decorated = decorate(decorated)
     return decorated
 
@@ -120,11 +100,13 @@ def sidecar() -> None:
 @_sidecar_command
 @_version_option("Build for the checkpoint of this version, not for the newest one.")
 @click.option("--sort-by", metavar="A,B", help="Sort by these columns, not by the partition columns or the time.")
+@click.option("--force", is_flag=True, help="Build it anew even if a good one is there.")
 @_memory_option
-def build(target: Target, *, version: int | None, sort_by: str | None, memory: int) -> None:
+def build(target: Target, *, version: int | None, sort_by: str | None, force: bool, memory: int) -> None:
     """Build the sidecar of a table's newest checkpoint.
 
-    Nothing is done where a valid one is there. Readers see it when it is complete, and not before.
+    One that is there is checked, page by page, and kept if it is good. Readers see the new one when it is complete, and
+    not before.
     """
     from lazydelta import sidecar as library  # noqa: PLC0415
 
@@ -134,6 +116,7 @@ def build(target: Target, *, version: int | None, sort_by: str | None, memory: i
             target.uri,
             version,
             sort_by=names,
+            force=force,
             memory_budget=memory * _MIB,
             progress=target.progress,
             **target.common,

@@ -29,6 +29,7 @@ from lazydelta.log.checkpoint_columns import (
     has_column,
     joined,
     read_batches,
+    rows_at_once,
     stats_columns,
 )
 from lazydelta.log.commits import read_actions
@@ -68,7 +69,8 @@ class CheckpointReader:
     """Reads one complete checkpoint.
 
     ``stats_store`` is where statistics are read that somebody asks for after the scan (``store`` may be closed by
-    then); ``row_groups`` is told how many row groups were begun; ``parallel`` decodes columns side by side.
+    then); ``row_groups`` is told how many row groups were begun; ``parallel`` decodes columns side by side where that
+    pays.
     """
 
     store: Store
@@ -132,7 +134,11 @@ class CheckpointReader:
             columns += stats_columns(stats, available)
             later = self._later_stats(part, available) if stats is None else None
             row, begun = 0, _RowGroups(parquet)
-            rows = self._side_by_side(parquet, part, columns) if self.parallel else self._rows(parquet, part, columns)
+            # With statistics as text, parsing them takes longer than decoding does: a thread more would gain nothing.
+            beside = self.parallel and "add.stats" not in columns
+            size = rows_at_once(parquet, columns, self.batch_size)
+            read = self._side_by_side if beside else self._rows
+            rows = read(parquet, part, columns, size)
             with closing(rows):
                 for adds in rows:
                     if self.row_groups is not None:
@@ -142,18 +148,20 @@ class CheckpointReader:
                         yield files if later is None else later.attach(files, row, adds)
                     row += len(adds)
 
-    def _rows(self, parquet: pq.ParquetFile, part: LogFile, columns: Sequence[str]) -> Generator[pa.StructArray]:
-        for batch in read_batches(parquet, part, columns, self.batch_size):
+    def _rows(
+        self, parquet: pq.ParquetFile, part: LogFile, columns: Sequence[str], size: int
+    ) -> Generator[pa.StructArray]:
+        for batch in read_batches(parquet, part, columns, size):
             yield batch.column("add")
 
     def _side_by_side(
-        self, parquet: pq.ParquetFile, part: LogFile, columns: Sequence[str]
+        self, parquet: pq.ParquetFile, part: LogFile, columns: Sequence[str], size: int
     ) -> Generator[pa.StructArray]:
         """Decode paths, which take half of the time, in this thread and the other columns in another one."""
         with self._open(part, parquet.metadata) as again:
-            others = self._rows(again, part, [name for name in columns if name != _PATH])
+            others = self._rows(again, part, [name for name in columns if name != _PATH], size)
             with closing(ReadAhead(others, depth=2, stop=_nothing)) as rest:
-                for paths in self._rows(parquet, part, [_PATH]):
+                for paths in self._rows(parquet, part, [_PATH], size):
                     yield joined(paths, next(rest, None), part)
 
     def _later_stats(self, part: LogFile, available: dict[str, pa.DataType]) -> LaterStats | None:
@@ -164,7 +172,7 @@ class CheckpointReader:
 
         def read() -> Iterator[pa.RecordBatch]:
             with reader._open(part) as parquet:  # noqa: SLF001 - itself, over another store
-                yield from read_batches(parquet, part, columns, self.batch_size)
+                yield from read_batches(parquet, part, columns, rows_at_once(parquet, columns, self.batch_size))
 
         return LaterStats(part, read)
 

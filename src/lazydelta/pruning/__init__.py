@@ -13,7 +13,7 @@ from lazydelta.pruning.parse import Where, parse_predicate
 from lazydelta.pruning.ranges import ColumnRange, Ranges, combine
 from lazydelta.pruning.row_filter import to_arrow_expression
 from lazydelta.pruning.stats import partition_ranges, partition_ranges_from_parsed, ranges_from_json, ranges_from_parsed
-from lazydelta.pruning.tree import Predicate, partition_columns, referenced_columns, stats_columns
+from lazydelta.pruning.tree import Predicate, bounded_columns, partition_columns, referenced_columns, stats_columns
 
 __all__ = [
     "ColumnRange",
@@ -21,6 +21,7 @@ __all__ = [
     "Ranges",
     "Where",
     "all_match",
+    "bounded_columns",
     "combine",
     "conjunction",
     "may_match",

@@ -38,6 +38,7 @@ _CUT = 32
 _PREFIX = 31
 _PREFIX_UTF16 = 16
 _EXACT_DIGITS = 15
+_FALSE = typed_scalar(value=False, kind=pa.bool_())
 _SUPPLEMENTARY = r"[\x{10000}-\x{10FFFF}]"
 
 
@@ -70,7 +71,7 @@ class Bounds:
             lower, upper = _without_nan(lower), _without_nan(upper)
         logged = None
         if lower is not None and upper is not None:
-            nonsense = pc.greater(lower, upper)
+            nonsense = pc.fill_null(pc.greater(lower, upper), _FALSE)  # one bound alone is as good as logged
             if pc.any(nonsense).as_py():
                 unknown = typed_scalar(None, kind)
                 lower, upper = pc.if_else(nonsense, unknown, lower), pc.if_else(nonsense, unknown, upper)

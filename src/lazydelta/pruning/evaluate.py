@@ -49,8 +49,7 @@ _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
 def may_match(predicate: Predicate, ranges: Ranges) -> pa.BooleanArray:
     """Tell for each file whether it may hold a row for which ``predicate`` is true; false is proven."""
-    walk = _Walk(ranges)
-    truth = walk.some(predicate)
+    truth = _Walk(ranges).truth(predicate, every=False)
     if ranges.num_records is not None:
         truth = _and(truth, pc.not_equal(ranges.num_records, _ZERO))
     return _decided(truth, ranges.num_rows, unknown=True)
@@ -58,8 +57,7 @@ def may_match(predicate: Predicate, ranges: Ranges) -> pa.BooleanArray:
 
 def all_match(predicate: Predicate, ranges: Ranges) -> pa.BooleanArray:
     """Tell for each file whether ``predicate`` is true for every one of its rows; true is proven."""
-    walk = _Walk(ranges)
-    truth = walk.every(predicate)
+    truth = _Walk(ranges).truth(predicate, every=True)
     if ranges.num_records is not None:
         truth = _or(truth, pc.equal(ranges.num_records, _ZERO))
     return _decided(truth, ranges.num_rows, unknown=False)
@@ -81,50 +79,31 @@ class _Walk:
         self._ranges = ranges
         self._columns: dict[tuple[str, ...], _Known | None] = {}
 
-    def some(self, predicate: Predicate) -> Truth:
-        """Tell where some row may pass."""
+    def truth(self, predicate: Predicate, *, every: bool) -> Truth:
+        """Tell where every row must pass, or else where some row may."""
         match predicate:
             case WithExpression(part):
-                return self.some(part)
+                return self.truth(part, every=every)
             case And(parts):
-                return functools.reduce(_and, map(self.some, parts))
+                return functools.reduce(_and, (self.truth(part, every=every) for part in parts))
             case Or(parts):
-                return functools.reduce(_or, map(self.some, parts))
+                return functools.reduce(_or, (self.truth(part, every=every) for part in parts))
             case Constant(value):
                 return value is True
             case Compare(column) | In(column) | Prefix(column) | Not(Compare(column)):
                 known = self._known(column)
                 if known is None:
                     return None
+                if every:
+                    return _and(_every_value(predicate, known.bounds), known.no_null)
                 return _and(_some_value(predicate, known.bounds), _not(known.all_null))
             case IsNull(column, negated):
                 known = self._known(column)
                 if known is None:
                     return None
+                if every:
+                    return known.no_null if negated else known.all_null
                 return _not(known.all_null if negated else known.no_null)
-        return None
-
-    def every(self, predicate: Predicate) -> Truth:
-        """Tell where every row must pass."""
-        match predicate:
-            case WithExpression(part):
-                return self.every(part)
-            case And(parts):
-                return functools.reduce(_and, map(self.every, parts))
-            case Or(parts):
-                return functools.reduce(_or, map(self.every, parts))
-            case Constant(value):
-                return value is True
-            case Compare(column) | In(column) | Prefix(column) | Not(Compare(column)):
-                known = self._known(column)
-                if known is None:
-                    return None
-                return _and(_every_value(predicate, known.bounds), known.no_null)
-            case IsNull(column, negated):
-                known = self._known(column)
-                if known is None:
-                    return None
-                return known.no_null if negated else known.all_null
         return None
 
     def _known(self, column: Column) -> _Known | None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from itertools import accumulate
+from contextlib import suppress
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,6 +23,7 @@ Stored: TypeAlias = int | float | bool | str | bytes
 
 _TYPECODES = {1: "b", 2: "h", 4: "i", 8: "q"}
 _DECIMAL_BYTES = 16
+_MOST_TEXT = 2**31 - 1
 
 
 def typed_scalar(value: Stored | None, kind: pa.DataType) -> pa.Scalar:
@@ -34,6 +36,9 @@ def typed_array(values: Sequence[Stored | None], kind: pa.DataType) -> pa.Array:
 
     Raises OverflowError if an integer does not fit, and TypeError if a value has the wrong Python type.
     """
+    if _is_text(kind):
+        with suppress(TypeError):  # A None among them: the usual case has none and is spared the search.
+            return _variable(values, kind, None)
     validity = None
     if None in values:
         present = [value is not None for value in values]
@@ -42,7 +47,7 @@ def typed_array(values: Sequence[Stored | None], kind: pa.DataType) -> pa.Array:
         validity = bitmap(present)
     if pa.types.is_boolean(kind):
         return pa.Array.from_buffers(kind, len(values), [validity, bitmap([bool(value) for value in values])])
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+    if _is_text(kind):
         return _variable(values, kind, validity)
     if pa.types.is_decimal128(kind):
         packed = b"".join(_integer(value).to_bytes(_DECIMAL_BYTES, "little", signed=True) for value in values)
@@ -62,6 +67,10 @@ def bitmap(flags: Sequence[bool]) -> pa.Buffer:
     return pc.cast(packed, pa.bool_()).buffers()[1]
 
 
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
 def _variable(values: Sequence[Stored | None], kind: pa.DataType, validity: pa.Buffer | None) -> pa.Array:
     parts: Any = values if validity is None else [value or "" for value in values]
     if pa.types.is_string(kind) and (joined := "".join(parts)).isascii():
@@ -69,7 +78,11 @@ def _variable(values: Sequence[Stored | None], kind: pa.DataType, validity: pa.B
     else:
         parts = [value.encode() if isinstance(value, str) else value for value in parts]
         data = b"".join(parts)
-    offsets = array("i", accumulate(map(len, parts), initial=0))
+    if len(data) > _MOST_TEXT:
+        message = f"{len(data)} bytes of text are more than one array holds"
+        raise OverflowError(message)
+    offsets = np.zeros(len(parts) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, parts), np.int32, len(parts)), out=offsets[1:])
     return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 

@@ -52,7 +52,10 @@ def _get(structs: pa.Array, path: tuple[str, ...]) -> pa.Array | None:
             return None
         positions.append(position)
         kind = kind.field(position).type
-    return pc.struct_field(structs, positions)
+    while positions and structs.null_count == 0:
+        # Without nulls of the parent to mix in, a field is there as it is, and nothing has to be computed.
+        structs = structs.field(positions.pop(0))
+    return pc.struct_field(structs, positions) if positions else structs
 
 
 def _cast(values: pa.Array | None, kind: pa.DataType) -> pa.Array | None:

@@ -28,6 +28,7 @@ __all__ = [
     "Predicate",
     "Prefix",
     "WithExpression",
+    "bounded_columns",
     "leaves",
     "partition_columns",
     "referenced_columns",
@@ -188,6 +189,13 @@ def partition_columns(predicate: Predicate | None) -> tuple[Column, ...]:
 def stats_columns(predicate: Predicate | None) -> tuple[Column, ...]:
     """Return the referenced columns that need file statistics."""
     return tuple(column for column in referenced_columns(predicate) if not column.is_partition)
+
+
+def bounded_columns(predicate: Predicate | None) -> tuple[Column, ...]:
+    """Return the columns that need file statistics of which minimum and maximum can rule out a file."""
+    asked = () if predicate is None else leaves(predicate)
+    compared = {leaf.column for leaf in asked if isinstance(leaf, Compare | In | Prefix)}
+    return tuple(column for column in stats_columns(predicate) if column in compared)
 
 
 def _name(column: Column) -> str:

@@ -26,7 +26,7 @@ from lazydelta.sidecar.format import SidecarLayout, SortColumn
 from lazydelta.sidecar.keys import key_at
 from lazydelta.sidecar.manifest import ManifestPart, ManifestRowGroup, SidecarError
 from lazydelta.sidecar.order import sortable
-from lazydelta.sidecar.part_file import PartFooter
+from lazydelta.sidecar.part_file import PartFooter, PartReader
 from lazydelta.sidecar.ranges import surviving
 from lazydelta.sidecar.rows import from_rows, to_rows
 from lazydelta.storage import Pending, Store
@@ -36,6 +36,8 @@ __all__ = ["SidecarBase"]
 logger = logging.getLogger(__name__)
 
 _VECTOR = ("storageType", "pathOrInlineDv", "offset")
+_END_COLUMNS = (("path", ()), *(("dv", (name,)) for name in _VECTOR))
+_FEW_GROUPS = 4  # so few are read in little memory, more in little time
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,52 +73,71 @@ class SidecarBase:
         finally:
             groups.close()
         scan.metrics.sidecar_hits -= 1
+        inside = sorted(each.keys(sidecar.layout) for each in used)
+        gone = frozenset(file for each in used for file in each.files(sidecar.layout))
         for batch in checkpoint_files(scan):
-            rest = _without(batch, used, sidecar)
+            rest = _without(batch, inside, gone, sidecar)
             if len(rest):
                 yield rest
 
 
 @dataclass(frozen=True, slots=True)
 class _Used:
-    """A row group that has left: its first and last key, and its files at these keys.
+    """A row group that has left, by the rows at its ends: whose key is that of the first or of the last one.
 
-    One path may be there under several deletion vectors, which have the same key: at the ends of a row group the key
-    does not tell whether a file was in it.
+    These are two, but where one path is there under several deletion vectors, which have the same key: at the ends of a
+    row group the key does not tell whether a file was in it. What is made of them is made when the sidecar fails.
     """
 
-    first: bytes
-    last: bytes
-    at_ends: frozenset[tuple[str, str]]
+    begin: pa.RecordBatch
+    end: pa.RecordBatch
 
     @classmethod
     def of(cls, rows: pa.RecordBatch, layout: SidecarLayout) -> _Used:
-        """Describe the rows of a group."""
-        last = rows.num_rows - 1
-        ends = sortable(pa.Table.from_batches([rows.slice(0, 1), rows.slice(last, 1)]), layout)
+        """Keep the ends of a group, and nothing else of it."""
         paths = rows.column(layout.name_of("path"))
-        kinds, places, offsets = (rows.column(layout.name_of("dv", (name,))) for name in _VECTOR)
+        last = rows.num_rows - 1
+        first_path, last_path = paths[0].as_py(), paths[last].as_py()
+        begin = sum(1 for _ in takewhile(lambda row: paths[row].as_py() == first_path, range(rows.num_rows)))
+        end = sum(1 for _ in takewhile(lambda row: paths[row].as_py() == last_path, range(last, -1, -1)))
+        names = [*layout.sort_names(), *(layout.name_of(*each) for each in _END_COLUMNS)]
+        kept = rows.select(list(dict.fromkeys(names)))
+        # Copies: a slice would keep the whole row group.
+        return cls(_copy(kept, 0, begin), _copy(kept, rows.num_rows - end, end))
 
-        def name(row: int) -> tuple[str, str]:
-            return paths[row].as_py(), _vector_text(kinds[row].as_py(), places[row].as_py(), offsets[row].as_py())
+    def keys(self, layout: SidecarLayout) -> tuple[bytes, bytes]:
+        """Return the first and the last key."""
+        ends = sortable(pa.Table.from_batches([self.begin.slice(0, 1), self.end.slice(0, 1)]), layout)
+        return ends[0].as_py(), ends[1].as_py()
 
-        begin = takewhile(lambda row: paths[row] == paths[0], range(rows.num_rows))
-        end = takewhile(lambda row: paths[row] == paths[last], range(last, -1, -1))
-        return cls(ends[0].as_py(), ends[1].as_py(), frozenset(map(name, {*begin, *end})))
+    def files(self, layout: SidecarLayout) -> Iterator[tuple[str, str]]:
+        """Yield the files at the ends, by path and deletion vector."""
+        names = [layout.name_of(*each) for each in _END_COLUMNS]
+        for batch in (self.begin, self.end):
+            path, *vector = (batch.column(name).to_pylist() for name in names)
+            yield from ((each, _vector_text(*parts)) for each, *parts in zip(path, *vector, strict=True))
+
+
+def _copy(rows: pa.RecordBatch, start: int, count: int) -> pa.RecordBatch:
+    numbers = np.arange(start, start + count, dtype=np.int64)
+    return rows.take(pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(numbers)]))
 
 
 def _vector_text(kind: str | None, place: str | None, offset: int | None) -> str:
     return "" if kind is None else f"{kind}{place}@{offset}"
 
 
-def _without(batch: FileBatch, used: Sequence[_Used], sidecar: Sidecar) -> FileBatch:
-    """Leave out the files of row groups that have left already: those between a group's first and last key."""
-    if not used or not len(batch):
+def _without(
+    batch: FileBatch, inside: Sequence[tuple[bytes, bytes]], gone: frozenset[tuple[str, str]], sidecar: Sidecar
+) -> FileBatch:
+    """Leave out the files of row groups that have left already: those between a group's first and last key.
+
+    ``inside`` are these keys, in order, and ``gone`` the files that have one of them.
+    """
+    if not inside or not len(batch):
         return batch
-    inside = sorted((each.first, each.last) for each in used)
     starts = [start for start, _ in inside]
     ends = {key for span in inside for key in span}
-    gone = frozenset[tuple[str, str]]().union(*(each.at_ends for each in used))
     keys = sortable(_sort_rows(batch, sidecar), sidecar.layout).to_pylist()
     keep = np.empty(len(keys), np.bool_)
     for row, key in enumerate(keys):
@@ -140,6 +161,29 @@ def _sort_rows(batch: FileBatch, sidecar: Sidecar) -> pa.RecordBatch:
     return to_rows(batch.with_stats() if by_minimum else batch, SidecarLayout(needed, layout.sort), sidecar.schema)
 
 
+@dataclass(slots=True)
+class _Reading:
+    """A row group under way: its core, and the statistics asked for as soon as the footer tells where they are."""
+
+    group: ManifestRowGroup
+    core: Pending[bytes]
+    spans: Sequence[tuple[int, int]] = ()
+    named: Pending[list[bytes]] | None = None
+
+    def blocks(self) -> list[tuple[int, bytes]]:
+        """Wait for the bytes, and return them with where they begin."""
+        found = [(self.group.byte_offset, self.core.result())]
+        if self.named is not None:
+            found += [(start, data) for (start, _), data in zip(self.spans, self.named.result(), strict=True)]
+        return found
+
+    def cancel(self) -> None:
+        """Stop the reads."""
+        self.core.cancel()
+        if self.named is not None:
+            self.named.cancel()
+
+
 class _Groups:
     """Reads the surviving row groups in order, a few ahead of the consumer."""
 
@@ -149,33 +193,49 @@ class _Groups:
         self._cache = cache
         self._ahead = ahead
         self._footers: dict[int, PartFooter | Pending[bytes]] = {}
-        self._started: deque[tuple[ManifestRowGroup, Pending[bytes]]] = deque()
+        self._started: deque[_Reading] = deque()
+        self._frugal = True
         self._names = _named_columns(sidecar.layout, scan.wanted)
+        self._all_names = [*sidecar.layout.names(core=True), *self._names]
+        self._maps = sidecar.layout.name_of("partition_values")
+        self._reader: PartReader
+        self._reads: tuple[int, bool] | None = None
 
     def __iter__(self) -> Iterator[tuple[FileBatch, _Used]]:
         waiting = deque(self._surviving())
+        self._frugal = self._scan.limited or len(waiting) <= _FEW_GROUPS
+        done = 0
         # A limit is often reached within one row group: more are read ahead only once that was not so.
         ahead = 1 if self._scan.limited else self._ahead
         while waiting or self._started:
             while waiting and len(self._started) < ahead:
                 self._start(waiting.popleft())
-            yield self._finish(*self._started.popleft())
+            self._prove()
+            yield self._finish(self._started.popleft())
             ahead = min(2 * ahead, self._ahead)
+            done += 1
+            self._frugal &= done < _FEW_GROUPS
+        self._prove()  # to leave everything out is an answer too
+
+    def _prove(self) -> None:
+        if self._sidecar.proof is not None:
+            self._sidecar.proof.check()
 
     def close(self) -> None:
-        for _, pending in self._started:
-            pending.cancel()
+        if self._sidecar.proof is not None:
+            self._sidecar.proof.cancel()
+        for reading in self._started:
+            reading.cancel()
         for footer in self._footers.values():
             if isinstance(footer, Pending):
                 footer.cancel()
 
     def _surviving(self) -> list[ManifestRowGroup]:
         predicate, parts, metrics = self._scan.predicate, self._sidecar.parts, self._scan.metrics
-        groups = list(self._sidecar.row_groups)
         total = sum(part.num_row_groups for part in parts)
-        if not groups and total:
-            # A long manifest keeps ranges of parts only; the rest is in the footers of the parts that survive.
-            numbers = surviving(predicate, [part.ranges for part in parts])
+        numbers = surviving(predicate, [part.ranges for part in parts]) if len(parts) > 1 else range(len(parts))
+        groups = self._sidecar.groups_of(numbers)
+        if groups is None:
             for number in numbers:
                 self._fetch_footer(number)
             groups = [replace_part(group, number) for number in numbers for group in self._footer(number).row_groups()]
@@ -186,8 +246,16 @@ class _Groups:
     def _start(self, group: ManifestRowGroup) -> None:
         part = self._sidecar.parts[group.part]
         self._fetch_footer(group.part)
-        pending = self._scan.store.fetch(part.file, start=group.byte_offset, length=group.core_byte_length)
-        self._started.append((group, pending))
+        core = self._scan.store.fetch(part.file, start=group.byte_offset, length=group.core_byte_length)
+        self._started.append(_Reading(group, core))
+        self._fetch_named(self._started[-1])
+
+    def _fetch_named(self, reading: _Reading) -> None:
+        """Ask for the statistics of a row group, once its part's footer is there."""
+        footer, group = self._footers[reading.group.part], reading.group
+        if self._names and isinstance(footer, PartFooter) and reading.named is None:
+            reading.spans = footer.spans(group.index, self._names)
+            reading.named = self._scan.store.fetch_ranges(self._sidecar.parts[group.part].file, reading.spans)
 
     def _fetch_footer(self, number: int) -> None:
         if number in self._footers:
@@ -214,13 +282,21 @@ class _Groups:
             self._cache.keep_footer(part.footer_sha256, found)
         return found
 
-    def _finish(self, group: ManifestRowGroup, pending: Pending[bytes]) -> tuple[FileBatch, _Used]:
+    def _finish(self, reading: _Reading) -> tuple[FileBatch, _Used]:
+        group = reading.group
         part = self._sidecar.parts[group.part]
         footer = self._footer(group.part)
-        if group.index >= len(footer.groups):
-            message = f"{part.file} has no row group {group.index}"
-            raise SidecarError(message)
-        rows = _read(self._scan.store, part, footer, group, self._names, pending)
+        for each in (reading, *self._started):
+            self._fetch_named(each)
+        if (group.part, self._frugal) != self._reads:
+            self._reader = PartReader(footer, part.size, frugal=self._frugal)
+            self._reads = group.part, self._frugal
+        left_out = self._maps if footer.plain_partitions else None
+        names = [name for name in self._all_names if name != left_out]
+        rows = self._reader.read(group.index, names, reading.blocks())
+        if self._frugal:
+            # The allocator keeps what each thread has freed, and a short scan takes little else.
+            pa.default_memory_pool().release_unused()
         try:
             return self._checked(rows, group, part, footer)
         except (pa.ArrowException, KeyError, ValueError, IndexError, StopIteration) as error:
@@ -264,28 +340,6 @@ def _named_columns(layout: SidecarLayout, wanted: StatsWanted | None) -> list[st
     ]
 
 
-def _read(
-    store: Store,
-    part: ManifestPart,
-    footer: PartFooter,
-    group: ManifestRowGroup,
-    names: Sequence[str],
-    core: Pending[bytes] | None,
-) -> pa.RecordBatch:
-    """Read the core columns and the named ones of a row group."""
-    layout = footer.state.layout
-    blocks: list[tuple[int, bytes]] = []
-    spans = footer.spans(group.index, names) if names else []
-    rest = store.fetch_ranges(part.file, spans) if spans else None
-    if core is not None:
-        blocks.append((group.byte_offset, core.result()))
-    else:
-        blocks.append((group.byte_offset, store.get(part.file, start=group.byte_offset, length=group.core_byte_length)))
-    if rest is not None:
-        blocks += [(start, data) for (start, _), data in zip(spans, rest.result(), strict=True)]
-    return footer.read(group.index, [*layout.names(core=True), *names], blocks, part.size)
-
-
 def _with_later_stats(
     files: FileBatch,
     scan: BaseScan,
@@ -296,7 +350,11 @@ def _with_later_stats(
 ) -> FileBatch:
     def load() -> FileBatch:
         try:
-            rows = _read(scan.snapshot.store, part, footer, group, _named_columns(layout, StatsWanted()), None)
+            store, names = scan.snapshot.store, _named_columns(layout, StatsWanted())
+            spans = footer.spans(group.index, names)
+            core = store.fetch(part.file, start=group.byte_offset, length=group.core_byte_length)
+            reading = _Reading(group, core, spans, store.fetch_ranges(part.file, spans))
+            rows = footer.read(group.index, [*layout.names(core=True), *names], reading.blocks(), part.size)
             return from_rows(rows, layout, tier=files.tier)
         except (SidecarError, StorageError) as error:
             logger.warning("%s fails, statistics come from the checkpoint: %s", part.file, error)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,12 +18,17 @@ from lazydelta.log.checkpoint import CheckpointReader, StatsWanted
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.options import Options
+from lazydelta.read_ahead import ReadAhead
+from lazydelta.scan.arrays import boolean_array
 from lazydelta.sidecar.discovery import check_single, read_single
 from lazydelta.sidecar.external_sort import ExternalSort
 from lazydelta.sidecar.format import GROUPS_PER_FILE, ROWS_PER_GROUP, sidecar_path
 from lazydelta.sidecar.lifecycle import sweep
 from lazydelta.sidecar.manifest import SidecarError
+from lazydelta.sidecar.mirrored import prove
 from lazydelta.sidecar.order import sortable
+from lazydelta.sidecar.part_order import key_layout
+from lazydelta.sidecar.part_reader import check_part
 from lazydelta.sidecar.planning import SidecarPlan, plan_of, plan_sidecar, snapshot_at_checkpoint
 from lazydelta.sidecar.publish import BuildResult, Publication, load_manifest, result_of, schema_hash
 from lazydelta.sidecar.rows import to_rows
@@ -40,6 +48,8 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 Progress = Callable[[int, int | None], None]
 """Called with the files done so far and, where it is known, how many there are."""
 
@@ -57,18 +67,33 @@ def build(
     storage_options: Mapping[str, str] | None = None,
     options: Mapping[str, Any] | None = None,
     sort_by: Sequence[str] | None = None,
+    force: bool = False,
     memory_budget: int = MEMORY_BUDGET,
     progress: Progress | None = None,
 ) -> BuildResult:
-    """Build the sidecar of the newest checkpoint, or of the checkpoint of ``version``.
+    """Build the sidecar of the newest checkpoint, or of the checkpoint of ``version``, unless a good one is there.
 
     Rows are sorted by the partition columns, or by the minimum of the first timestamp column of an unpartitioned
-    table; ``sort_by`` names other columns. Nothing is visible to readers before the manifest is written, last.
+    table; ``sort_by`` names other columns. Nothing is visible to readers before the manifest is written, last. What is
+    there is read from end to end and replaced if any page of it is damaged; ``force`` replaces it in any case.
     """
     settings = Options.load(options)
     store = open_store(table_uri, storage_options, retries=settings.retries, request_timeout=settings.request_timeout)
     snapshot, checkpoint = snapshot_at_checkpoint(store, version)
-    return build_at(store, snapshot, checkpoint, sort_by=sort_by, memory_budget=memory_budget, progress=progress)
+    replaces, reason = _to_replace(store, snapshot, checkpoint, force=force)
+    result = None if force or replaces is not None else existing(store, snapshot, checkpoint, thorough=True)
+    if result is not None:
+        return result
+    return build_at(
+        store,
+        snapshot,
+        checkpoint,
+        sort_by=sort_by,
+        memory_budget=memory_budget,
+        progress=progress,
+        replaces=replaces,
+        reason=reason,
+    )
 
 
 def build_at(
@@ -79,26 +104,51 @@ def build_at(
     sort_by: Sequence[str] | None = None,
     memory_budget: int = MEMORY_BUDGET,
     progress: Progress | None = None,
+    replaces: str | None = None,
+    reason: str | None = None,
 ) -> BuildResult:
-    """Build the sidecar of a checkpoint whose version the snapshot pins, unless a valid one is there."""
-    result = existing(store, snapshot, checkpoint)
-    if result is None:
-        plan = plan_sidecar(snapshot, checkpoint, sort_by)
-        parts = _sorted_parts(snapshot, checkpoint, plan, memory_budget, progress)
-        result = Publication(store, snapshot, checkpoint, plan).publish(parts)
-        sweep(store, snapshot)
-    return result
+    """Build the sidecar of a checkpoint whose version the snapshot pins; nothing that may be there is looked at.
+
+    ``replaces`` is the digest of a manifest that gives way to the new one, ``reason`` goes into the result.
+    """
+    plan = plan_sidecar(snapshot, checkpoint, sort_by)
+    parts = _sorted_parts(snapshot, checkpoint, plan, memory_budget, progress)
+    result = Publication(store, snapshot, checkpoint, plan, replaces=replaces).publish(parts)
+    sweep(store, snapshot)
+    return msgspec.structs.replace(result, reason=reason)
 
 
-def existing(store: Store, snapshot: Snapshot, checkpoint: Checkpoint) -> BuildResult | None:
-    """Return the sidecar that is already there; where only its manifest is lacking or invalid, add that."""
+def _to_replace(
+    store: Store, snapshot: Snapshot, checkpoint: Checkpoint, *, force: bool
+) -> tuple[str | None, str | None]:
+    """Return the digest of a manifest that a build has to replace, and why: a page of its parts is damaged."""
+    manifest = load_manifest(store, snapshot, checkpoint)
+    if manifest is None or force:
+        return None if manifest is None else manifest.sha256, None
+    try:
+        for part in manifest.parts:
+            check_part(store, part, manifest.layout)
+    except (SidecarError, StorageError) as error:
+        logger.warning("the sidecar of version %d is damaged and built anew: %s", checkpoint.version, error)
+        return manifest.sha256, str(error)
+    return None, None
+
+
+def existing(store: Store, snapshot: Snapshot, checkpoint: Checkpoint, *, thorough: bool = False) -> BuildResult | None:
+    """Return the sidecar that is already there; where only its manifest is lacking or invalid, add that.
+
+    Files are not read, but their footers; ``thorough`` reads one before it gets a manifest.
+    """
     manifest = load_manifest(store, snapshot, checkpoint)
     if manifest is not None:
         return result_of(manifest, "already-valid")
     path = sidecar_path(checkpoint.version)
     try:
         part, footer = read_single(store, path)
-        check_single(footer, part, snapshot, checkpoint)
+        mirrored = check_single(footer, part, snapshot, checkpoint)
+        prove(store, mirrored, [each.info for each in checkpoint.files])
+        if thorough:
+            check_part(store, part, footer.state.layout)
     except ObjectNotFoundError:
         return None
     except (SidecarError, StorageError) as error:
@@ -123,15 +173,22 @@ def _sorted_parts(
     splitters = _splitters(snapshot, checkpoint, plan, max(1, memory_budget // ROW_BYTES // 2))
     sort = ExternalSort(plan.layout, splitters, plan.layout.arrow_schema(plan.schema))
     done = 0
-    try:
-        for batch in reader.files(StatsWanted(extra=True)):
-            sort.add(to_rows(batch, plan.layout, plan.schema))
+    with contextlib.ExitStack() as stack:
+        # Only the parsing of statistics needs the interpreter: Parquet, sorting and temporary files go on beside it.
+        stack.callback(sort.close)
+        batches = stack.enter_context(_aside(reader.files(StatsWanted(extra=True))))
+        rows = (to_rows(batch, plan.layout, plan.schema) for batch in batches)
+        for batch in stack.enter_context(_aside(rows)):
+            sort.add(batch)
             done += len(batch)
             if progress is not None:
                 progress(done, None)
-        yield from assemble(sort.sorted_tables())
-    finally:
-        sort.close()
+        yield from stack.enter_context(_aside(assemble(sort.sorted_tables())))
+
+
+def _aside(source: Iterator[T]) -> contextlib.closing[ReadAhead[T]]:
+    """Let a thread make the items of an iterator, one ahead of the consumer."""
+    return contextlib.closing(ReadAhead(source, depth=1, stop=lambda: None))
 
 
 def part_rows() -> int:
@@ -159,23 +216,25 @@ def assemble(tables: Iterator[pa.Table], size: int | None = None) -> Iterator[pa
 def _splitters(snapshot: Snapshot, checkpoint: Checkpoint, plan: SidecarPlan, bucket_rows: int) -> pa.BinaryArray:
     """Choose splitters from a sample so that buckets have about ``bucket_rows`` rows; few files need none."""
     reader = CheckpointReader(snapshot.store, checkpoint, batch_size=_READ_ROWS)
-    wanted = tuple(each.path for each in plan.layout.sort if each.role == "min")
-    total, sample, step = 0, [], 1
+    layout = key_layout(plan.layout)
+    wanted = tuple(each.path for each in layout.sort if each.role == "min")
+    total, step = 0, 1
+    sample: list[pa.BinaryArray] = []
     for batch in reader.files(StatsWanted(wanted) if wanted else None):
         total += len(batch)
-        picked = _every(batch.path, step)
-        sample.append(sortable(to_rows(batch, plan.layout, plan.schema), plan.layout).take(picked))
+        some = batch.filter(boolean_array(np.arange(len(batch)) % step == 0)) if step > 1 else batch
+        sample.append(sortable(to_rows(some, layout, plan.schema), layout))
         if sum(map(len, sample)) > 2 * _SAMPLED:
             step *= 2
-            sample = [each.take(_every(each, 2)) for each in sample]
+            sample = [each.take(_rows(range(0, len(each), 2))) for each in sample]
     buckets = -(-total // bucket_rows)
     if buckets <= 1:
-        return pa.array([], pa.binary())
+        return pa.nulls(0, pa.binary())
     ordered = pa.concat_arrays(sample)
     ordered = ordered.take(pc.sort_indices(ordered))
     places = [len(ordered) * number // buckets for number in range(1, buckets)]
-    return ordered.take(pa.array(places, pa.int64())).unique()
+    return ordered.take(_rows(places)).unique()
 
 
-def _every(values: pa.Array, step: int) -> pa.Array:
-    return pa.array(range(0, len(values), step), pa.int64())
+def _rows(numbers: Sequence[int]) -> pa.Int64Array:
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(np.array(numbers, np.int64))])

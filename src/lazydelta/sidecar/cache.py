@@ -11,14 +11,14 @@ from typing import cast
 
 from lazydelta.log.segment import Checkpoint
 from lazydelta.lru import ByteLru, shared
-from lazydelta.sidecar.manifest import Manifest
+from lazydelta.sidecar.manifest import ManifestIndex
 from lazydelta.sidecar.part_file import PartFooter
 
 __all__ = ["SidecarCache", "shared_cache"]
 
 _DEFAULT_LIMIT = 64 << 20
 _MARK = 100
-_PARSED = 4  # a parsed manifest takes about this many times its bytes
+_PARSED = 2  # a manifest is its bytes, and what is parsed of it: all but the row groups
 
 
 class SidecarCache:
@@ -44,11 +44,11 @@ class SidecarCache:
         """Tell whether a manifest of this version was seen, so that asking for it early would be in vain."""
         return self._entries.get((uri, version)) is not None
 
-    def manifest(self, uri: str, checkpoint: Checkpoint) -> Manifest | None:
+    def manifest(self, uri: str, checkpoint: Checkpoint) -> ManifestIndex | None:
         """Return the manifest of a checkpoint as it is listed now."""
-        return cast("Manifest | None", self._entries.get(_identity(uri, checkpoint)))
+        return cast("ManifestIndex | None", self._entries.get(_identity(uri, checkpoint)))
 
-    def keep_manifest(self, uri: str, checkpoint: Checkpoint, manifest: Manifest, size: int) -> None:
+    def keep_manifest(self, uri: str, checkpoint: Checkpoint, manifest: ManifestIndex, size: int) -> None:
         """Keep a manifest that was found valid."""
         self._entries.put(_identity(uri, checkpoint), manifest, size * _PARSED)
         self._entries.put((uri, checkpoint.version), manifest.sha256, _MARK)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +22,7 @@ from lazydelta.sidecar.order import sortable
 from lazydelta.sidecar.part_order import PartOrder, key_layout
 from lazydelta.sidecar.planning import SidecarPlan
 from lazydelta.sidecar.rows import to_rows
+from lazydelta.sidecar.spill import SpillFile
 
 __all__ = ["NetChange", "RowSpool", "read_change"]
 
@@ -142,8 +142,7 @@ class RowSpool:
         self._count = 0
         self._sample: list[pa.BinaryArray] = []
         self._step = 1
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._spilled: list[str] = []
+        self._spilled: list[SpillFile] = []
 
     def __len__(self) -> int:
         return self._count
@@ -166,11 +165,9 @@ class RowSpool:
         """Yield all rows in order; may be called once."""
         sort = ExternalSort(self._layout, self._splitters(), self._schema)
         try:
-            for path in self._spilled:
-                with pa.OSFile(path) as source:
-                    reader = pa.ipc.open_file(source)
-                    for index in range(reader.num_record_batches):
-                        sort.add(reader.get_batch(index))
+            for file in self._spilled:
+                for batch in file.batches():
+                    sort.add(batch)
             for batch in self._held:
                 sort.add(batch)
             self._held = []
@@ -181,19 +178,15 @@ class RowSpool:
     def close(self) -> None:
         """Remove what lies on disk."""
         self._held, self._sample = [], []
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        for file in self._spilled:
+            file.close()
+        self._spilled = []
 
     def _spill(self) -> None:
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="lazydelta-refresh-")
-        path = f"{self._folder.name}/{len(self._spilled)}.arrow"
-        options = pa.ipc.IpcWriteOptions(compression="lz4")
-        with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, self._schema, options=options) as writer:
-            for batch in self._held:
-                writer.write_batch(batch)
-        self._spilled.append(path)
+        file = SpillFile(self._schema)
+        self._spilled.append(file)
+        for batch in self._held:
+            file.add(batch)
         self._held, self._held_rows = [], 0
 
     def _splitters(self) -> pa.BinaryArray:
@@ -208,7 +201,7 @@ def _every(values: pa.BinaryArray, step: int) -> pa.BinaryArray:
 
 
 def _joined(arrays: Sequence[pa.BinaryArray]) -> pa.BinaryArray:
-    return pa.concat_arrays(arrays) if arrays else pa.array([], pa.binary())
+    return pa.concat_arrays(arrays) if arrays else pa.nulls(0, pa.binary())
 
 
 def _rows(numbers: Iterable[int]) -> pa.Int64Array:

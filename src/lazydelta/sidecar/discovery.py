@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -16,12 +17,14 @@ from lazydelta.log.snapshot import Snapshot
 from lazydelta.sidecar.cache import SidecarCache
 from lazydelta.sidecar.format import SidecarLayout, manifest_path, sidecar_path
 from lazydelta.sidecar.manifest import (
-    Manifest,
+    CheckpointFile,
+    ManifestIndex,
     ManifestPart,
     ManifestRowGroup,
     SidecarError,
-    checkpoint_files,
+    mirrors,
 )
+from lazydelta.sidecar.mirrored import Proof, start_proof
 from lazydelta.sidecar.part_file import PartFooter, checkpoint_of, state_of
 from lazydelta.storage import Store
 
@@ -37,16 +40,18 @@ _GUESSED_FOOTER = 64 << 10
 class Sidecar:
     """A sidecar that is valid as far as can be told without reading its rows.
 
-    ``row_groups`` is empty where a long manifest leaves them to the footers of the parts.
+    ``groups_of`` returns the row groups of some parts, None where a long manifest leaves them to the parts' footers.
+    ``proof`` is to be checked before anything that the sidecar says is believed.
     """
 
     tier: int
     layout: SidecarLayout
     parts: tuple[ManifestPart, ...]
-    row_groups: tuple[ManifestRowGroup, ...]
+    groups_of: Callable[[Sequence[int]], list[ManifestRowGroup] | None]
     num_files: int
     metadata: Metadata
     protocol: Protocol
+    proof: Proof | None = None
     from_cache: bool = False
 
     @property
@@ -63,31 +68,41 @@ def find_sidecar(store: Store, snapshot: Snapshot, checkpoint: Checkpoint, cache
     """Return the best sidecar there is for a checkpoint; None sends the scan to the checkpoint itself."""
     manifest = cache.manifest(store.identity, checkpoint)
     if manifest is not None and manifest.table_id == snapshot.metadata.id:
-        return _by_manifest(manifest, from_cache=True)
+        return _by_manifest(manifest, None, from_cache=True)
     path = manifest_path(checkpoint.version)
     try:
         data = snapshot.commits.get(path) or store.get(path)
-        manifest = Manifest.decode(data)
+        manifest = ManifestIndex.decode(data)
         manifest.check(table_id=snapshot.metadata.id, checkpoint=checkpoint)
         manifest.check_numbers()
+        proof = start_proof(store, manifest.checkpoint, [each.info for each in checkpoint.files])
     except ObjectNotFoundError:
         return _alone(store, snapshot, checkpoint)
     except (SidecarError, StorageError) as error:
         logger.warning("%s is not used: %s", path, error)
         return _alone(store, snapshot, checkpoint)
-    cache.keep_manifest(store.identity, checkpoint, manifest, len(data))
-    return _by_manifest(manifest, from_cache=False)
+    size = len(data)
+
+    def keep() -> None:
+        cache.keep_manifest(store.identity, checkpoint, manifest, size)
+
+    if proof is None:
+        keep()
+    else:
+        proof.when_proven = keep
+    return _by_manifest(manifest, proof, from_cache=False)
 
 
-def _by_manifest(manifest: Manifest, *, from_cache: bool) -> Sidecar:
+def _by_manifest(manifest: ManifestIndex, proof: Proof | None, *, from_cache: bool) -> Sidecar:
     return Sidecar(
         1,
         manifest.layout,
         manifest.parts,
-        manifest.row_groups,
+        manifest.groups_of,
         manifest.num_files,
         manifest.meta_data,
         manifest.protocol,
+        proof,
         from_cache,
     )
 
@@ -96,13 +111,16 @@ def _alone(store: Store, snapshot: Snapshot, checkpoint: Checkpoint) -> Sidecar 
     path = sidecar_path(checkpoint.version)
     try:
         part, footer = read_single(store, path)
-        check_single(footer, part, snapshot, checkpoint)
+        mirrored = check_single(footer, part, snapshot, checkpoint)
+        proof = start_proof(store, mirrored, [each.info for each in checkpoint.files])
     except ObjectNotFoundError:
         return None
     except (SidecarError, StorageError) as error:
         logger.warning("%s is not used: %s", path, error)
         return None
-    return Sidecar(2, footer.state.layout, (part,), footer.row_groups(), part.num_rows, *state_of(footer.state))
+    metadata, protocol = state_of(footer.state)
+    groups = list(footer.row_groups())
+    return Sidecar(2, footer.state.layout, (part,), lambda _: groups, part.num_rows, metadata, protocol, proof)
 
 
 def read_single(store: Store, path: str) -> tuple[ManifestPart, PartFooter]:
@@ -116,26 +134,14 @@ def read_single(store: Store, path: str) -> tuple[ManifestPart, PartFooter]:
         raise SidecarError(message)
     if needed > length:
         tail = store.get(path, start=size - needed, length=needed)
-    data = tail[-needed:]
-    footer = PartFooter(data)
-    groups = footer.row_groups()
-    empty = (None,) * (len(footer.state.sort) + 1)
-    part = ManifestPart(
-        file=path,
-        size=size,
-        footer_offset=size - needed,
-        footer_length=needed,
-        footer_sha256=footer.digest,
-        num_rows=sum(group.num_rows for group in groups),
-        num_row_groups=len(groups),
-        first=groups[0].first if groups else empty,
-        last=groups[-1].last if groups else empty,
-    )
-    return part, footer
+    footer = PartFooter(tail[-needed:])
+    return footer.part(path, size), footer
 
 
-def check_single(footer: PartFooter, part: ManifestPart, snapshot: Snapshot, checkpoint: Checkpoint) -> None:
-    """Raise unless a single-file sidecar is whole and mirrors this very checkpoint."""
+def check_single(
+    footer: PartFooter, part: ManifestPart, snapshot: Snapshot, checkpoint: Checkpoint
+) -> tuple[CheckpointFile, ...]:
+    """Raise unless a single-file sidecar is whole and mirrors a checkpoint of these names and sizes; return which."""
     state = footer.state
     try:
         mirrored, _ = checkpoint_of(state), state_of(state)
@@ -144,10 +150,10 @@ def check_single(footer: PartFooter, part: ManifestPart, snapshot: Snapshot, che
         raise SidecarError(message) from error
     if state.table_id != snapshot.metadata.id:
         message = f"it belongs to table {state.table_id}"
-    elif state.version != checkpoint.version or mirrored != checkpoint_files(checkpoint):
+    elif state.version != checkpoint.version or not mirrors(mirrored, checkpoint):
         message = f"it mirrors another checkpoint, of version {state.version}"
     elif state.num_files != part.num_rows:
         message = f"it has {part.num_rows} of {state.num_files} rows"
     else:
-        return
+        return mirrored
     raise SidecarError(message)

@@ -6,16 +6,15 @@ then sorted one after the other. Memory is one bucket and the rows waiting to be
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lazydelta.sidecar.format import SidecarLayout
-from lazydelta.sidecar.order import sortable
+from lazydelta.sidecar.order import places_among, sortable
+from lazydelta.sidecar.spill import SpillFile
 
 __all__ = ["ExternalSort"]
 
@@ -31,18 +30,17 @@ class ExternalSort:
         self._schema = schema
         self._waiting: list[list[pa.RecordBatch]] = [[] for _ in range(len(splitters) + 1)]
         self._rows = [0] * (len(splitters) + 1)
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._files: dict[int, tuple[pa.OSFile, pa.RecordBatchFileWriter]] = {}
+        self._spilled: dict[int, SpillFile] = {}
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Take some rows."""
         if len(self._splitters) == 0:
             self._waiting[0].append(rows)
             return
-        buckets = pc.search_sorted(self._splitters, sortable(rows, self._layout), side="right")
-        order = pc.sort_indices(buckets)
-        numbers = np.asarray(buckets.take(order))
-        grouped = rows.take(order)
+        buckets = places_among(self._splitters, sortable(rows, self._layout), side="right")
+        order = np.argsort(buckets, kind="stable")
+        numbers = buckets[order]
+        grouped = rows.take(pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)]))
         edges = np.flatnonzero(np.diff(numbers)) + 1
         starts, ends = [0, *edges.tolist()], [*edges.tolist(), len(numbers)]
         for start, end in zip(starts, ends, strict=True):
@@ -61,38 +59,19 @@ class ExternalSort:
 
     def close(self) -> None:
         """Remove what lies on disk."""
-        for file, writer in self._files.values():
-            writer.close()
+        for file in self._spilled.values():
             file.close()
-        self._files = {}
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        self._spilled = {}
 
     def _flush(self, bucket: int) -> None:
-        if bucket not in self._files:
-            if self._folder is None:
-                self._folder = tempfile.TemporaryDirectory(prefix="lazydelta-sort-")
-            file = pa.OSFile(self._path(bucket), "wb")
-            options = pa.ipc.IpcWriteOptions(compression="lz4")
-            self._files[bucket] = (file, pa.ipc.new_file(file, self._schema, options=options))
-        table = pa.Table.from_batches(self._waiting[bucket], schema=self._schema).combine_chunks()
-        self._files[bucket][1].write_table(table)
+        if bucket not in self._spilled:
+            self._spilled[bucket] = SpillFile(self._schema)
+        self._spilled[bucket].add(pa.Table.from_batches(self._waiting[bucket], schema=self._schema).combine_chunks())
         self._waiting[bucket], self._rows[bucket] = [], 0
 
     def _load(self, bucket: int) -> pa.Table:
-        pieces = [pa.Table.from_batches(self._waiting[bucket], schema=self._schema)]
-        self._waiting[bucket] = []
-        if bucket in self._files:
-            file, writer = self._files.pop(bucket)
-            writer.close()
-            file.close()
-            path = self._path(bucket)
-            with pa.OSFile(path) as source:
-                pieces.append(pa.ipc.open_file(source).read_all())
-            Path(path).unlink()
-        return pa.concat_tables(pieces).combine_chunks()
-
-    def _path(self, bucket: int) -> str:
-        folder = "" if self._folder is None else self._folder.name
-        return f"{folder}/{bucket}.arrow"
+        waiting, self._waiting[bucket] = self._waiting[bucket], []
+        spilled = self._spilled.pop(bucket, None)
+        if spilled is not None:
+            waiting = [*spilled.batches(), *waiting]
+        return pa.Table.from_batches(waiting, schema=self._schema).combine_chunks()

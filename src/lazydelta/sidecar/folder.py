@@ -14,7 +14,7 @@ from lazydelta.errors import ObjectNotFoundError
 from lazydelta.log.names import MAX_VERSION, FileKind
 from lazydelta.log.segment import list_from
 from lazydelta.sidecar.format import FOLDER
-from lazydelta.sidecar.manifest import CheckpointFile, ManifestPart
+from lazydelta.sidecar.manifest import ManifestPart, file_identity
 from lazydelta.storage import ObjectInfo, Store
 
 __all__ = ["FolderFile", "are_in_place", "list_folder", "listed_checkpoints"]
@@ -29,7 +29,7 @@ _FEW = 4
 
 @dataclass(frozen=True, slots=True)
 class FolderFile:
-    """A file of ours; ``kind`` is manifest, single or part."""
+    """A file of ours; ``kind`` is manifest, single, part, or temporary (whose version is -1)."""
 
     info: ObjectInfo
     version: int
@@ -71,10 +71,8 @@ def _size_of(store: Store, path: str) -> int | None:
         return None
 
 
-def listed_checkpoints(store: Store, first: int, last: int) -> frozenset[CheckpointFile]:
-    """Return the checkpoint files of these versions that the log has now."""
+def listed_checkpoints(store: Store, first: int, last: int) -> frozenset[tuple[str, int]]:
+    """Return the checkpoint files of these versions that the log has now, by name and size."""
     return frozenset(
-        CheckpointFile(file.path.rpartition("/")[2], file.info.size)
-        for file in list_from(store, first, last)
-        if file.kind is FileKind.CHECKPOINT
+        file_identity(file.info) for file in list_from(store, first, last) if file.kind is FileKind.CHECKPOINT
     )

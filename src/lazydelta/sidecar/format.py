@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import msgspec
 import pyarrow as pa
@@ -68,7 +69,7 @@ class SortColumn(msgspec.Struct, frozen=True):
     path: tuple[str, ...]
 
 
-class SidecarLayout(msgspec.Struct, frozen=True):
+class SidecarLayout(msgspec.Struct, frozen=True, dict=True):
     """The columns of a sidecar in order, with what they are sorted by."""
 
     columns: tuple[SidecarColumn, ...]
@@ -76,7 +77,7 @@ class SidecarLayout(msgspec.Struct, frozen=True):
 
     def name_of(self, role: str, path: tuple[str, ...] = ()) -> str | None:
         """Return the Parquet name of the column with this role and path."""
-        return self._names().get((role, path))
+        return self._names.get((role, path))
 
     def names(self, *, core: bool) -> list[str]:
         """Return the names of the core columns, or of the others."""
@@ -88,9 +89,9 @@ class SidecarLayout(msgspec.Struct, frozen=True):
 
     def sort_names(self) -> list[str]:
         """Return the Parquet names of the sort columns."""
-        names = self._names()
-        return [names[each.role, each.path] for each in self.sort]
+        return [self._names[each.role, each.path] for each in self.sort]
 
+    @cached_property
     def _names(self) -> dict[tuple[str, tuple[str, ...]], str]:
         return {(column.role, column.path): column.name for column in self.columns}
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal as PyDecimal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lazydelta.scan.arrays import flags
+from lazydelta.log.file_batch import int64_array
+from lazydelta.scan.arrays import boolean_array, flags
 from lazydelta.sidecar.format import SidecarLayout
 from lazydelta.sidecar.manifest import RangeText, range_key
 
 __all__ = ["key_at", "ranges_of", "sort_indices", "text_of"]
+
+_UNWRITABLE = object()
+_ZERO, _FALSE = int64_array([0])[0], boolean_array(np.zeros(1, np.bool_))[0]
 
 
 def text_of(value: object) -> str | None:
@@ -41,6 +45,20 @@ def text_of(value: object) -> str | None:
             return None
 
 
+def _python(value: pa.Scalar) -> object:
+    """Return a value as a Python object; Arrow's own way would load pandas to do it for timestamps.
+
+    Python has no years below 1 or above 9999: what lies there cannot be written, as NaN cannot.
+    """
+    try:
+        if pa.types.is_timestamp(value.type) and value.is_valid and value.type.unit == "us":
+            zone = None if value.type.tz is None else UTC
+            return datetime(1970, 1, 1, tzinfo=zone) + timedelta(microseconds=value.value)
+        return value.as_py()
+    except OverflowError:
+        return _UNWRITABLE
+
+
 def sort_indices(rows: pa.Table, layout: SidecarLayout) -> pa.Array:
     """Return the order of the sidecar: by the sort columns, missing last, then by path."""
     keys = [(name, "ascending", "at_end") for name in (*layout.sort_names(), layout.name_of("path"))]
@@ -50,7 +68,7 @@ def sort_indices(rows: pa.Table, layout: SidecarLayout) -> pa.Array:
 def key_at(rows: pa.Table, index: int, layout: SidecarLayout) -> tuple[str | None, ...]:
     """Return the key of one row: its sort values and its path."""
     names = (*layout.sort_names(), layout.name_of("path"))
-    return tuple(text_of(rows.column(name)[index].as_py()) for name in names)
+    return tuple(text_of(_python(rows.column(name)[index])) for name in names)
 
 
 def ranges_of(rows: pa.Table, layout: SidecarLayout, indexed: Sequence[tuple[str, ...]]) -> dict[str, RangeText]:
@@ -62,8 +80,8 @@ def ranges_of(rows: pa.Table, layout: SidecarLayout, indexed: Sequence[tuple[str
             bounds = pc.min_max(values)
             # A null partition value is knowledge: every row of the file is null there, and no bound is lacking.
             found[range_key(column.path)] = RangeText(
-                text_of(bounds["min"].as_py()),
-                text_of(bounds["max"].as_py()),
+                text_of(_python(bounds["min"])),
+                text_of(_python(bounds["max"])),
                 has_missing=_unwritable(bounds),
                 has_null=values.null_count > 0,
             )
@@ -82,17 +100,17 @@ def _stats_range(rows: pa.Table, layout: SidecarLayout, path: tuple[str, ...], l
     lacking = _mask(pc.or_(rows.column(low).is_null(), rows.column(high).is_null())) & ~empty
     bounds = {"min": pc.min(rows.column(low)), "max": pc.max(rows.column(high))}
     return RangeText(
-        text_of(bounds["min"].as_py()),
-        text_of(bounds["max"].as_py()),
+        text_of(_python(bounds["min"])),
+        text_of(_python(bounds["max"])),
         has_missing=bool(lacking.any()) or _unwritable(bounds),
-        has_null=bool((~_mask(pc.equal(nulls, pa.scalar(0, pa.int64())))).any()),
+        has_null=bool((~_mask(pc.equal(nulls, _ZERO))).any()),
     )
 
 
 def _unwritable(bounds: dict[str, pa.Scalar] | pa.StructScalar) -> bool:
-    return any(bounds[end].is_valid and text_of(bounds[end].as_py()) is None for end in ("min", "max"))
+    return any(bounds[end].is_valid and text_of(_python(bounds[end])) is None for end in ("min", "max"))
 
 
 def _mask(values: pa.ChunkedArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    filled = pc.fill_null(values, False)  # noqa: FBT003 - the value to fill with
+    filled = pc.fill_null(values, _FALSE) if values.null_count else values
     return flags(filled.combine_chunks() if isinstance(filled, pa.ChunkedArray) else filled)

@@ -2,7 +2,8 @@
 
 A manifest is *kept* while the log still has the checkpoint that it mirrors; the newest valid one is kept whatever
 happened to the log, and so is everything younger than the grace period, because a build may be at work on it. What no
-kept manifest refers to goes: manifests first, so that no reader is sent to files that are about to vanish.
+kept manifest refers to goes: manifests first, so that no reader is sent to files that are about to vanish. Temporary
+files of writers that were killed go by their age alone.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from typing import Any
 import msgspec
 
 from lazydelta.errors import LazyDeltaError, ObjectNotFoundError, OptionError, StorageError
+from lazydelta.log.names import LOG
 from lazydelta.log.opening import open_snapshot
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.options import Options
 from lazydelta.sidecar.discovery import read_single
 from lazydelta.sidecar.folder import FolderFile, list_folder, listed_checkpoints
+from lazydelta.sidecar.format import FOLDER
 from lazydelta.sidecar.manifest import CheckpointFile, Manifest, SidecarError
 from lazydelta.sidecar.part_file import checkpoint_of
 from lazydelta.storage import Store, open_store
@@ -59,13 +62,17 @@ def clean(
 ) -> CleanResult:
     """Delete sidecar files that no kept manifest refers to and that are older than the grace period.
 
-    Only files with our names are looked at; the sidecars of official V2 checkpoints share the folder and stay.
+    Only files with our names are looked at; the sidecars of official V2 checkpoints share the folder and stay. On local
+    disks the temporary files of killed writers go too: of sidecars after the grace period, of the log after a day.
     """
     if not grace_hours >= 0:
         raise OptionError(f"A grace period of {grace_hours} hours makes no sense", hint="0 or more")
     store = _open(table_uri, storage_options, options)
     table_id = open_snapshot(store).metadata.id
     survey = _survey(store, table_id, list_folder(store), grace_hours)
+    survey.doomed.extend(_abandoned(store, FOLDER, grace_hours))
+    # Commits and checkpoints are written there at any time: a short grace period was not meant for them.
+    survey.doomed.extend(_abandoned(store, LOG, max(grace_hours, GRACE_HOURS)))
     return _delete(store, survey, dry_run=dry_run, progress=progress)
 
 
@@ -79,7 +86,8 @@ def drop(
 ) -> CleanResult:
     """Delete every sidecar and manifest of a table; scans go on from the checkpoint."""
     store = _open(table_uri, storage_options, options)
-    return _delete(store, _Survey([], list_folder(store), []), dry_run=dry_run, progress=progress)
+    doomed = [*list_folder(store), *_abandoned(store, FOLDER, 0)]
+    return _delete(store, _Survey([], doomed, []), dry_run=dry_run, progress=progress)
 
 
 def sweep(store: Store, snapshot: Snapshot) -> None:
@@ -124,7 +132,7 @@ def _survey(store: Store, table_id: str, files: Sequence[FolderFile], grace_hour
         for found in readable.values()
         if found.table_id == table_id and all(sizes.get(part.file) == part.size for part in found.parts)
     ]
-    kept = [found for found in valid if found is valid[-1] or checkpoints.issuperset(found.checkpoint)]
+    kept = [found for found in valid if found is valid[-1] or _has(checkpoints, found.checkpoint)]
     referenced = {part.file for found in kept for part in found.parts}
     served = {found.version for found in kept}
     staying: set[str] = set(referenced)
@@ -143,6 +151,12 @@ def _survey(store: Store, table_id: str, files: Sequence[FolderFile], grace_hour
     return _Survey(kept, doomed, [file for file in files if file.path in staying])
 
 
+def _abandoned(store: Store, folder: str, grace_hours: float) -> list[FolderFile]:
+    """Return the temporary files that nobody has written to during the grace period."""
+    deadline = _now() - grace_hours * _HOUR_MS
+    return [FolderFile(info, -1, "temporary") for info in store.leftovers(folder) if info.last_modified <= deadline]
+
+
 def _read(store: Store, file: FolderFile) -> Manifest | None:
     try:
         found = Manifest.decode(store.get(file.path))
@@ -151,7 +165,7 @@ def _read(store: Store, file: FolderFile) -> Manifest | None:
     return found if found.version == file.version else None
 
 
-def _mirrors(store: Store, file: FolderFile, table_id: str, checkpoints: frozenset[CheckpointFile]) -> bool:
+def _mirrors(store: Store, file: FolderFile, table_id: str, checkpoints: frozenset[tuple[str, int]]) -> bool:
     try:
         part, footer = read_single(store, file.path)
         state = footer.state
@@ -159,7 +173,11 @@ def _mirrors(store: Store, file: FolderFile, table_id: str, checkpoints: frozens
     except (SidecarError, StorageError, msgspec.MsgspecError):
         return False
     whole = state.num_files == part.num_rows
-    return state.table_id == table_id and whole and checkpoints.issuperset(mirrored)
+    return state.table_id == table_id and whole and _has(checkpoints, mirrored)
+
+
+def _has(checkpoints: frozenset[tuple[str, int]], recorded: Sequence[CheckpointFile]) -> bool:
+    return all(each.identity in checkpoints for each in recorded)
 
 
 def _delete(store: Store, survey: _Survey, *, dry_run: bool, progress: Deleted | None) -> CleanResult:

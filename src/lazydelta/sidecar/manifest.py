@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any, Self
 
 import msgspec
 
 from lazydelta.log.actions import Count, DomainMetadata, Metadata, Protocol, Txn
 from lazydelta.log.segment import Checkpoint
 from lazydelta.sidecar.format import FORMAT_VERSION, SidecarColumn, SidecarLayout, SortColumn
+from lazydelta.storage import ObjectInfo
 
 __all__ = [
     "MANIFEST_LIMIT",
     "CheckpointFile",
     "Manifest",
+    "ManifestHead",
+    "ManifestIndex",
     "ManifestPart",
     "ManifestRowGroup",
     "RangeText",
     "SidecarError",
-    "checkpoint_files",
+    "file_identity",
+    "mirrors",
     "range_key",
     "seal",
     "unsealed",
@@ -27,17 +34,31 @@ __all__ = [
 
 MANIFEST_LIMIT = 1 << 20
 _ZEROS = "0" * 64
+_CONTRADICTION = "its numbers contradict each other"
 
 
 class SidecarError(Exception):
     """A sidecar or manifest that cannot be used. It never leaves a scan: the next tier answers instead."""
 
 
-class CheckpointFile(msgspec.Struct, frozen=True):
-    """A file of the checkpoint that a sidecar mirrors."""
+class CheckpointFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file of the checkpoint that a sidecar mirrors, as the builder saw it; see ``sidecar.mirrored``."""
 
     name: str
     size: Count
+    tail_length: Count
+    tail_sha256: str
+    last_modified: int | None = None
+    etag: str | None = None
+
+    @property
+    def identity(self) -> tuple[str, int]:
+        """Return what is compared with the listing, always."""
+        return self.name, self.size
+
+    def is_untouched(self, info: ObjectInfo) -> bool:
+        """Tell whether the store says that the file is the very object that the builder saw."""
+        return self.etag is not None and (self.etag, self.last_modified) == (info.etag, info.last_modified)
 
 
 class RangeText(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -80,8 +101,8 @@ class ManifestPart(msgspec.Struct, frozen=True, kw_only=True):
     ranges: dict[str, RangeText] = {}
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifest as stored; see ``docs/sidecar.md``."""
+class ManifestHead(msgspec.Struct, frozen=True, kw_only=True):
+    """What a manifest says of the sidecar as a whole and of its parts."""
 
     format_version: int
     version: Count
@@ -99,23 +120,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     domain_metadata: tuple[DomainMetadata, ...] = msgspec.field(name="domainMetadata", default=())
     checkpoint: tuple[CheckpointFile, ...]
     parts: tuple[ManifestPart, ...]
-    row_groups: tuple[ManifestRowGroup, ...] = ()
-    sha256: str = _ZEROS
 
     @property
     def layout(self) -> SidecarLayout:
         """Return the columns and the order of the sidecar."""
         return SidecarLayout(self.columns, self.sort)
 
-    def encode(self) -> bytes:
-        """Return the manifest's bytes, sealed; row groups are left to the parts' footers where it would be too long."""
-        data = msgspec.json.encode(self)
-        if len(data) > MANIFEST_LIMIT and self.row_groups:
-            data = msgspec.json.encode(msgspec.structs.replace(self, row_groups=()))
-        return seal(data)
-
     @classmethod
-    def decode(cls, data: bytes) -> Manifest:
+    def decode(cls, data: bytes) -> Self:
         """Check and parse a manifest's bytes."""
         try:
             seal_of = msgspec.json.decode(data, type=_Sealed).sha256
@@ -132,12 +144,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return manifest
 
     def check(self, *, table_id: str, checkpoint: Checkpoint) -> None:
-        """Raise unless this manifest is for this table and this very checkpoint."""
+        """Raise unless this manifest is for this table and a checkpoint of these names and sizes."""
         if self.table_id != table_id:
             message = f"it belongs to table {self.table_id}"
         elif self.version != checkpoint.version:
             message = f"it is for version {self.version}"
-        elif self.checkpoint != checkpoint_files(checkpoint):
+        elif not mirrors(self.checkpoint, checkpoint):
             message = "it mirrors another checkpoint of this version"
         elif not self.parts and self.num_files:
             message = "it has files and no parts"
@@ -147,39 +159,87 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     def check_numbers(self) -> None:
         """Raise where the manifest contradicts itself: a row group that it forgets would be files that it hides."""
-        if not self._is_consistent():
-            message = "its numbers contradict each other"
-            raise SidecarError(message)
-
-    def _is_consistent(self) -> bool:
-        places = [(number, index) for number, part in enumerate(self.parts) for index in range(part.num_row_groups)]
-        rows = [0] * len(self.parts)
-        for group in self.row_groups:
-            if group.part < len(rows):
-                rows[group.part] += group.num_rows
         known = {(column.role, column.path) for column in self.columns}
-        return (
-            bool(self.parts)
+        if not (
+            self.parts
             and self.num_files == sum(part.num_rows for part in self.parts)
-            and self.num_row_groups == len(places)
+            and self.num_row_groups == sum(part.num_row_groups for part in self.parts)
             and all((each.role, each.path) in known for each in self.sort)
-            and (
-                not self.row_groups
-                or (
-                    [(group.part, group.index) for group in self.row_groups] == places
-                    and rows == [part.num_rows for part in self.parts]
-                )
-            )
-        )
+        ):
+            raise SidecarError(_CONTRADICTION)
+
+
+class Manifest(ManifestHead, frozen=True, kw_only=True):
+    """The manifest as stored; see ``docs/sidecar.md``."""
+
+    row_groups: tuple[ManifestRowGroup, ...] = ()
+    sha256: str = _ZEROS
+
+    def encode(self) -> bytes:
+        """Return the manifest's bytes, sealed; row groups are left to the parts' footers where it would be too long."""
+        data = msgspec.json.encode(self)
+        if len(data) > MANIFEST_LIMIT and self.row_groups:
+            data = msgspec.json.encode(msgspec.structs.replace(self, row_groups=()))
+        return seal(data)
+
+    def check_numbers(self) -> None:
+        """Raise where the manifest contradicts itself, in its row groups too."""
+        super().check_numbers()
+        if self.row_groups:
+            _check_groups(self.row_groups, self.parts, range(len(self.parts)))
+
+
+class ManifestIndex(ManifestHead, frozen=True, kw_only=True):
+    """A manifest for those who look something up: row groups are parsed only of the parts that they ask for."""
+
+    row_groups: msgspec.Raw = msgspec.Raw(b"[]")
+    sha256: str = _ZEROS
+
+    def groups_of(self, numbers: Sequence[int]) -> list[ManifestRowGroup] | None:
+        """Return the row groups of some parts, in order; None where a long manifest leaves them to the footers."""
+        try:
+            pieces = msgspec.json.decode(self.row_groups, type=list[msgspec.Raw])
+            if not pieces and self.num_row_groups:
+                return None
+            ends = list(accumulate(part.num_row_groups for part in self.parts))
+            if len(pieces) != self.num_row_groups:
+                raise SidecarError(_CONTRADICTION)
+            found = [
+                msgspec.json.decode(piece, type=ManifestRowGroup)
+                for number in numbers
+                for piece in pieces[ends[number] - self.parts[number].num_row_groups : ends[number]]
+            ]
+        except msgspec.MsgspecError as error:
+            message = f"its row groups cannot be decoded: {error}"
+            raise SidecarError(message) from error
+        _check_groups(found, self.parts, numbers)
+        return found
+
+
+def _check_groups(groups: Sequence[ManifestRowGroup], parts: Sequence[ManifestPart], numbers: Iterable[int]) -> None:
+    """Raise unless these are the row groups of these parts, all of them and in order."""
+    places = [(number, index) for number in numbers for index in range(parts[number].num_row_groups)]
+    rows = Counter[int]()
+    for group in groups:
+        rows[group.part] += group.num_rows
+    if [(group.part, group.index) for group in groups] != places or any(
+        rows[number] != parts[number].num_rows for number, _ in places
+    ):
+        raise SidecarError(_CONTRADICTION)
 
 
 class _Sealed(msgspec.Struct):
     sha256: str
 
 
-def checkpoint_files(checkpoint: Checkpoint) -> tuple[CheckpointFile, ...]:
-    """Return what identifies a checkpoint in a listing."""
-    return tuple(CheckpointFile(each.path.rpartition("/")[2], each.info.size) for each in checkpoint.files)
+def mirrors(recorded: Sequence[CheckpointFile], checkpoint: Checkpoint) -> bool:
+    """Tell whether a checkpoint has the files that were recorded, by name and size."""
+    return [each.identity for each in recorded] == [file_identity(each.info) for each in checkpoint.files]
+
+
+def file_identity(info: ObjectInfo) -> tuple[str, int]:
+    """Return a file's name and size."""
+    return info.path.rpartition("/")[2], info.size
 
 
 def range_key(path: tuple[str, ...]) -> str:

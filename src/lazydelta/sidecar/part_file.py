@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,14 +22,19 @@ from lazydelta.sidecar.manifest import (
     SidecarError,
     range_key,
 )
+from lazydelta.sidecar.rows import has_plain_partitions
 from lazydelta.storage import open_native
 
-__all__ = ["PartFooter", "SidecarState", "WrittenPart", "encode_part"]
+__all__ = ["PartFooter", "PartReader", "SidecarState", "WrittenPart", "encode_part"]
 
 _PREFIX = "lazydelta."
 _SEAL = b"lazydelta.footer_sha256"
+_PLAIN = b"lazydelta.plain_partitions"
 _ZEROS = b"0" * 64
 _TRAILER = 8  # the footer's length and PAR1
+_VERIFIED = {"page_checksum_verification": True, "pre_buffer": False}
+_REPEATING = frozenset({"partition", "partition_values", "tags", "clustering_provider"})
+_COUNTED = frozenset({"size", "modification_time", "num_records"})
 
 
 class SidecarState(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +91,8 @@ def encode_part(rows: pa.Table, state: SidecarState, indexed: Sequence[tuple[str
         sink,
         rows.schema,
         compression="zstd",
+        use_dictionary=_repeating(rows.schema, layout),
+        column_encoding={each.name: "DELTA_BINARY_PACKED" for each in layout.columns if each.role in _COUNTED},
         write_statistics=False,
         write_page_checksum=True,
         store_schema=False,
@@ -93,30 +101,31 @@ def encode_part(rows: pa.Table, state: SidecarState, indexed: Sequence[tuple[str
             writer.write_table(rows, row_group_size=ROWS_PER_GROUP)
         encoded = msgspec.json.encode(groups).decode()
         writer.add_key_value_metadata(
-            state.key_value() | {f"{_PREFIX}row_groups": encoded, _SEAL.decode(): _ZEROS.decode()}
+            state.key_value()
+            | {
+                f"{_PREFIX}row_groups": encoded,
+                _PLAIN.decode(): "true" if has_plain_partitions(rows, layout) else "false",
+                _SEAL.decode(): _ZEROS.decode(),
+            }
         )
     data = bytearray(sink.getvalue())
     length = int.from_bytes(data[-_TRAILER:-4], "little") + _TRAILER
     offset = len(data) - length
     sealed = _seal(bytes(data[offset:]))
     data[offset:] = sealed
-    metadata = pq.read_metadata(pa.BufferReader(data))
-    row_groups = tuple(_row_group(index, facts, metadata, layout) for index, facts in enumerate(groups))
-    whole = ranges_of(rows, layout, indexed)
-    empty = (None,) * (len(layout.sort) + 1)
-    part = ManifestPart(
-        file="",
-        size=len(data),
-        footer_offset=offset,
-        footer_length=length,
-        footer_sha256=hashlib.sha256(sealed).hexdigest(),
-        num_rows=rows.num_rows,
-        num_row_groups=len(row_groups),
-        first=groups[0].first if groups else empty,
-        last=groups[-1].last if groups else empty,
-        ranges=whole,
-    )
-    return WrittenPart(data=bytes(data), part=part, row_groups=row_groups)
+    footer = PartFooter(sealed)
+    part = msgspec.structs.replace(footer.part("", len(data)), ranges=ranges_of(rows, layout, indexed))
+    return WrittenPart(data=bytes(data), part=part, row_groups=footer.row_groups())
+
+
+def _repeating(schema: pa.Schema, layout: SidecarLayout) -> list[str]:
+    """Return the columns whose values repeat; a dictionary of others is larger and slower to read than the values."""
+    found: list[str] = []
+    for column in layout.columns:
+        if column.role in _REPEATING:
+            is_map = pa.types.is_map(schema.field(column.name).type)
+            found += [f"{column.name}.key_value.{end}" for end in ("key", "value")] if is_map else [column.name]
+    return found
 
 
 def _facts(rows: pa.Table, layout: SidecarLayout, indexed: Sequence[tuple[str, ...]]) -> _GroupFacts:
@@ -199,11 +208,29 @@ class PartFooter:
             self.metadata = pq.read_metadata(pa.BufferReader(b"PAR1" + footer))
             values: Mapping[bytes, bytes] = self.metadata.metadata or {}
             self.state = _state(values)
+            self.plain_partitions = values.get(_PLAIN) == b"true"
             self.groups = msgspec.json.decode(values[f"{_PREFIX}row_groups".encode()], type=list[_GroupFacts])
         except (pa.ArrowException, OSError, ValueError, KeyError, msgspec.MsgspecError) as error:
             message = f"its footer cannot be read: {error}"
             raise SidecarError(message) from error
+        self._places: dict[tuple[str, ...], list[int]] = {}
+        self.length = len(footer)
         self.nbytes = len(footer) * 6  # what pyarrow makes of it, measured
+
+    def part(self, file: str, size: int) -> ManifestPart:
+        """Return the part as the manifest would have it, without ranges: these are over rows."""
+        empty = (None,) * (len(self.state.sort) + 1)
+        return ManifestPart(
+            file=file,
+            size=size,
+            footer_offset=size - self.length,
+            footer_length=self.length,
+            footer_sha256=self.digest,
+            num_rows=sum(group.num_rows for group in self.groups),
+            num_row_groups=len(self.groups),
+            first=self.groups[0].first if self.groups else empty,
+            last=self.groups[-1].last if self.groups else empty,
+        )
 
     def row_groups(self) -> tuple[ManifestRowGroup, ...]:
         """Return the row groups as the manifest would have them."""
@@ -212,25 +239,82 @@ class PartFooter:
 
     def spans(self, index: int, names: Sequence[str]) -> list[tuple[int, int]]:
         """Return the byte ranges of the named columns of a row group, as (start, length)."""
+        self.check_index(index)
         group = self.metadata.row_group(index)
-        wanted = set(names)
-        columns = [group.column(i) for i in range(group.num_columns)]
-        return [(_start(column), column.total_compressed_size) for column in columns if _top(column, wanted)]
+        key = tuple(names)
+        if key not in self._places:
+            # The same in all row groups; a race between two threads finds out twice.
+            wanted = set(names)
+            self._places[key] = [i for i in range(group.num_columns) if _top(group.column(i), wanted)]
+        columns = [group.column(i) for i in self._places[key]]
+        return [(_start(column), column.total_compressed_size) for column in columns]
 
     def read(self, index: int, names: Sequence[str], blocks: Sequence[tuple[int, bytes]], size: int) -> pa.RecordBatch:
         """Decode the named columns of a row group from blocks of the file; what the blocks lack is an error."""
+        return PartReader(self, size).read(index, names, blocks)
+
+    def check_index(self, index: int) -> None:
+        """Raise unless there is such a row group."""
+        if index >= min(len(self.groups), self.metadata.num_row_groups):
+            message = f"it has no row group {index}"
+            raise SidecarError(message)
+
+
+class PartReader:
+    """Decodes row groups of one file, one after the other.
+
+    ``frugal`` does it in as little memory as can be; else columns are decoded side by side.
+    """
+
+    def __init__(self, footer: PartFooter, size: int, *, frugal: bool = True) -> None:
+        self._footer = footer
+        self._frugal = frugal
+        self._blocks = _Blocks()
+        with _unreadable("it"):
+            source = open_native(self._blocks, size, "sidecar")
+            self._parquet = pq.ParquetFile(source, metadata=footer.metadata, **_VERIFIED)
+            if frugal:
+                _use_little_memory(self._parquet, source, footer.metadata)
+
+    def read(self, index: int, names: Sequence[str], blocks: Sequence[tuple[int, bytes]]) -> pa.RecordBatch:
+        """Decode the named columns of a row group from blocks of the file; what the blocks lack is an error."""
+        self._footer.check_index(index)
+        self._blocks.held = blocks
+        columns = list(names)
         try:
-            source = open_native(_Blocks(blocks), size, "sidecar")
-            parquet = pq.ParquetFile(source, metadata=self.metadata, page_checksum_verification=True, pre_buffer=False)
-            table = parquet.read_row_group(index, columns=list(names), use_threads=False).select(list(names))
-        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-            message = f"row group {index} cannot be read: {error}"
-            raise SidecarError(message) from error
-        if table.num_rows != self.groups[index].num_rows:
-            message = f"row group {index} has {table.num_rows} rows, not {self.groups[index].num_rows}"
+            with _unreadable(f"row group {index}"):
+                table = self._parquet.read_row_group(index, columns=columns, use_threads=not self._frugal)
+                table = table.select(columns)
+        finally:
+            self._blocks.held = ()
+        expected = self._footer.groups[index].num_rows
+        if table.num_rows != expected:
+            message = f"row group {index} has {table.num_rows} rows, not {expected}"
             raise SidecarError(message)
         batches = table.combine_chunks().to_batches()
         return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+@contextlib.contextmanager
+def _unreadable(what: str) -> Iterator[None]:
+    """Turn whatever the decoder makes of damaged bytes into our error."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        message = f"{what} cannot be read: {error}"
+        raise SidecarError(message) from error
+
+
+def _use_little_memory(parquet: pq.ParquetFile, source: pa.NativeFile, metadata: pq.FileMetaData) -> None:
+    """Let a file be decoded by the system's allocator.
+
+    Arrow's own is faster and takes its memory two megabytes at a time, for every thread: that is more than all else
+    that a short scan takes. Only its inner reader can be told, and if a version of Arrow has none, nothing is lost.
+    """
+    with contextlib.suppress(AttributeError, TypeError):
+        reader = type(parquet.reader)(memory_pool=pa.system_memory_pool())
+        reader.open(source, metadata=metadata, **_VERIFIED)
+        parquet.reader = reader
 
 
 def _state(values: Mapping[bytes, bytes]) -> SidecarState:
@@ -252,11 +336,10 @@ def _state(values: Mapping[bytes, bytes]) -> SidecarState:
 class _Blocks:
     """Positioned reads over blocks that were fetched already."""
 
-    def __init__(self, blocks: Sequence[tuple[int, bytes]]) -> None:
-        self._blocks = blocks
+    held: Sequence[tuple[int, bytes]] = ()
 
     def read_at(self, start: int, length: int) -> bytes | memoryview:
-        for begin, data in self._blocks:
+        for begin, data in self.held:
             if begin <= start and start + length <= begin + len(data):
                 return memoryview(data)[start - begin : start - begin + length]
         message = f"bytes {start} to {start + length} were not fetched"

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lazydelta.log.file_batch import string_array
 from lazydelta.log.schema import TableSchema
 from lazydelta.pruning.text import from_text
 from lazydelta.sidecar.format import SidecarColumn, SidecarLayout
 from lazydelta.sidecar.manifest import ManifestPart, SidecarError
-from lazydelta.sidecar.order import sortable
+from lazydelta.sidecar.order import places_among, sortable
 
 __all__ = ["PartOrder", "key_layout"]
 
@@ -47,8 +46,8 @@ class PartOrder:
         """Return the number of the part that each key belongs to."""
         if self._count == 0:
             return np.zeros(len(keys), np.int64)
-        found = np.asarray(pc.search_sorted(self._firsts, keys, side="right")).astype(np.int64) - 1
-        behind = np.asarray(pc.search_sorted(self._lasts, keys, side="left")) >= self._count
+        found = places_among(self._firsts, keys, side="right") - 1
+        behind = places_among(self._lasts, keys, side="left") >= self._count
         return np.where(behind, self._count, np.maximum(found, 0))
 
 

@@ -12,7 +12,7 @@ from lazydelta.sidecar.manifest import ManifestPart, SidecarError
 from lazydelta.sidecar.part_file import PartFooter
 from lazydelta.storage import Store
 
-__all__ = ["open_part", "part_columns", "part_table", "typed", "vectors_of"]
+__all__ = ["check_part", "open_part", "part_columns", "part_table", "typed", "vectors_of"]
 
 
 def open_part(store: Store, part: ManifestPart, layout: SidecarLayout) -> tuple[PartFooter, bytes]:
@@ -32,6 +32,18 @@ def part_table(store: Store, part: ManifestPart, layout: SidecarLayout, schema: 
     names = [column.name for column in layout.columns]
     groups = [footer.read(index, names, [(0, data)], part.size) for index in range(len(footer.groups))]
     return typed(pa.Table.from_batches(groups), schema) if groups else schema.empty_table()
+
+
+def check_part(store: Store, part: ManifestPart, layout: SidecarLayout) -> None:
+    """Raise unless every page of a part is as it was written."""
+    footer, data = open_part(store, part, layout)
+    names = [column.name for column in layout.columns]
+    for index in range(len(footer.groups)):
+        try:
+            footer.read(index, names, [(0, data)], part.size)
+        except SidecarError as error:
+            message = f"{part.file}: {error}"
+            raise SidecarError(message) from error
 
 
 def part_columns(

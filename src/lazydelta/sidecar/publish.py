@@ -18,7 +18,8 @@ from lazydelta.log.snapshot import Snapshot
 from lazydelta.sidecar.cache import shared_cache
 from lazydelta.sidecar.folder import are_in_place
 from lazydelta.sidecar.format import FORMAT_VERSION, manifest_path, part_path, sidecar_path
-from lazydelta.sidecar.manifest import Manifest, ManifestPart, ManifestRowGroup, SidecarError, checkpoint_files
+from lazydelta.sidecar.manifest import CheckpointFile, Manifest, ManifestPart, ManifestRowGroup, SidecarError
+from lazydelta.sidecar.mirrored import prove, record
 from lazydelta.sidecar.part_file import SidecarState, WrittenPart, encode_part
 from lazydelta.sidecar.planning import SidecarPlan
 from lazydelta.storage import Store
@@ -34,7 +35,7 @@ _TRIES = 5
 class BuildResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a build or refresh did; ``action`` is built, refreshed, manifest-added or already-valid.
 
-    ``reason`` says why a refresh had to build everything.
+    ``reason`` says why a refresh had to build everything, or why a build replaced what was there.
     """
 
     action: str
@@ -60,6 +61,7 @@ def _valid(data: bytes, store: Store, snapshot: Snapshot, checkpoint: Checkpoint
         manifest = Manifest.decode(data)
         manifest.check(table_id=snapshot.metadata.id, checkpoint=checkpoint)
         manifest.check_numbers()
+        prove(store, manifest.checkpoint, [each.info for each in checkpoint.files])
     except SidecarError:
         return None
     return manifest if are_in_place(store, manifest.parts) else None
@@ -82,7 +84,8 @@ class Publication:
     """Writes one sidecar.
 
     ``transactions`` and ``domains`` are the state at the checkpoint where the caller knows it already; to find out
-    means reading the checkpoint from end to end.
+    means reading the checkpoint from end to end. ``replaces`` is the digest of a manifest that is to give way although
+    it is valid in itself: the files that it refers to are damaged.
     """
 
     store: Store
@@ -91,11 +94,14 @@ class Publication:
     plan: SidecarPlan
     transactions: Sequence[Txn] | None = None
     domains: Sequence[DomainMetadata] | None = None
+    replaces: str | None = None
+    _mirrored: tuple[CheckpointFile, ...] | None = None
     _written: list[str] = field(default_factory=list)
     _build_id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
     def publish(self, pieces: Iterator[pa.Table | PublishedPart], *, action: str = "built") -> BuildResult:
         """Write a part for every table, then the manifest over them and the parts given as they are, in order."""
+        self._checkpoint()  # as it is before it is read: what replaces it meanwhile is another one
         parts: list[PublishedPart] = []
         pending: pa.Table | None = None
         reused = 0
@@ -144,7 +150,7 @@ class Publication:
                 if there == data:
                     return None  # ours: the answer to our first request was lost and the client asked again
                 valid = _valid(there, self.store, self.snapshot, self.checkpoint)
-                if valid is not None:
+                if valid is not None and valid.sha256 != self.replaces:
                     return valid
                 self.store.put(path, data, if_match=etag)
             except (ObjectNotFoundError, ObjectChangedError):
@@ -175,10 +181,15 @@ class Publication:
             meta_data=self.snapshot.metadata,
             txn=tuple(transactions),
             domain_metadata=tuple(domains),
-            checkpoint=checkpoint_files(self.checkpoint),
+            checkpoint=self._checkpoint(),
             parts=tuple(part for part, _ in parts),
             row_groups=tuple(groups) if len(groups) == total else (),
         )
+
+    def _checkpoint(self) -> tuple[CheckpointFile, ...]:
+        if self._mirrored is None:
+            self._mirrored = record(self.store, [each.info for each in self.checkpoint.files])
+        return self._mirrored
 
     def _state(self) -> tuple[Sequence[Txn], Sequence[DomainMetadata]]:
         if self.transactions is None:
@@ -194,7 +205,7 @@ class Publication:
             "metaData": self.snapshot.metadata,
             "txn": transactions,
             "domainMetadata": domains,
-            "checkpoint": checkpoint_files(self.checkpoint),
+            "checkpoint": self._checkpoint(),
         }
         sealed = SidecarState(
             table_id=self.snapshot.metadata.id,

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lazydelta.log.file_batch import DELETION_VECTOR, FileBatch
+from lazydelta.log.file_batch import DELETION_VECTOR, PARTITION_VALUES, FileBatch, string_array
 from lazydelta.log.schema import Column, TableSchema
 from lazydelta.pruning import partition_ranges
 from lazydelta.scan.pruner import stats_ranges
 from lazydelta.sidecar.format import SidecarColumn, SidecarLayout
 
-__all__ = ["from_rows", "partition_column", "to_rows"]
+__all__ = ["from_rows", "has_plain_partitions", "partition_column", "to_rows"]
 
 _EXTRA = {
     "tags": "tags",
@@ -64,8 +65,46 @@ def partition_column(schema: TableSchema, path: tuple[str, ...]) -> Column:
     return next(column for column in schema.leaves() if column.physical_path == path and column.is_partition)
 
 
+def has_plain_partitions(rows: pa.Table, layout: SidecarLayout) -> bool:
+    """Tell whether the map of partition values says no more than the partition column: one column of text, as logged.
+
+    Then readers need not decode the map, which takes as long as the paths.
+    """
+    columns = [each for each in layout.columns if each.role == "partition"]
+    if len(columns) != 1 or not pa.types.is_string(rows.schema.field(columns[0].name).type) or not rows.num_rows:
+        return False
+    values = _flat(rows.column(columns[0].name))
+    maps = _flat(rows.column(layout.name_of("partition_values")))
+    offsets = maps.offsets
+    starts = np.frombuffer(offsets.buffers()[1], np.int32, len(offsets), offsets.offset * 4)
+    if maps.null_count or not (np.diff(starts) == 1).all():
+        return False
+    keys, items = (child.slice(int(starts[0]), len(maps)) for child in (maps.keys, maps.items))
+    name = string_array([columns[0].path[0]])[0]
+    return bool(pc.all(pc.equal(keys, name)).as_py()) and bool(items.equals(values))
+
+
+def _plain_partitions(rows: pa.RecordBatch, column: SidecarColumn) -> pa.MapArray:
+    """Return the map that the values of the one partition column stand for."""
+    count = rows.num_rows
+    name = column.path[0].encode()
+    ends = np.arange(count + 1, dtype=np.int32)
+    keys = pa.StringArray.from_buffers(
+        count, pa.py_buffer(ends * np.int32(len(name))), pa.py_buffer(name * count), None
+    )
+    offsets = pa.Array.from_buffers(pa.int32(), count + 1, [None, pa.py_buffer(ends)])
+    return pa.MapArray.from_arrays(offsets, keys, rows.column(column.name), type=PARTITION_VALUES)
+
+
+def _flat(values: pa.ChunkedArray) -> pa.Array:
+    return values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
+
+
 def from_rows(rows: pa.RecordBatch, layout: SidecarLayout, *, tier: int) -> FileBatch:
-    """Return sidecar rows as files; statistics among the columns become native ones, of the names that are there."""
+    """Return sidecar rows as files; statistics among the columns become native ones, of the names that are there.
+
+    Rows without the map of partition values have plain ones (see ``has_plain_partitions``).
+    """
     present = set(rows.schema.names)
     columns = [each for each in layout.columns if each.name in present]
 
@@ -73,6 +112,7 @@ def from_rows(rows: pa.RecordBatch, layout: SidecarLayout, *, tier: int) -> File
         return rows.column(next(each.name for each in columns if each.role == role and each.path == path))
 
     partitions = [each for each in columns if each.role == "partition"]
+    maps = layout.name_of("partition_values") in present
     kind = named("dv", ("storageType",))
     vectors = None
     if kind.null_count < len(kind):
@@ -82,7 +122,7 @@ def from_rows(rows: pa.RecordBatch, layout: SidecarLayout, *, tier: int) -> File
         path=named("path"),
         size=named("size"),
         modification_time=named("modification_time"),
-        partition_values=named("partition_values"),
+        partition_values=named("partition_values") if maps else _plain_partitions(rows, partitions[0]),
         deletion_vector=vectors,
         parsed_stats=_stats_struct(rows, columns),
         parsed_partitions=_struct([(each.path, rows.column(each.name)) for each in partitions]) if partitions else None,

@@ -24,7 +24,16 @@ from lazydelta.sidecar.build import Progress
 from lazydelta.sidecar.discovery import check_single, read_single
 from lazydelta.sidecar.format import SidecarColumn, SidecarLayout, manifest_path, sidecar_path
 from lazydelta.sidecar.keys import key_at, ranges_of
-from lazydelta.sidecar.manifest import Manifest, ManifestPart, ManifestRowGroup, RangeText, SidecarError, range_key
+from lazydelta.sidecar.manifest import (
+    CheckpointFile,
+    Manifest,
+    ManifestPart,
+    ManifestRowGroup,
+    RangeText,
+    SidecarError,
+    range_key,
+)
+from lazydelta.sidecar.mirrored import prove
 from lazydelta.sidecar.order import sortable
 from lazydelta.sidecar.part_file import PartFooter
 from lazydelta.sidecar.part_reader import open_part, typed
@@ -134,6 +143,7 @@ class _Verification:
         try:
             manifest = Manifest.decode(self._store.get(path))
             manifest.check(table_id=self._snapshot.metadata.id, checkpoint=self._checkpoint)
+            self._prove(manifest.checkpoint)
         except ObjectNotFoundError:
             pass
         except SidecarError as error:
@@ -144,7 +154,7 @@ class _Verification:
         path = sidecar_path(self._checkpoint.version)
         try:
             part, footer = read_single(self._store, path)
-            check_single(footer, part, self._snapshot, self._checkpoint)
+            self._prove(check_single(footer, part, self._snapshot, self._checkpoint))
         except ObjectNotFoundError:
             if not self._problems:
                 self._problems.append(f"there is no sidecar of version {self._checkpoint.version}")
@@ -153,6 +163,9 @@ class _Verification:
         else:
             return 2, None, footer.state.layout, (part,)
         return None
+
+    def _prove(self, recorded: Sequence[CheckpointFile]) -> None:
+        prove(self._store, recorded, [each.info for each in self._checkpoint.files])
 
     def _check_totals(self, manifest: Manifest) -> None:
         for name, said, is_so in (

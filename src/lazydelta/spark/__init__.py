@@ -1,14 +1,22 @@
 """Spark ingestion: tables whose files are aligned to time, from batches, streams and files.
 
-The modules import PySpark; install it with ``pip install 'lazydelta[spark]'``. ``format("lazydelta")`` needs no call in
-any session whose Python environment has this package.
+These names need PySpark; install it with ``pip install 'lazydelta[spark]'``. The modules that read source files do not.
+``format("lazydelta")`` needs no call in any session whose Python environment has this package.
 """
 
 from __future__ import annotations
 
-from lazydelta.spark.ingest import ingest, ingest_stream
+from importlib.util import find_spec
+
 from lazydelta.spark.job import IngestResult
 from lazydelta.spark.options import IngestOptions
-from lazydelta.spark.session import start_session
 
-__all__ = ["IngestOptions", "IngestResult", "ingest", "ingest_stream", "start_session"]
+__all__ = ["IngestOptions", "IngestResult"]
+
+if find_spec("pyspark") is not None:
+    from lazydelta.spark.files import ingest_files
+    from lazydelta.spark.files_stream import ingest_files_stream
+    from lazydelta.spark.ingest import ingest, ingest_stream
+    from lazydelta.spark.session import start_session
+
+    __all__ += ["ingest", "ingest_files", "ingest_files_stream", "ingest_stream", "start_session"]

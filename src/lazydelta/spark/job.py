@@ -8,6 +8,7 @@ are.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -16,8 +17,9 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from lazydelta.errors import LazyDeltaError, WriteError
+from lazydelta.errors import LazyDeltaError, OptionError, WriteError
 from lazydelta.log.actions import Add, Metadata, Txn
+from lazydelta.log.segment import list_commits
 from lazydelta.spark.options import IngestOptions
 from lazydelta.spark.rejected import RejectedRowsWriter, commit_rejected
 from lazydelta.storage import Store, open_store
@@ -26,7 +28,7 @@ from lazydelta.write.plan import TableRows, WritePlan, commit_files, schema_of
 from lazydelta.write.properties import TableProperties
 from lazydelta.write.transaction import Transaction
 
-__all__ = ["IngestJob", "IngestResult", "TaskResult"]
+__all__ = ["IngestJob", "IngestResult", "TaskResult", "refuse_older"]
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +74,8 @@ class IngestResult:
 class IngestJob:
     """A write to one table: ``source`` is the schema of the rows, ``metadata`` what the files are written for.
 
-    ``committed`` says how far each application has come when the job was prepared.
+    ``committed`` says how far each application had come in ``version``, the newest when the job was prepared; -1 where
+    there was no table.
     """
 
     uri: str
@@ -81,21 +84,29 @@ class IngestJob:
     source: pa.Schema
     metadata: Metadata
     committed: Mapping[str, int] = field(default_factory=dict)
+    version: int = -1
 
     @classmethod
     def prepare(cls, uri: str, source: pa.Schema, options: IngestOptions, mode: str = "append") -> IngestJob:
         """Look at the table, and refuse what cannot be written to it; nothing is written yet."""
+        # The tasks may run in other folders.
+        uri = _absolute(uri)
+        if options.rejected_table is not None:
+            options = replace(options, rejected_table=_absolute(options.rejected_table))
         plan = options.plan(mode)
         with Transaction.begin(open_store(uri, options.storage_options), operation="WRITE") as transaction:
             snapshot = transaction.snapshot
             plan = plan.settled(snapshot, source)
+            if plan.timestamp_column is None and plan.null_timestamps == "reject":
+                raise OptionError("There is no timestamp column whose nulls could be rejected", hint="name it")
             if mode == "overwrite":  # only the metadata is asked for; what to remove is seen at the commit
                 staged = replace(plan, mode="append", overwrite_where=None)
             else:
                 staged = plan
             metadata = staged.stage(transaction, plan.incoming(source))
             committed = {} if snapshot is None else {each.app_id: each.version for each in snapshot.transactions()}
-        return cls(uri, options, plan, source, metadata, committed)
+            version = -1 if snapshot is None else snapshot.version
+        return cls(uri, options, plan, source, metadata, committed, version)
 
     def is_committed(self, txn: Txn | None) -> bool:
         """Tell whether the table had these rows already when the job was prepared."""
@@ -103,10 +114,19 @@ class IngestJob:
 
     # --- in a task
 
-    def write(self, batches: Iterable[pa.RecordBatch], number: int = 0, *, origin: str | None = None) -> TaskResult:
-        """Write rows to data files; ``number`` is the task's among all, ``origin`` where rejected rows came from."""
+    def rejected_rows(self) -> RejectedRowsWriter:
+        """Return what takes the rows that a task rejects."""
+        return RejectedRowsWriter(self.options.rejected_uri(self.uri), self.options.storage_options)
+
+    def write(
+        self, batches: Iterable[pa.RecordBatch], number: int = 0, *, rejected: RejectedRowsWriter | None = None
+    ) -> TaskResult:
+        """Write rows to data files; ``number`` is the task's among all.
+
+        ``rejected`` is given by who rejects rows also while the batches are made.
+        """
         store = open_store(self.uri, self.options.storage_options)
-        rejected = RejectedRowsWriter(self.options.rejected_uri(self.uri), self.options.storage_options, origin)
+        rejected = rejected or self.rejected_rows()
         rows = TableRows(self.plan, self.metadata, rejected)
         with rejected, self._writer(store, number) as files:
             for batch in _larger(batches):
@@ -148,28 +168,34 @@ class IngestJob:
     ) -> IngestResult:
         """Commit what the tasks have written, as one version of the table."""
         store = open_store(self.uri, self.options.storage_options)
-        self._commit_rejected(results, txn)
-        adds = [add for each in results for add in each.adds]
+        written = [add for each in results for add in each.adds]
+        gathered: list[Add] = []
         try:
-            adds += self._gather(store, results)
+            gathered = self._gather(store, results)
+            self._commit_rejected(results, txn)
+        except LazyDeltaError:
+            # The commit was not tried yet.
+            _delete(store, [*written, *gathered])
+            raise
+        try:
             done = commit_files(
                 store,
                 self.plan,
                 self.plan.incoming(self.source),
                 self.metadata,
-                adds,
+                [*written, *gathered],
                 operation=operation,
                 parameters=parameters,
                 txn=txn,
             )
         except WriteError:
             # Nothing was committed. After any other error it is not known, and the files stay for VACUUM to judge.
-            self.discard(results)
-            _delete(store, adds)
+            _delete(store, [*written, *gathered])
             raise
         if done.already_committed:
-            _delete(store, adds)
+            _delete(store, [*self._not_named(store, written), *gathered])
             return IngestResult(done.version, already_committed=True, metadata=done.metadata)
+        adds = [*written, *gathered]
         return IngestResult(
             done.version,
             rows=sum(each.rows for each in results),
@@ -179,9 +205,19 @@ class IngestJob:
             metadata=done.metadata,
         )
 
-    def discard(self, results: Iterable[TaskResult]) -> None:
+    def discard(self, results: Sequence[TaskResult]) -> None:
         """Delete the files of tasks whose commit was never tried."""
         _delete(open_store(self.uri, self.options.storage_options), [add for each in results for add in each.adds])
+        if rejected := [add for each in results for add in each.rejected_adds]:
+            _delete(open_store(self.options.rejected_uri(self.uri), self.options.storage_options), rejected)
+
+    def _not_named(self, store: Store, adds: Sequence[Add]) -> list[Add]:
+        """Return the files that no commit names: Spark may ask twice to commit the same ones, and then they stay."""
+        named: set[str] = set()
+        for commit in list_commits(store, self.version + 1) if adds else ():
+            text = store.get(commit.path)
+            named |= {each.path for each in adds if _name(each).encode() in text}
+        return [each for each in adds if each.path not in named]
 
     def _gather(self, store: Store, results: Sequence[TaskResult]) -> list[Add]:
         """Write the rows that travelled, those of a partition to one file."""
@@ -194,10 +230,36 @@ class IngestJob:
             return files.close()
 
     def _commit_rejected(self, results: Sequence[TaskResult], txn: Txn | None) -> None:
-        # Before the table itself: a batch that is seen in the table is not looked at again.
+        # Before the table's own commit: a batch that the table has is not looked at again.
         adds = [add for each in results for add in each.rejected_adds]
-        if adds:
-            commit_rejected(self.options.rejected_uri(self.uri), self.options.storage_options, adds, txn)
+        if not adds:
+            return
+        uri, storage_options = self.options.rejected_uri(self.uri), self.options.storage_options
+        try:
+            commit_rejected(uri, storage_options, adds, txn, maintain=self.options.maintain)
+        except WriteError:
+            _delete(open_store(uri, storage_options), adds)
+            raise
+
+
+def refuse_older(uri: str, txn: Txn, known: int | None) -> None:
+    """Refuse a micro-batch that is older than what the table has: Spark repeats the latest one at most.
+
+    Whatever it holds, taking it for done would lose rows that the table never had.
+    """
+    if known is None or known <= txn.version:
+        return
+    message = f"The table at {uri} has micro-batch {known} of the application {txn.app_id!r}, and this is number"
+    hint = "the checkpoint location is older than the table: go on with the newest copy of it, or with a fresh one"
+    raise WriteError(f"{message} {txn.version}", path=uri, hint=hint)
+
+
+def _absolute(uri: str) -> str:
+    return uri if "://" in uri or uri.startswith("file:") else os.path.abspath(uri)  # noqa: PTH100 - links stay
+
+
+def _name(add: Add) -> str:
+    return add.path.rpartition("/")[2]
 
 
 def _larger(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -205,6 +267,9 @@ def _larger(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
+        if waiting and not batch.schema.equals(waiting[0].schema):  # files need not have the same columns
+            yield _joined(waiting)
+            waiting, rows, size = [], 0, 0
         waiting.append(batch)
         rows += batch.num_rows
         size += batch.nbytes

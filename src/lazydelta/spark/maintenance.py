@@ -3,6 +3,8 @@
 A micro-batch is committed in a worker that Spark may end as soon as it is idle, so the work cannot live there; and it
 would hold up the next micro-batch. The process outlives the worker, and the query too if need be: whatever it leaves
 half done is safe to leave.
+
+What goes wrong stands in a file on the driver's machine, and whoever starts the next run warns of it.
 """
 
 from __future__ import annotations
@@ -11,34 +13,65 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import logging
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TextIO
 
+from lazydelta.errors import LazyDeltaError
+from lazydelta.log.actions import Metadata
 from lazydelta.log.opening import open_snapshot
 from lazydelta.storage import open_store
-from lazydelta.write.maintenance import BackgroundMaintenance
+from lazydelta.write.maintenance import BackgroundMaintenance, after_commit, is_due
+from lazydelta.write.properties import TableProperties
 
-__all__ = ["start_maintenance", "wait_for_maintenance"]
+__all__ = ["last_failure", "maintain_now", "start_maintenance", "wait_for_maintenance"]
+
+_log = logging.getLogger(__name__)
+
+# Whoever only looks whether the lock is free has it for a moment.
+_PAUSES = (0.001, 0.002, 0.004, 0)
 
 
 def start_maintenance(uri: str, storage_options: Mapping[str, str]) -> None:
-    """Begin to maintain a table; if that is under way on this machine, the one at work sees to what is new."""
-    request = json.dumps({"uri": uri, "storage_options": dict(storage_options)})
+    """Begin to maintain a table; if that is under way on this machine, the one at work sees to what is new.
+
+    Never raises: the commit that made it due stands.
+    """
+    try:
+        with _lock(uri, storage_options) as lock:
+            if lock is None:
+                return
+            failure = last_failure(uri, storage_options)
+            if failure is not None:
+                _log.warning("The last maintenance of %s failed, and is tried again: %s", uri, failure)
+            _start(uri, storage_options, lock.fileno())
+    except (LazyDeltaError, OSError) as error:
+        _log.warning("Could not start the maintenance of %s; a later commit tries again: %s", uri, error)
+
+
+def _start(uri: str, storage_options: Mapping[str, str], lock: int) -> None:
+    # Spark adds to this process's search path what was sent to the cluster, and not to its environment.
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     process = subprocess.Popen(  # noqa: S603 - our own module
-        [sys.executable, "-m", __name__],
+        [sys.executable, "-m", __name__, str(lock)],
         stdin=subprocess.PIPE,  # not arguments: others could read credentials there
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=None,  # Spark shows what its workers write there, and keeps it in the driver's log
+        pass_fds=[lock],  # the lock is that of whoever has the file open, from now on the new process
         start_new_session=True,
+        env=environment,
         text=True,
     )
     if process.stdin is not None:
-        process.stdin.write(request)
-        process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            json.dump({"uri": uri, "storage_options": dict(storage_options)}, process.stdin)
+            process.stdin.close()
     _started.append(process)
     _started[:] = [each for each in _started if each.poll() is None]  # or they would stay as zombies
 
@@ -46,52 +79,108 @@ def start_maintenance(uri: str, storage_options: Mapping[str, str]) -> None:
 _started: list[subprocess.Popen[str]] = []
 
 
-def wait_for_maintenance(uri: str, timeout: float) -> bool:
+def maintain_now(uri: str, storage_options: Mapping[str, str], version: int, metadata: Metadata) -> None:
+    """Do what is due after a commit, before it returns; if that is under way on this machine, leave it to that run.
+
+    Never raises: the commit stands.
+    """
+    try:
+        if not is_due(version, metadata):
+            return
+        with _lock(uri, storage_options) as lock:
+            if lock is None:
+                return
+            after_commit(open_store(uri, storage_options), version, metadata)
+        if _fell_due(uri, storage_options, version):
+            start_maintenance(uri, storage_options)
+    except (LazyDeltaError, OSError) as error:
+        _log.warning("Could not maintain %s; a later commit tries again: %s", uri, error)
+
+
+def last_failure(uri: str, storage_options: Mapping[str, str] | None = None) -> str | None:
+    """Return what went wrong when this machine last maintained the table; None if all went well, or it never did."""
+    try:
+        return _file(uri, storage_options, "failure").read_text(encoding="utf-8").strip() or None
+    except FileNotFoundError:
+        return None
+
+
+def wait_for_maintenance(uri: str, timeout: float, storage_options: Mapping[str, str] | None = None) -> bool:
     """Wait until nobody on this machine maintains the table; False if that takes longer."""
     deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        with _only_one(uri) as mine:
-            if mine:
+    while True:
+        with _lock(uri, storage_options) as lock:
+            if lock is not None:
                 return True
+        if time.monotonic() >= deadline:
+            return False
         time.sleep(0.1)
-    return False
 
 
 @contextlib.contextmanager
-def _only_one(uri: str) -> Iterator[bool]:
-    """Tell whether this process is the only one of this machine that maintains the table."""
-    name = f"lazydelta-maintenance-{hashlib.sha256(uri.encode()).hexdigest()[:32]}.lock"
-    with (Path(tempfile.gettempdir()) / name).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        yield True
+def _lock(uri: str, storage_options: Mapping[str, str] | None) -> Iterator[TextIO | None]:
+    """Hold what only one process of this machine may hold for a table; None if another has it."""
+    with _file(uri, storage_options, "lock").open("w") as file:
+        for pause in _PAUSES:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(pause)
+            else:
+                yield file
+                return
+        yield None
+
+
+def _file(uri: str, storage_options: Mapping[str, str] | None, kind: str) -> Path:
+    """Return a file of this user and machine for a table, by its one canonical name."""
+    folder = Path(tempfile.gettempdir()) / f"lazydelta-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    table = open_store(uri, storage_options).uri
+    return folder / f"maintenance-{hashlib.sha256(table.encode()).hexdigest()[:32]}.{kind}"
 
 
 def _main() -> None:
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     request = json.load(sys.stdin)
     uri, storage_options = request["uri"], request["storage_options"]
-    store = open_store(uri, storage_options)
-    done = -1
-    while True:
-        with _only_one(uri) as mine:
-            if not mine:
+    inherited = os.fdopen(int(sys.argv[1]), "w")
+    with inherited:
+        done, failure = _run(uri, storage_options)
+    while failure is None and _fell_due(uri, storage_options, done):
+        with _lock(uri, storage_options) as lock:
+            if lock is None:
                 return
-            snapshot = open_snapshot(store)
-            with BackgroundMaintenance(store) as maintenance:
-                maintenance.offer(snapshot.version, snapshot.metadata, force=True)
-            done = snapshot.version
-        # What fell due meanwhile was refused by the lock, and is seen to here.
-        newest = open_snapshot(store)
-        interval = max(1, _interval(newest.metadata.property("delta.checkpointInterval")))
-        if newest.version // interval <= done // interval:
-            return
+            done, failure = _run(uri, storage_options)
 
 
-def _interval(text: str | None) -> int:
-    return int(text) if text is not None and text.isdigit() else 10
+def _fell_due(uri: str, storage_options: Mapping[str, str], done: int) -> bool:
+    """Tell whether more fell due while ``done`` was seen to: others were refused by the lock, and rely on us."""
+    newest = open_snapshot(open_store(uri, storage_options))
+    interval = TableProperties.of(newest.metadata).checkpoint_interval
+    return newest.version // interval > done // interval
+
+
+def _run(uri: str, storage_options: Mapping[str, str]) -> tuple[int, str | None]:
+    """Maintain the newest version; return it, and what went wrong, which is noted for others too."""
+    version, failure = -1, None
+    try:
+        store = open_store(uri, storage_options)
+        snapshot = open_snapshot(store)
+        version = snapshot.version
+        with BackgroundMaintenance(store) as maintenance:
+            maintenance.offer(version, snapshot.metadata, force=True)
+        failure = maintenance.status.last_error
+    except LazyDeltaError as error:
+        _log.exception("Could not maintain %s; its commits are unharmed, and a later one tries again", uri)
+        failure = str(error)
+    note = _file(uri, storage_options, "failure")
+    if failure is None:
+        note.unlink(missing_ok=True)
+    else:
+        moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+        note.write_text(f"{moment}: {failure}\n", encoding="utf-8")
+    return version, failure
 
 
 if __name__ == "__main__":

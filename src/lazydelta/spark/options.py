@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ from lazydelta.errors import OptionError
 from lazydelta.log.actions import Txn
 from lazydelta.write.data_files import COMPRESSIONS, MEMORY_BUDGET, TARGET_FILE_SIZE
 from lazydelta.write.plan import Creation, WritePlan
-from lazydelta.write.properties import TableProperties
+from lazydelta.write.properties import split_columns
 
 __all__ = ["IngestOptions"]
 
@@ -20,7 +21,9 @@ _FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _STORAGE = "storage."
 _DELTA = "delta."
 # What Spark itself puts among the options of a source.
-_OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "__partition_columns"})
+_OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
+# What ``partitionBy(…)`` of a writer becomes, as JSON.
+_PARTITION_COLUMNS = "__partition_columns"
 # Spark lowers the case of option names, and Delta's properties have to be written as Delta spells them.
 _PROPERTIES = (
     "delta.appendOnly",
@@ -47,7 +50,7 @@ class IngestOptions:
     further partition columns. Rows without a timestamp go to the null partition or, with
     ``null_timestamps="reject"``, to the table ``rejected_table`` (by default beside the table, with ``_rejected`` after
     its name). ``app_id`` and ``app_version`` make a batch write happen once; a stream has them of its own, and
-    ``app_id`` replaces the id of its query. ``properties`` are those of a new table.
+    ``app_id`` stands before the id of its query. ``properties`` are those of a new table.
     """
 
     timestamp_column: str | None = None
@@ -72,14 +75,17 @@ class IngestOptions:
         """Refuse what makes no sense before Spark begins to work."""
         for name in ("target_file_size", "memory_budget"):
             object.__setattr__(self, name, _size(name, getattr(self, name)))
+        if self.stats_columns is not None:
+            given = self.stats_columns
+            object.__setattr__(self, "stats_columns", split_columns(given) if isinstance(given, str) else tuple(given))
+        if self.partition_by is not None and not isinstance(self.partition_by, str):
+            object.__setattr__(self, "partition_by", tuple(self.partition_by))
         if self.compression not in COMPRESSIONS:
             message = f"compression={self.compression!r} makes no sense"
             raise OptionError(message, hint=f"say one of {', '.join(COMPRESSIONS)}")
         if self.app_version is not None and self.app_id is None:
             raise OptionError("app_version makes no sense without app_id", hint="give both or neither")
-        if self.timestamp_column is None and self.null_timestamps == "reject":
-            raise OptionError("null_timestamps='reject' needs a timestamp_column", hint="name it")
-        self.plan("append")
+        self.plan("append" if self.overwrite_where is None else "overwrite")
 
     def plan(self, mode: str) -> WritePlan:
         """Return what is to be written."""
@@ -92,7 +98,7 @@ class IngestOptions:
             timestamp_column=self.timestamp_column,
             boundary=self.boundary,
             partition_column=self.partition_column,
-            overwrite_where=self.overwrite_where if mode == "overwrite" else None,
+            overwrite_where=self.overwrite_where,
             schema_mode="merge" if self.merge_schema else None,
             null_timestamps=self.null_timestamps,
             creation=Creation(properties),
@@ -101,11 +107,7 @@ class IngestOptions:
     @property
     def stats_column_names(self) -> tuple[str, ...] | None:
         """Return the columns that get statistics, None for those that the table says."""
-        if self.stats_columns is None:
-            return None
-        if not isinstance(self.stats_columns, str):
-            return tuple(self.stats_columns)
-        return TableProperties.parse({"delta.dataSkippingStatsColumns": self.stats_columns}).stats_columns
+        return None if self.stats_columns is None else tuple(self.stats_columns)
 
     @property
     def txn(self) -> Txn | None:
@@ -114,9 +116,20 @@ class IngestOptions:
             return None
         return Txn(app_id=self.app_id, version=self.app_version)
 
+    def stream_app_id(self, query: str) -> str:
+        """Return under which id the micro-batches of a stream are recorded.
+
+        A name alone would not do: with a fresh checkpoint location batches are counted from 0 again, and would be taken
+        for those that the table has.
+        """
+        return query if self.app_id is None else f"{self.app_id}:{query}"
+
     def rejected_uri(self, uri: str) -> str:
         """Return where rejected rows go."""
-        return self.rejected_table or f"{uri.rstrip('/')}_rejected"
+        if self.rejected_table is not None:
+            return self.rejected_table
+        place, mark, signature = uri.partition("?") if "://" in uri else (uri, "", "")
+        return f"{place.rstrip('/')}_rejected{mark}{signature}"
 
     def to_spark(self) -> dict[str, str]:
         """Return the options as Spark passes them."""
@@ -125,7 +138,7 @@ class IngestOptions:
         for key, name in _NAMES.values():
             value = getattr(self, name)
             if value != getattr(defaults, name):
-                given[key] = _text(value)
+                given[key] = _text(map(_quoted, value) if name == "partition_by" else value)
         given |= self.properties
         return given | {f"{_STORAGE}{key}": value for key, value in self.storage_options.items()}
 
@@ -135,6 +148,7 @@ class IngestOptions:
         values: dict[str, Any] = {}
         properties: dict[str, str] = {}
         storage: dict[str, str] = {}
+        by_call: tuple[str, ...] | None = None
         for given, text in options.items():
             key = given.lower()
             if key.startswith(_STORAGE):
@@ -144,10 +158,14 @@ class IngestOptions:
             elif key in _NAMES:
                 name = _NAMES[key][1]
                 values[name] = _value(_NAMES[key][0], name, text)
+            elif key == _PARTITION_COLUMNS:
+                by_call = tuple(json.loads(text))
             elif key not in _OF_SPARK:
                 known = ", ".join(sorted(name for name, _ in _NAMES.values()))
                 hint = f"known are {known}, Delta's table properties and storage.… for credentials"
                 raise OptionError(f"There is no option {given!r}", hint=hint)
+        if by_call is not None and values.setdefault("partition_by", by_call) != by_call:
+            raise OptionError("partitionBy(…) and the option partitionBy differ", hint="give one of them")
         return cls(**values, properties=properties, storage_options=storage)
 
 
@@ -184,14 +202,24 @@ def _value(key: str, name: str, text: str) -> Any:
         except ValueError:
             raise OptionError(f"{key}={text!r} makes no sense", hint="give a number") from None
     if name == "partition_by":
-        return tuple(each.strip() for each in text.split(","))
+        return tuple(_unquoted(each) for each in split_columns(text))
     return text
 
 
-def _text(value: Any) -> str:
+def _text(value: bool | int | str | Iterable[str]) -> str:  # noqa: FBT001 - the value itself
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, str | int) else ",".join(value)
+
+
+def _quoted(name: str) -> str:
+    """Return a name as it may stand in a list; backquotes protect commas and spaces in it."""
+    plain = name and name == name.strip() and "," not in name and "`" not in name
+    return name if plain else f"`{name.replace('`', '``')}`"
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace("``", "`") if len(name) > 1 and name[0] == name[-1] == "`" else name
 
 
 def _size(name: str, value: int | str) -> int:

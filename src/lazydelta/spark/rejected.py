@@ -14,13 +14,14 @@ import msgspec
 import pyarrow as pa
 
 from lazydelta.log.actions import Add, Metadata, Txn
+from lazydelta.spark.maintenance import start_maintenance
 from lazydelta.storage import open_store
 from lazydelta.write.create import new_metadata
 from lazydelta.write.data_files import DataFileWriter
-from lazydelta.write.maintenance import after_commit
+from lazydelta.write.maintenance import is_due
 from lazydelta.write.plan import WritePlan, commit_files, schema_of
 
-__all__ = ["RejectedRowsWriter", "commit_rejected"]
+__all__ = ["RejectedRowsWriter", "as_texts", "commit_rejected"]
 
 _SCHEMA = pa.schema(
     [
@@ -49,10 +50,12 @@ class RejectedRowsWriter:
 
     def __call__(self, rows: pa.RecordBatch, reason: str) -> None:
         """Take rows in the columns that they came with."""
-        self.texts([_as_text(row) for row in rows.to_pylist()], reason)
+        self.texts(as_texts(rows), reason)
 
-    def texts(self, records: Sequence[str], reason: str, source: str | None = None) -> None:
-        """Take records that could not even be read as rows."""
+    def texts(
+        self, records: Sequence[str], reason: str | Sequence[str], source: str | Sequence[str] | None = None
+    ) -> None:
+        """Take records that could not even be read as rows; reason and source are those of all, or of each."""
         if not records:
             return
         if self._files is None:
@@ -63,7 +66,12 @@ class RejectedRowsWriter:
             )
         now = time.time_ns() // 1_000
         count = len(records)
-        columns: list[list[Any]] = [[now] * count, [reason] * count, [source or self._source] * count, list(records)]
+        columns: list[list[Any]] = [
+            [now] * count,
+            [reason] * count if isinstance(reason, str) else list(reason),
+            [source or self._source] * count if source is None or isinstance(source, str) else list(source),
+            list(records),
+        ]
         arrays = [pa.array(values, field.type) for values, field in zip(columns, _SCHEMA, strict=True)]
         self._files.write(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
 
@@ -81,17 +89,50 @@ class RejectedRowsWriter:
             self._files.__exit__(kind, error, trace)
 
 
-def commit_rejected(uri: str, storage_options: Mapping[str, str], adds: Sequence[Add], txn: Txn | None) -> None:
+def commit_rejected(
+    uri: str, storage_options: Mapping[str, str], adds: Sequence[Add], txn: Txn | None, *, maintain: bool = True
+) -> None:
     """Add files of rejected rows to their table."""
     store = open_store(uri, storage_options)
     done = commit_files(store, WritePlan.of(), _SCHEMA, _metadata(), adds, operation="WRITE", txn=txn)
-    if not done.already_committed:
-        after_commit(store, done.version, done.metadata)
+    if maintain and not done.already_committed and is_due(done.version, done.metadata):
+        start_maintenance(uri, storage_options)
 
 
 def _metadata() -> Metadata:
     return new_metadata(_SCHEMA, description="Rows that an ingestion did not take, and why")
 
 
-def _as_text(row: dict[str, Any]) -> str:
-    return msgspec.json.encode(row, enc_hook=str).decode()
+def as_texts(rows: pa.RecordBatch) -> list[str]:
+    """Return each row as a JSON object."""
+    columns = [_values(column) for column in rows.columns]
+    records = (dict(zip(rows.schema.names, values, strict=True)) for values in zip(*columns, strict=True))
+    return [msgspec.json.encode(each, enc_hook=str).decode() for each in records]
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """Return values that JSON has a form for; what Python cannot hold comes as Arrow writes it."""
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        # The zone is that of the session, and only a label: the moments are the same in UTC.
+        column = column.cast(pa.timestamp(column.type.unit, "UTC"))
+    try:
+        found: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError):  # Python's years end with 9999
+        kind = _counted(column.type) if pa.types.is_nested(column.type) else pa.string()
+        found = column.cast(kind).to_pylist()
+    return found
+
+
+def _counted(kind: pa.DataType) -> pa.DataType:
+    """Return a nested type with moments as numbers: microseconds, or days, since 1970."""
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_counted(field.type)) for field in kind])
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_counted(kind.value_type)))
+    if types.is_map(kind):
+        key, item = kind.key_field, kind.item_field
+        return pa.map_(key.with_type(_counted(key.type)), item.with_type(_counted(item.type)))
+    if types.is_timestamp(kind):
+        return pa.int64()
+    return pa.int32() if types.is_date32(kind) else kind

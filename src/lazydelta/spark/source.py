@@ -7,8 +7,10 @@ commit may have landed.
 
 from __future__ import annotations
 
+import json
+import pickle
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,14 +24,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from lazydelta.errors import OptionError
+from lazydelta.errors import LazyDeltaError, OptionError, WriteError
 from lazydelta.log.actions import Txn
 from lazydelta.log.schema import TableSchema
-from lazydelta.spark.job import IngestJob, IngestResult, TaskResult
-from lazydelta.spark.maintenance import start_maintenance
+from lazydelta.spark.job import IngestJob, IngestResult, TaskResult, refuse_older
+from lazydelta.spark.maintenance import maintain_now, start_maintenance
 from lazydelta.spark.options import IngestOptions
-from lazydelta.storage import open_store
-from lazydelta.write.maintenance import after_commit, is_due
+from lazydelta.write.maintenance import is_due
 
 __all__ = ["LazyDeltaSource", "arrow_schema"]
 
@@ -48,24 +49,49 @@ class LazyDeltaSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's
         """Write a DataFrame."""
-        return _BatchWriter(self._job(schema, overwrite=overwrite))
+        options = self._options()
+        if options.app_id is not None and options.app_version is None:
+            hint = "give both, so that a batch that is written again is recognised, or neither"
+            raise OptionError("txnAppId makes no sense for a batch without txnVersion", hint=hint)
+        return _BatchWriter(self._job(schema, options, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: FBT001, N802
         """Write a stream; Spark asks for one for each micro-batch, and for another to commit it."""
         return _StreamWriter(self, schema, overwrite=overwrite)
 
-    def _job(self, schema: StructType, *, overwrite: bool) -> IngestJob:
+    def stream_job(self, schema: StructType, *, overwrite: bool) -> IngestJob:
+        """Look at the table for the next micro-batch."""
+        options = self._options()
+        if options.app_version is not None:
+            hint = "leave it out; a stream counts its micro-batches by itself"
+            raise OptionError("txnVersion makes no sense for a stream", hint=hint)
+        return self._job(schema, options, overwrite=overwrite)
+
+    def _options(self) -> IngestOptions:
+        return IngestOptions.from_spark(dict(self.options))
+
+    def _job(self, schema: StructType, options: IngestOptions, *, overwrite: bool) -> IngestJob:
         uri = self.options.get("path")
         if not uri:
             raise OptionError("There is no table to write to", hint="name it: save(uri), or start(uri) for a stream")
-        options = IngestOptions.from_spark(dict(self.options))
         return IngestJob.prepare(uri, arrow_schema(schema), options, "overwrite" if overwrite else "append")
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return Spark's schema as Arrow's; columns may be null, whatever Spark derived of its plan."""
-    fields = TableSchema.parse(schema.json()).to_arrow()
-    return pa.schema([field.with_nullable(True) for field in fields])  # noqa: FBT003 - pyarrow's
+    """Return Spark's schema as Arrow's; anything may be null, whatever Spark derived from its plan."""
+    fields = _nullable(json.loads(schema.json()))
+    return TableSchema.parse(json.dumps(fields), origin="the DataFrame").to_arrow()
+
+
+def _nullable(raw: Any) -> Any:
+    """Return a type of Spark's schema such that every value in it may be null, but for the keys of maps."""
+    if isinstance(raw, list):
+        return [_nullable(each) for each in raw]
+    if not isinstance(raw, dict):
+        return raw
+    # Notes of the source, such as a table's on its columns, do not belong to what is written.
+    found = {key: _nullable(value) for key, value in raw.items() if key != "metadata"}
+    return found | {key: True for key in ("nullable", "containsNull", "valueContainsNull") if key in found}
 
 
 @dataclass(frozen=True)
@@ -89,11 +115,18 @@ class _BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         job = self._job
         done = job.commit([each.result for each in _ours(messages)], txn=job.options.txn)
-        if job.options.maintain and done.version is not None and done.metadata and not done.already_committed:
-            after_commit(open_store(job.uri, job.options.storage_options), done.version, done.metadata)
+        if _is_due(job, done) and done.version is not None and done.metadata is not None:
+            maintain_now(job.uri, job.options.storage_options, done.version, done.metadata)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         _abort(self._job, messages)
+
+
+class _RefusedError(WriteError, pickle.PickleError):
+    """A stream that cannot be written.
+
+    Spark learns of it while it pickles the writer. Any other error it would report as a failure to pickle.
+    """
 
 
 class _StreamWriter(DataSourceStreamArrowWriter):
@@ -104,26 +137,30 @@ class _StreamWriter(DataSourceStreamArrowWriter):
 
     @cached_property
     def _job(self) -> IngestJob:
-        return self._source._job(self._schema, overwrite=self._overwrite)  # noqa: SLF001 - the two are one
+        return self._source.stream_job(self._schema, overwrite=self._overwrite)
 
     def __getstate__(self) -> dict[str, Any]:
         """Prepare the job before it is sent to the tasks: the table is looked at once, not by each of them."""
-        _ = self._job
+        try:
+            _ = self._job
+        except LazyDeltaError as error:
+            raise _RefusedError(f"{type(error).__name__}: {error}") from None
         return self.__dict__
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> _Message:
-        txn = _stream_txn(self._job.options)
-        if self._job.is_committed(txn):
-            return _Message(TaskResult(), self._job, txn)
-        return _Message(self._job.write(iterator, _task_number()), self._job, txn)
+        job = self._job
+        txn = _stream_txn(job.options)
+        refuse_older(job.uri, txn, job.committed.get(txn.app_id))
+        result = TaskResult() if job.is_committed(txn) else job.write(iterator, _task_number())
+        return _Message(result, replace(job, committed={}), txn)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         ours = _ours(messages)
         results = [each.result for each in ours]
         job = next((each.job for each in ours if each.job is not None), None)
         txn = next((each.txn for each in ours if each.txn is not None), None)
-        if job is None or not any(each.rows or each.rejected for each in results):
-            return  # a micro-batch without rows changes nothing
+        if job is None or not (self._overwrite or any(each.rows or each.rejected for each in results)):
+            return  # nothing to append
         parameters = {
             "outputMode": "Complete" if self._overwrite else "Append",
             "queryId": None if txn is None else txn.app_id,
@@ -140,17 +177,21 @@ class _StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _maintain_later(job: IngestJob, done: IngestResult) -> None:
-    if not job.options.maintain or done.version is None or done.metadata is None or done.already_committed:
-        return
-    if is_due(done.version, done.metadata):
+    if _is_due(job, done):
         start_maintenance(job.uri, job.options.storage_options)
+
+
+def _is_due(job: IngestJob, done: IngestResult) -> bool:
+    if not job.options.maintain or done.version is None or done.metadata is None or done.already_committed:
+        return False
+    return is_due(done.version, done.metadata)
 
 
 def _abort(job: IngestJob, messages: Sequence[WriterCommitMessage | None]) -> None:
     # A task without a message has failed, and then Spark never called commit. If all have one, it did, and the commit
     # may be there although it raised: the files stay.
     if any(each is None for each in messages):
-        job.discard(each.result for each in _ours(messages))
+        job.discard([each.result for each in _ours(messages)])
 
 
 def _ours(messages: Sequence[WriterCommitMessage | None]) -> list[_Message]:
@@ -162,11 +203,12 @@ def _task_number() -> int:
     return 0 if context is None else context.partitionId()
 
 
-def _stream_txn(options: IngestOptions) -> Txn | None:
+def _stream_txn(options: IngestOptions) -> Txn:
     """Return the transaction of the micro-batch that the present task works for."""
     context = TaskContext.get()
     batch = None if context is None else context.getLocalProperty(_BATCH_ID)
     query = None if context is None else context.getLocalProperty(_QUERY_ID)
-    app_id = options.app_id or query
-    # Version 0 is a version.
-    return None if app_id is None or batch is None else Txn(app_id=app_id, version=int(batch))
+    if query is None or batch is None:
+        message = "Spark tells its task neither query nor micro-batch, so that rows could be written twice"
+        raise WriteError(message, hint="use a version of PySpark that this one of lazydelta was tested with")
+    return Txn(app_id=options.stream_app_id(query), version=int(batch))

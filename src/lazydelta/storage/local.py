@@ -23,6 +23,7 @@ from lazydelta.storage.bridge import Pending, in_thread
 from lazydelta.storage.input import open_native
 from lazydelta.storage.store import READ_AHEAD, ObjectInfo, Parts, Store
 from lazydelta.storage.stream import ByteStream
+from lazydelta.storage.temporary import TEMPORARY, temporaries, tidy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,7 +35,6 @@ __all__ = ["FileStore"]
 T = TypeVar("T")
 Errors: TypeAlias = list[BaseException]
 
-_TEMPORARY = ".lazydelta-"
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC
 
 
@@ -117,7 +117,7 @@ class FileStore(Store):
                     found = [
                         entry.name
                         for entry in entries
-                        if entry.name > after and not entry.name.startswith(_TEMPORARY) and not entry.is_dir()
+                        if entry.name > after and not entry.name.startswith(TEMPORARY) and not entry.is_dir()
                     ]
             except (FileNotFoundError, NotADirectoryError):
                 return []
@@ -132,6 +132,15 @@ class FileStore(Store):
                 info = os.stat(f"{place}/{name}")  # noqa: PTH116
                 if stat.S_ISREG(info.st_mode):
                     yield _info(prefix + name, info)
+
+    def leftovers(self, folder: str) -> Iterator[ObjectInfo]:
+        prefix = f"{folder.strip('/')}/" if folder.strip("/") else ""
+
+        def found() -> Sequence[ObjectInfo]:
+            self._announce("LIST", folder)
+            return [_info(prefix + name, info) for name, info in temporaries(self._file(folder))]
+
+        return iter(self._guard("LIST", folder, found))
 
     def _open(self, path: str, if_match: str | None) -> tuple[int, os.stat_result]:
         fd = os.open(self._file(path), _READ_FLAGS)
@@ -315,7 +324,7 @@ class FileStore(Store):
 
     def _write(self, file: str, chunks: Iterable[bytes], publish: Callable[[str, str], None]) -> int:
         folder, name = os.path.split(file)
-        temporary = os.path.join(folder, f"{_TEMPORARY}{uuid.uuid4().hex}-{name[:100]}")  # noqa: PTH118
+        temporary = os.path.join(folder, f"{TEMPORARY}{uuid.uuid4().hex}-{name[:100]}")  # noqa: PTH118
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             fd = os.open(temporary, flags, 0o666)
@@ -336,6 +345,7 @@ class FileStore(Store):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)  # noqa: PTH108
         self.counters.count_bytes(written=size)
+        tidy(folder)
         return size
 
     def delete(self, path: str, *, missing_ok: bool = True) -> None:

@@ -109,6 +109,10 @@ class Store(ABC):
         there; whole sub-folders that fill a page are jumped over.
         """
 
+    def leftovers(self, folder: str) -> Iterator[ObjectInfo]:  # noqa: ARG002 - for stores that have some
+        """Yield temporary files in ``folder``, which no listing shows: a writer is at work on them, or was killed."""
+        return iter(())
+
     @abstractmethod
     def fetch(
         self, path: str, *, start: int = 0, length: int | None = None, if_match: str | None = None

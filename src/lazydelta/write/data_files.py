@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Self, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -21,7 +20,8 @@ import pyarrow.parquet as pq
 from lazydelta.errors import OptionError, WriteError
 from lazydelta.log.actions import Add
 from lazydelta.storage import Store
-from lazydelta.write.partition_text import can_partition, folder_name, logged_path, partition_texts
+from lazydelta.write.partition_rows import Partition, coded, compact, groups_of, pieces
+from lazydelta.write.partition_text import can_partition, folder_name, logged_path
 from lazydelta.write.properties import TableProperties
 from lazydelta.write.stats import StatsCollector
 from lazydelta.write.uploads import Chunks, Uploads
@@ -36,13 +36,11 @@ _ROW_GROUP_BYTES = 64 << 20
 _ROW_GROUP_ROWS = 1 << 20
 # Below this, a partition's rows are not worth a row group of their own while its file stays open.
 _LEAST_ROW_GROUP = 8 << 20
-_PIECE_BYTES, _PIECE_ROWS = 32 << 20, 1 << 18
+_PIECE_BYTES = 32 << 20
 _PARALLEL_UPLOADS = 4
-_FEW_GROUPS = 1 << 12
 # How many rows show whether the values of a column repeat.
 _SAMPLE_ROWS = 1 << 14
 
-Partition: TypeAlias = tuple[str | None, ...]
 PartitionRows: TypeAlias = tuple[Partition, pa.RecordBatch]
 """Rows of one partition as its files have them, without the partition columns."""
 
@@ -103,7 +101,7 @@ class DataFileWriter:
         if not self._fits(batch.schema):
             message = f"A batch has the schema [{_brief(batch.schema)}] and the table [{_brief(self._schema)}]"
             raise WriteError(message, hint="bring the batch to the table's schema first")
-        for piece in _pieces(batch, min(_PIECE_BYTES, self._row_group)):
+        for piece in pieces(batch, min(_PIECE_BYTES, self._row_group)):
             self.num_rows += piece.num_rows
             for partition, rows in self._partitioned(piece):
                 self._take(partition, rows)
@@ -168,12 +166,12 @@ class DataFileWriter:
     def _partitioned(self, batch: pa.RecordBatch) -> Iterator[tuple[Partition, pa.RecordBatch]]:
         stored = batch.select(self._recipe.schema.names).replace_schema_metadata(None)
         if not self._partition_columns:
-            yield (), _compact(stored)
+            yield (), compact(stored)
             return
-        columns = [_coded(batch.column(name), name) for name in self._partition_columns]
-        groups, inverse = _groups(columns)
+        columns = [coded(batch.column(name), name) for name in self._partition_columns]
+        groups, inverse = groups_of(columns)
         if len(groups) == 1:
-            yield groups[0], _compact(stored)
+            yield groups[0], compact(stored)
             return
         # Small numbers are sorted by counting, which is many times as fast.
         order = np.argsort(inverse.astype(np.min_scalar_type(len(groups))), kind="stable")
@@ -403,64 +401,6 @@ def _file_schema(schema: pa.Schema, partition_columns: Sequence[str]) -> pa.Sche
         hint = "leave at least one column that is not a partition column"
         raise OptionError("All columns are partition columns, so that data files would be empty", hint=hint)
     return pa.schema(fields)
-
-
-def _groups(
-    columns: Sequence[tuple[npt.NDArray[np.int64], list[str | None]]],
-) -> tuple[list[Partition], npt.NDArray[np.int64]]:
-    """Return the partitions that there are rows of, and for each row which of them it belongs to."""
-    combined, count = columns[0][0], len(columns[0][1])
-    for codes, texts in columns[1:]:
-        combined, count = combined * len(texts) + codes, count * len(texts)
-    if count > max(len(combined), _FEW_GROUPS):
-        found, inverse = np.unique(combined, return_inverse=True)
-    else:
-        is_there = np.bincount(combined, minlength=count) > 0
-        found, inverse = np.flatnonzero(is_there), (np.cumsum(is_there) - 1)[combined]
-    keys: list[Partition] = []
-    for number in found.tolist():
-        key: list[str | None] = []
-        for _, texts in reversed(columns):
-            number, code = divmod(number, len(texts))  # noqa: PLW2901 - digit by digit
-            key.append(texts[code])
-        keys.append(tuple(reversed(key)))
-    return keys, inverse
-
-
-def _coded(values: pa.Array, column: str) -> tuple[npt.NDArray[np.int64], list[str | None]]:
-    """Return for each row a number, and the partition texts that the numbers stand for."""
-    encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-    numbers: dict[str | None, int] = {}
-    if encoded.null_count:
-        numbers[None] = 0
-    # Several values may share a text: null and the empty string, or 0.0 and -0.0.
-    found = [numbers.setdefault(text, len(numbers)) for text in partition_texts(encoded.dictionary, column)]
-    lookup = np.array(found or [0], np.int64)
-    indices = encoded.indices.cast(pa.int32())
-    if indices.null_count:
-        indices = indices.fill_null(0)
-    codes = lookup[np.frombuffer(indices.buffers()[1], np.int32, len(indices), indices.offset * 4)]
-    if encoded.null_count:
-        valid = encoded.indices.is_valid().cast(pa.int8())
-        codes = np.where(np.frombuffer(valid.buffers()[1], np.int8, len(valid), valid.offset) == 1, codes, 0)
-    return codes, list(numbers)
-
-
-def _pieces(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Cut a huge batch, so that what is copied and encoded at once stays small."""
-    if batch.num_rows == 0:
-        return
-    rows = min(_PIECE_ROWS, max(1, batch.num_rows * most_bytes // max(batch.nbytes, 1)))
-    for start in range(0, batch.num_rows, rows):
-        yield batch.slice(start, rows)
-
-
-def _compact(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Copy a batch that keeps much more memory alive than it has rows for: a slice of a larger one."""
-    if batch.get_total_buffer_size() <= 2 * batch.nbytes + (1 << 16):
-        return batch
-    rows = np.arange(batch.num_rows, dtype=np.int64)
-    return batch.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)]))
 
 
 def _brief(schema: pa.Schema) -> str:

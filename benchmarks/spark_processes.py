@@ -1,0 +1,132 @@
+"""What a Spark session takes on this machine: CPU time and memory of its JVM and of its Python workers.
+
+With a local master the JVM is driver and executor in one. The workers are forked from one daemon, so the sum of their
+resident memory counts the pages that they share more than once: an upper bound.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+__all__ = ["SparkUse", "Usage"]
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_SAMPLES_A_SECOND = 10
+_JVM, _PYTHON = "java", "python"
+_IDLE_S = 0.05
+
+
+@dataclass(slots=True)
+class Usage:
+    """Seconds of CPU time, and bytes of memory at the peak; ``heap`` is what the work added to the JVM's heap."""
+
+    jvm_cpu: float = 0.0
+    python_cpu: float = 0.0
+    jvm_heap: int = 0
+    jvm_resident: int = 0
+    python_resident: int = 0
+
+
+class SparkUse:
+    """Measures what a session takes while the ``with`` block runs.
+
+    Garbage is collected before, so that what an earlier piece of work left behind is not counted. How much heap is in
+    use at the peak still depends on how much there may be: the JVM lets garbage lie as long as there is room. It is to
+    be started with all its heap (``-Xms``), or it gives memory back then and has to ask for it again in the work.
+    """
+
+    def __init__(self, spark: Any) -> None:
+        self._jvm = spark.sparkContext._jvm  # noqa: SLF001 - the way to the JVM's own figures
+        beans = self._jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()
+        self._pools = [each for each in beans if each.getType().toString() == "Heap memory"]
+        self._stop = threading.Event()
+        self._sampler = threading.Thread(target=self._sample, daemon=True)
+        self._heap_before = 0
+        self._cpu_before = (0.0, 0.0)
+        self._idle_at: dict[int, float] = {}
+        self.usage = Usage()
+
+    def __enter__(self) -> Self:
+        self._jvm.java.lang.System.gc()
+        self._heap_before = sum(pool.getUsage().getUsed() for pool in self._pools)
+        for pool in self._pools:
+            pool.resetPeakUsage()
+        # Workers that earlier work left behind keep what they have; they count once they do something.
+        self._idle_at = {pid: process.cpu + _IDLE_S for pid, process in _descendants().items()}
+        self._cpu_before = _cpu_times()
+        self._sampler.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._sampler.join()
+        jvm, python = _cpu_times()
+        self.usage.jvm_cpu, self.usage.python_cpu = jvm - self._cpu_before[0], python - self._cpu_before[1]
+        # The pools need not be at their peaks at the same moment: an upper bound, too.
+        peak = sum(pool.getPeakUsage().getUsed() for pool in self._pools)
+        self.usage.jvm_heap = max(0, peak - self._heap_before)
+
+    def _sample(self) -> None:
+        while not self._stop.wait(1 / _SAMPLES_A_SECOND):
+            jvm = python = 0
+            for pid, process in _descendants().items():
+                if process.name == _JVM:
+                    jvm += process.resident
+                elif process.name.startswith(_PYTHON) and process.cpu > self._idle_at.get(pid, 0.0):
+                    python += process.resident
+            self.usage.jvm_resident = max(self.usage.jvm_resident, jvm)
+            self.usage.python_resident = max(self.usage.python_resident, python)
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """A process; one that is being started has the name of a thread and the memory of its parent for a moment."""
+
+    name: str
+    parent: int
+    cpu: float
+    cpu_of_children: float
+    resident: int
+
+    @classmethod
+    def of(cls, folder: Path) -> _Process | None:
+        try:
+            text = (folder / "stat").read_text()
+        except OSError:  # it has ended
+            return None
+        name, _, rest = text.partition("(")[2].rpartition(")")
+        fields = rest.split()
+        user, system, children_user, children_system = (int(each) / _TICKS for each in fields[11:15])
+        return cls(name, int(fields[1]), user + system, children_user + children_system, int(fields[21]) * _PAGE)
+
+
+def _descendants() -> dict[int, _Process]:
+    """Return the processes that this one has started, directly or not; this one is none of them."""
+    found = {int(folder.name): _Process.of(folder) for folder in Path("/proc").iterdir() if folder.name.isdigit()}
+    alive = {pid: process for pid, process in found.items() if process is not None}
+    ours = {os.getpid()}
+    grew = True
+    while grew:
+        more = {pid for pid, process in alive.items() if process.parent in ours} - ours
+        ours |= more
+        grew = bool(more)
+    ours.discard(os.getpid())
+    return {pid: alive[pid] for pid in ours}
+
+
+def _cpu_times() -> tuple[float, float]:
+    jvm = python = 0.0
+    for process in _descendants().values():
+        if process.name == _JVM:
+            jvm += process.cpu
+        elif process.name.startswith(_PYTHON):
+            python += process.cpu + process.cpu_of_children  # workers that have ended are children of their daemon
+    return jvm, python

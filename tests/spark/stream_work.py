@@ -1,0 +1,38 @@
+"""A driver of its own that streams a folder of JSON files into a table until all are in; made to be killed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+
+from lazydelta.spark import ingest_stream, start_session
+
+
+def main(work: dict[str, Any]) -> int:
+    """Stream what there is; a query that fails is started again, as whoever watches over it would."""
+    session = start_session("stream_work", master=work["master"], conf=work["conf"])
+    files = session.readStream.schema("id long, ts timestamp").option("maxFilesPerTrigger", 1).json(work["source"])
+    for _ in range(work["starts"]):
+        query = ingest_stream(
+            files,
+            work["table"],
+            checkpoint_location=work["checkpoint"],
+            trigger={"availableNow": True},
+            timestamp_column="ts",
+            **work["options"],
+        )
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            print(f"the query failed: {str(error)[:2000]}", file=sys.stderr, flush=True)  # noqa: T201 - for the reader of the log
+            continue
+        session.stop()
+        return 0
+    return 3
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))

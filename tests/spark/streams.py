@@ -1,0 +1,149 @@
+"""Streams that run in processes of their own, and what it takes to kill a part of them."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyspark
+
+from lazydelta.spark.maintenance import wait_for_maintenance
+from lazydelta.spark.session import prepare_environment
+from tests.spark.tables import commits
+from tests.support.spark import use_java
+
+ROOT = Path(__file__).resolve().parents[2]
+_START = dt.datetime(2026, 2, 10, tzinfo=dt.UTC)
+
+
+def make_source(folder: Path, files: int, rows: int, first: int = 0) -> range:
+    """Write files of JSON lines and return the ids in them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ids = range(first, first + files * rows)
+    for number in range(files):
+        lines = []
+        for each in ids[number * rows : (number + 1) * rows]:
+            moment = _START + dt.timedelta(minutes=25 * (each % 7), microseconds=each)
+            lines.append(json.dumps({"id": each, "ts": moment.isoformat()}))
+        path = folder / f"{first:08}-{number:05}.json"
+        path.with_suffix(".part").write_text("\n".join(lines))
+        path.with_suffix(".part").rename(path)
+    return ids
+
+
+@dataclass
+class Stream:
+    """A stream from ``source`` to ``table``, to be run by one driver after the other."""
+
+    folder: Path
+    source: Path
+    table: Path
+    checkpoint: str = "checkpoint"
+    master: str = "local[2]"
+    conf: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    starts: int = 1
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[subprocess.Popen[bytes]]:
+        """Run a driver for the length of a block; afterwards nothing of it is left."""
+        use_java()
+        prepare_environment()
+        work = {
+            "master": self.master,
+            "conf": {"spark.sql.warehouse.dir": str(self.folder / "warehouse"), **self.conf},
+            "source": str(self.source),
+            "table": str(self.table),
+            "checkpoint": str(self.folder / self.checkpoint),
+            "options": self.options,
+            "starts": self.starts,
+        }
+        with (self.folder / "driver.log").open("ab") as log:
+            driver = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark.stream_work", json.dumps(work)],
+                env=os.environ | {"PYTHONPATH": str(ROOT), "SPARK_HOME": str(_spark_home(self.folder))},
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        try:
+            yield driver
+        finally:
+            kill(driver)
+
+    def finish(self, timeout: float = 300) -> None:
+        """Run a driver to its end."""
+        with self.running() as driver:
+            assert driver.wait(timeout) == 0, self.log()
+        assert wait_for_maintenance(str(self.table), 60)
+
+    def log(self) -> str:
+        """Return what the drivers have printed."""
+        return (self.folder / "driver.log").read_text(errors="replace")[-6000:]
+
+    def wait_for(self, driver: subprocess.Popen[bytes], version: int, timeout: float = 120) -> bool:
+        """Wait until the table has this version; False if the driver ended before."""
+        deadline = time.monotonic() + timeout
+        while self.version() < version:
+            if driver.poll() is not None:
+                return False
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.01)
+        return True
+
+    def version(self) -> int:
+        """Return the newest version, -1 if there is no table yet."""
+        return max(commits(self.table), default=-1)
+
+
+def kill(driver: subprocess.Popen[bytes]) -> None:
+    """Kill a driver with its JVM, the executors and their workers, all that are left of them."""
+    below = descendants(driver.pid)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(driver.pid, signal.SIGKILL)
+    driver.wait(30)
+    for each in below:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
+
+
+def descendants(pid: int, wanted: Callable[[str], bool] = lambda _: True) -> list[int]:
+    """Return the processes below one whose command line is ``wanted``."""
+    children: dict[int, list[int]] = {}
+    commands: dict[int, str] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+                commands[int(entry.name)] = (
+                    (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
+    found, waiting = [], [pid]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        waiting += below
+        found += [each for each in below if wanted(commands[each])]
+    return found
+
+
+def _spark_home(folder: Path) -> Path:
+    """Return a Spark whose own folder can be written to: a cluster of processes keeps its work there."""
+    home = folder / "spark"
+    if not home.exists():
+        home.mkdir()
+        for entry in Path(pyspark.__file__).parent.iterdir():
+            if entry.name != "work":
+                (home / entry.name).symlink_to(entry)
+    return home

@@ -1,0 +1,177 @@
+"""What cannot be written is refused with a sentence that helps, and leaves the table as it was."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import deltalake
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from lazydelta.spark import ingest, ingest_stream
+from tests.spark.streams import make_source
+from tests.spark.tables import commits, logged, on_disk, write
+from tests.support.azurite import Azurite
+
+pytestmark = [pytest.mark.xdist_group("spark")]
+
+
+def _events(spark: SparkSession, rows: int = 4) -> DataFrame:
+    return spark.range(0, rows, 1, 2).select("id", F.timestamp_seconds(F.lit(1_770_000_000)).alias("ts"))
+
+
+@pytest.fixture
+def table(spark: SparkSession, tmp_path: Path) -> Path:
+    write(_events(spark), tmp_path / "t", timestampColumn="ts")
+    return tmp_path / "t"
+
+
+@pytest.fixture
+def untouched(table: Path) -> Iterator[Path]:
+    """Return a table that must be the same after the test."""
+    files, versions = on_disk(table), commits(table)
+    yield table
+    assert on_disk(table) == files
+    assert commits(table) == versions
+    assert not table.with_name("t_rejected").exists()
+
+
+def _refused(df: DataFrame, table: Path, *sentences: str, **options: str) -> None:
+    with pytest.raises(PySparkException) as raised:
+        write(df, table, **options)
+    for each in sentences:
+        assert each in str(raised.value)
+
+
+def test_a_timestamp_column_that_is_not_there_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    sentence = "The data has no column 'when' (or has it twice) to take timestamps from (its columns are: id, ts)"
+    _refused(_events(spark), tmp_path / "new", sentence, timestampColumn="when")
+    assert not (tmp_path / "new").exists()
+
+
+def test_data_without_the_timestamp_column_of_the_table_is_refused(spark: SparkSession, untouched: Path) -> None:
+    _refused(spark.range(3), untouched, "makes its partition column '_event_hour' from 'ts', which the data lacks")
+
+
+def test_a_column_that_is_no_moment_in_time_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    sentence = "Column 'id' has type int64, which is no moment in time (name a timestamp or date column"
+    _refused(_events(spark), tmp_path / "new", sentence, timestampColumn="id")
+    assert not (tmp_path / "new").exists()
+
+
+def test_types_that_the_table_cannot_hold_are_refused(spark: SparkSession, untouched: Path) -> None:
+    df = _events(spark).withColumn("id", F.col("id").cast("string"))
+    _refused(df, untouched, "Column 'id' is string in the data and int64 in the table", "cast the column to int64")
+
+
+def test_a_type_that_delta_does_not_have_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    df = _events(spark).withColumn("i", F.expr("INTERVAL 1 DAY"))
+    _refused(df, tmp_path / "new", "The schema in the DataFrame has the type 'interval day'")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_stream_that_does_not_fit_says_why(spark: SparkSession, untouched: Path, tmp_path: Path) -> None:
+    make_source(tmp_path / "source", files=1, rows=3)
+    files = spark.readStream.schema("id string, ts timestamp").json(str(tmp_path / "source"))
+    query = ingest_stream(
+        files, str(untouched), checkpoint_location=str(tmp_path / "c"), trigger={"availableNow": True}
+    )
+    with pytest.raises(PySparkException) as raised:
+        query.awaitTermination()
+    assert "SchemaMismatchError: Column 'id' is string in the data and int64 in the table" in str(raised.value)
+    assert "pickle" not in str(raised.value).partition("SchemaMismatchError")[2]
+
+
+def test_a_table_that_is_not_ours_to_write_is_left_alone(spark: SparkSession, table: Path) -> None:
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["tintedColumns"]}
+    (table / "_delta_log" / f"{1:020}.json").write_text(json.dumps({"protocol": protocol}))
+    files = on_disk(table)
+    _refused(_events(spark), table, "tintedColumns")
+    assert on_disk(table) == files
+    assert commits(table) == [0, 1]
+
+
+def test_a_place_of_no_known_kind_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(PySparkException, match="no store for URIs that begin with hdfs:"):
+        ingest(_events(spark), "hdfs://namenode/t")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Mount a disk of three megabytes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["/bin/mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", folder], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"only root can mount a small disk: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["/bin/umount", folder], check=True)
+
+
+@pytest.mark.parametrize("existing", [False, True], ids=["new table", "table with rows"])
+def test_a_full_disk_is_called_one(existing: bool, spark: SparkSession, small_disk: Path) -> None:  # noqa: FBT001 - a case
+    table = small_disk / "t"
+    if existing:
+        write(_events(spark).withColumn("x", F.lit("")), table, timestampColumn="ts")
+    before = on_disk(table)
+    much = _events(spark, 100_000).withColumn("x", F.sha2(F.col("id").cast("string"), 512))
+    _refused(much, table, "the disk is full", "free some space", timestampColumn="ts")
+    assert on_disk(table) == before
+    assert commits(table) == ([0] if existing else [])
+    if existing:
+        write(_events(spark).withColumn("x", F.lit("")), table)
+        assert logged(table) == on_disk(table)
+
+
+# --- a store that asks who is there
+
+
+def _options(azurite: Azurite, **changed: str) -> dict[str, str]:
+    return {f"storage.{key}": value for key, value in (azurite.storage_options() | changed).items()}
+
+
+def test_credentials_that_do_not_fit_are_an_error_that_says_so(spark: SparkSession, azurite: Azurite) -> None:
+    container = azurite.container("spark")
+    uri = f"abfss://{container}@{azurite.account}.dfs.core.windows.net/refused"
+    wrong = _options(azurite, azure_storage_account_key="d3Jvbmc=")
+    with pytest.raises(PySparkException) as raised:
+        _events(spark).write.format("lazydelta").mode("append").options(**wrong).save(uri)
+    assert "was denied" in str(raised.value)
+    assert "check the credentials in storage_options or the environment" in str(raised.value)
+    assert not deltalake.DeltaTable.is_deltatable(uri, azurite.storage_options())
+
+
+@pytest.mark.parametrize("scheme", ["abfss", "az"])
+def test_batches_and_streams_go_to_azure(scheme: str, spark: SparkSession, azurite: Azurite, tmp_path: Path) -> None:
+    container = azurite.container("spark")
+    place = f"{container}@{azurite.account}.dfs.core.windows.net" if scheme == "abfss" else container
+    uri = f"{scheme}://{place}/{scheme}-table"
+    write_options = _options(azurite) | {"timestampColumn": "ts", "nullTimestamps": "reject"}
+    nulls = spark.range(100, 103).withColumn("ts", F.lit(None).cast("timestamp"))
+    _events(spark).union(nulls).write.format("lazydelta").mode("append").options(**write_options).save(uri)
+    expected = make_source(tmp_path / "source", files=2, rows=5, first=1000)
+    files = spark.readStream.schema("id long, ts timestamp").option("maxFilesPerTrigger", 1)
+    ingest_stream(
+        files.json(str(tmp_path / "source")),
+        uri,
+        checkpoint_location=str(tmp_path / "c"),
+        trigger={"availableNow": True},
+        storage_options=azurite.storage_options(),
+    ).awaitTermination()
+
+    def rows(of: str) -> list[int]:
+        table = deltalake.DeltaTable(of, storage_options=azurite.storage_options())
+        found = table.to_pyarrow_table()
+        if "id" in found.column_names:
+            return sorted(found["id"].to_pylist())
+        return sorted(json.loads(each)["id"] for each in found["record"].to_pylist())
+
+    assert rows(uri) == [0, 1, 2, 3, *expected]
+    assert rows(f"{uri}_rejected") == [100, 101, 102]

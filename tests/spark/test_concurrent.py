@@ -1,0 +1,218 @@
+"""Several jobs write one table at once, and its maintenance goes on beside them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.streaming.query import StreamingQuery
+
+from lazydelta.log.opening import open_snapshot
+from lazydelta.spark import ingest, ingest_stream, maintenance
+from lazydelta.spark.job import IngestJob
+from lazydelta.spark.maintenance import last_failure, start_maintenance, wait_for_maintenance
+from lazydelta.spark.options import IngestOptions
+from lazydelta.storage import open_store
+from tests.spark.streams import make_source
+from tests.spark.tables import commits, ids, logged, on_disk
+
+pytestmark = [pytest.mark.xdist_group("spark")]
+
+
+def _stream(spark: SparkSession, source: Path, table: Path, **options: object) -> StreamingQuery:
+    files = spark.readStream.schema("id long, ts timestamp").option("maxFilesPerTrigger", 1).json(str(source))
+    return ingest_stream(
+        files,
+        str(table),
+        checkpoint_location=f"{source}-checkpoint",
+        trigger={"availableNow": True},
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def _all_at_once(spark: SparkSession, folder: Path, files: int, batches: int) -> None:
+    table = folder / "t"
+    expected: list[int] = []
+    for number in range(2):
+        expected += make_source(folder / f"source{number}", files, rows=20, first=number * 1_000_000)
+    interval = {"delta.checkpointInterval": "5"}
+    queries = [
+        _stream(spark, folder / f"source{number}", table, timestamp_column="ts", properties=interval)
+        for number in range(2)
+    ]
+    for number in range(batches):
+        rows = range(2_000_000 + 20 * number, 2_000_020 + 20 * number)
+        expected += rows
+        df = spark.range(rows.start, rows.stop, 1, 2)
+        df = df.select("id", F.timestamp_seconds(F.lit(1_770_681_600) + F.col("id") % 7200).alias("ts"))
+        ingest(df, str(table), timestamp_column="ts", properties=interval)
+    for query in queries:
+        query.awaitTermination()
+    assert wait_for_maintenance(str(table), 60)
+    assert ids(table) == sorted(expected)
+    assert commits(table) == list(range(2 * files + batches))
+    assert on_disk(table) == logged(table)
+    assert last_failure(str(table)) is None
+    # The last due version has its checkpoint at the least, and a sidecar beside it.
+    due = (2 * files + batches - 1) // 5 * 5
+    assert max(_checkpoints(table)) >= due
+    assert max(_manifests(table)) >= due
+
+
+def _checkpoints(table: Path) -> list[int]:
+    return [int(each.name[:20]) for each in (table / "_delta_log").glob("*.checkpoint.parquet")]
+
+
+def _manifests(table: Path) -> list[int]:
+    return [int(each.name[1:].partition(".")[0]) for each in (table / "_delta_log/_sidecars").glob("*.manifest.json")]
+
+
+def test_two_streams_and_a_batch_job_write_one_table(spark: SparkSession, tmp_path: Path) -> None:
+    _all_at_once(spark, tmp_path, files=4, batches=3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_two_streams_and_a_batch_job_write_one_table_for_long(spark: SparkSession, tmp_path: Path) -> None:
+    _all_at_once(spark, tmp_path, files=150, batches=150)
+
+
+def test_a_micro_batch_waits_for_no_maintenance_and_starts_no_second(spark: SparkSession, tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    make_source(tmp_path / "source", files=3, rows=5)
+    interval = {"delta.checkpointInterval": "1"}
+    with maintenance._lock(str(table), None) as mine:  # somebody is at it, for as long as we like
+        assert mine is not None
+        _stream(spark, tmp_path / "source", table, timestamp_column="ts", properties=interval).awaitTermination()
+        ingest(spark.range(1).withColumn("ts", F.current_timestamp()), str(table))
+        assert not wait_for_maintenance(str(table), 0)
+        assert commits(table) == [0, 1, 2, 3]
+        assert _checkpoints(table) == []
+    make_source(tmp_path / "source", files=1, rows=5, first=100)
+    _stream(spark, tmp_path / "source", table, timestamp_column="ts", properties=interval).awaitTermination()
+    _until(lambda: _checkpoints(table) == [4] and _manifests(table) == [4])
+
+
+def test_a_table_is_left_alone_when_asked(spark: SparkSession, tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    make_source(tmp_path / "source", files=2, rows=5)
+    options = {"timestamp_column": "ts", "properties": {"delta.checkpointInterval": "1"}, "maintain": False}
+    _stream(spark, tmp_path / "source", table, **options).awaitTermination()
+    ingest(spark.range(1).withColumn("ts", F.current_timestamp()), str(table), maintain=False)
+    assert wait_for_maintenance(str(table), 10)
+    assert commits(table) == [0, 1, 2]
+    assert _checkpoints(table) == []
+    assert not (table / "_delta_log" / "_last_checkpoint").exists()
+
+
+# --- the process of maintenance, without Spark
+
+
+def _table(folder: Path, commits: int) -> Path:
+    schema = pa.schema([("id", pa.int64())])
+    for number in range(commits):
+        job = IngestJob.prepare(str(folder), schema, IngestOptions(properties={"delta.checkpointInterval": "2"}))
+        job.commit([job.write([pa.record_batch([pa.array([number])], schema=schema)])])
+    return folder
+
+
+@contextlib.contextmanager
+def _started(table: Path) -> Iterator[subprocess.Popen[str]]:
+    start_maintenance(str(table), {})
+    process = maintenance._started[-1]
+    try:
+        yield process
+    finally:
+        process.wait(60)
+
+
+def _until(condition: object) -> None:
+    deadline = time.monotonic() + 60
+    assert callable(condition)
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_maintenance_that_is_killed_does_no_harm(tmp_path: Path) -> None:
+    table = _table(tmp_path / "t", 5)
+    with _started(table) as process:
+        assert not wait_for_maintenance(str(table), 0)
+        time.sleep(random.uniform(0, 1.5))
+        os.kill(process.pid, signal.SIGKILL)
+    assert ids(table) == [0, 1, 2, 3, 4]
+    with _started(table) as process:
+        assert process.wait(60) == 0
+    assert _checkpoints(table) == [4]
+    assert ids(table) == [0, 1, 2, 3, 4]
+    assert last_failure(str(table)) is None
+
+
+def test_what_goes_wrong_is_told_when_maintenance_is_due_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    table = _table(tmp_path / "t", 3)
+    obstacle = table / "_delta_log" / f"{2:020}.checkpoint.parquet"
+    obstacle.mkdir()
+    with _started(table) as process:
+        assert process.wait(60) == 0
+    assert f"{2:020}.checkpoint" in capfd.readouterr().err
+    failure = last_failure(str(table))
+    assert failure is not None
+    assert "write the checkpoint 2" in failure
+    obstacle.rmdir()
+    with caplog.at_level(logging.WARNING, "lazydelta.spark.maintenance"), _started(table) as process:
+        assert process.wait(60) == 0
+    assert f"The last maintenance of {table} failed, and is tried again" in caplog.text
+    assert _checkpoints(table) == [2]
+    assert last_failure(str(table)) is None
+
+
+def test_a_table_has_one_lock_however_it_is_named(tmp_path: Path) -> None:
+    with maintenance._lock(str(tmp_path / "t"), None) as mine:
+        assert mine is not None
+        for name in (f"{tmp_path}/t/", f"file://{tmp_path}/t", f"{tmp_path}/./t"):
+            assert not wait_for_maintenance(name, 0)
+        assert wait_for_maintenance(str(tmp_path / "other"), 0)
+
+
+def test_a_commit_stands_whatever_becomes_of_its_maintenance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = _table(tmp_path / "t", 3)
+    metadata = open_snapshot(open_store(table)).metadata
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))  # no folder, so there can be no lock
+    maintenance.maintain_now(str(table), {}, 2, metadata)
+    start_maintenance(str(table), {})
+    assert caplog.text.count("a later commit tries again") == 2
+    assert _checkpoints(table) == []
+
+
+def test_a_batch_sees_to_what_fell_due_while_it_was_at_it(tmp_path: Path) -> None:
+    table = _table(tmp_path / "t", 5)
+    metadata = open_snapshot(open_store(table)).metadata
+    maintenance.maintain_now(str(table), {}, 2, metadata)
+    _until(lambda: max(_checkpoints(table)) == 4 and wait_for_maintenance(str(table), 0))
+
+
+def test_maintenance_of_what_is_no_table_says_so(tmp_path: Path) -> None:
+    with _started(tmp_path / "nothing") as process:
+        process.wait(60)
+    assert "no Delta" in str(last_failure(str(tmp_path / "nothing")))
+    with contextlib.suppress(FileNotFoundError):
+        maintenance._file(str(tmp_path / "nothing"), None, "failure").unlink()
+    assert deltalake.DeltaTable.is_deltatable(str(tmp_path / "nothing")) is False

@@ -1,0 +1,359 @@
+"""Every row of a stream is in the table once, whatever is killed and whatever is repeated."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import LongType, StructField, StructType, TimestampType
+
+from lazydelta.spark import ingest_stream
+from lazydelta.spark.maintenance import wait_for_maintenance
+from lazydelta.spark.source import LazyDeltaSource, _Message
+from tests.spark.streams import Stream, descendants, make_source
+from tests.spark.tables import actions, commits, ids, logged, on_disk, write
+
+pytestmark = [pytest.mark.xdist_group("spark")]
+
+_SCHEMA = "id long, ts timestamp"
+
+
+def _run(spark: SparkSession, folder: Path, checkpoint: str = "checkpoint", **options: object) -> StreamingQuery:
+    """Stream the files of ``folder/source`` that are new to the checkpoint location."""
+    files = spark.readStream.schema(_SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder / "source"))
+    query = ingest_stream(
+        files,
+        str(folder / "t"),
+        checkpoint_location=str(folder / checkpoint),
+        trigger={"availableNow": True},
+        **{"timestamp_column": "ts", **options},  # type: ignore[arg-type]
+    )
+    query.awaitTermination()
+    return query
+
+
+def _forget_last_batch(checkpoint: Path) -> int:
+    """Let Spark forget that its last micro-batch was committed, as if it had been killed before it took note."""
+    last = max(int(each.name) for each in (checkpoint / "commits").iterdir() if each.name.isdigit())
+    for name in (f"{last}", f".{last}.crc"):
+        (checkpoint / "commits" / name).unlink(missing_ok=True)
+    return last
+
+
+def _check(table: Path, expected: range) -> None:
+    """Assert that the table has each row once, and that nothing of it is missing."""
+    assert ids(table) == list(expected)
+    assert commits(table) == list(range(len(commits(table))))
+    assert logged(table) <= on_disk(table)
+    # What no version names is for VACUUM to clean, and only that.
+    deltalake.DeltaTable(table).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    assert ids(table) == list(expected)
+
+
+def test_a_checkpoint_location_repeats_nothing_and_a_fresh_one_skips_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = tmp_path / "t"
+    expected = make_source(tmp_path / "source", files=3, rows=5)
+    _run(spark, tmp_path)
+    assert commits(table) == [0, 1, 2]
+    _run(spark, tmp_path)
+    assert commits(table) == [0, 1, 2]
+    assert ids(table) == list(expected)
+    _run(spark, tmp_path, "fresh")
+    assert ids(table) == sorted([*expected, *expected])
+    applications = {actions(table, version, "txn")[0]["appId"] for version in commits(table)}
+    queries = [json.loads((tmp_path / name / "metadata").read_text())["id"] for name in ("checkpoint", "fresh")]
+    assert applications == set(queries)
+    assert [actions(table, version, "txn")[0]["version"] for version in range(6)] == [0, 1, 2, 0, 1, 2]
+    assert {actions(table, version, "commitInfo")[0]["operation"] for version in commits(table)} == {"STREAMING UPDATE"}
+
+
+@pytest.mark.parametrize("files", [1, 2], ids=["version 0", "version 1"])
+def test_a_repeated_batch_is_recognised_before_it_writes(files: int, spark: SparkSession, tmp_path: Path) -> None:
+    expected = make_source(tmp_path / "source", files=files, rows=20)
+    _run(spark, tmp_path, target_file_size=1)
+    before = on_disk(tmp_path / "t")
+    last = _forget_last_batch(tmp_path / "checkpoint")
+    times = {each: (tmp_path / "t" / each).parent.stat().st_mtime_ns for each in before}
+    query = _run(spark, tmp_path, target_file_size=1)
+    repeated = [each for each in query.recentProgress if each.batchId == last and each.numInputRows]
+    assert repeated
+    assert on_disk(tmp_path / "t") == before
+    assert {each: (tmp_path / "t" / each).parent.stat().st_mtime_ns for each in before} == times
+    assert ids(tmp_path / "t") == list(expected)
+    assert commits(tmp_path / "t") == list(range(files))
+
+
+def test_rejected_rows_of_a_repeated_batch_are_in_the_side_table_once(spark: SparkSession, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    make_source(source, files=1, rows=3)
+    (source / "nulls.json").write_text('{"id": 100}\n{"id": 101}')
+    _run(spark, tmp_path, null_timestamps="reject")
+    # As if the driver had been killed between the two commits of the batch with the nulls.
+    with_nulls = commits(tmp_path / "t_rejected")
+    assert with_nulls == [0]
+    _forget_last_batch(tmp_path / "checkpoint")
+    last = max(commits(tmp_path / "t"))
+    for file in (tmp_path / "t" / "_delta_log").glob(f"{last:020}.*"):
+        file.unlink()
+    _run(spark, tmp_path, null_timestamps="reject")
+    assert ids(tmp_path / "t") == [0, 1, 2]
+    rejected = deltalake.DeltaTable(tmp_path / "t_rejected").to_pyarrow_table()["record"].to_pylist()
+    assert sorted(json.loads(each)["id"] for each in rejected) == [100, 101]
+
+
+def test_a_named_stream_skips_nothing_with_a_fresh_location_either(spark: SparkSession, tmp_path: Path) -> None:
+    expected = make_source(tmp_path / "source", files=1, rows=5)
+    for location in ("checkpoint", "checkpoint", "fresh"):
+        _run(spark, tmp_path, location, app_id="telemetry")
+    assert ids(tmp_path / "t") == sorted([*expected, *expected])
+    for version, location in enumerate(("checkpoint", "fresh")):
+        query = json.loads((tmp_path / location / "metadata").read_text())["id"]
+        (txn,) = actions(tmp_path / "t", version, "txn")
+        assert (txn["appId"], txn["version"]) == (f"telemetry:{query}", 0)
+    with pytest.raises(StreamingQueryException, match="OptionError: txnVersion makes no sense for a stream"):
+        _run(spark, tmp_path, "other", app_id="x", app_version=1)
+
+
+def test_an_old_copy_of_the_checkpoint_location_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    make_source(tmp_path / "source", files=1, rows=5)
+    _run(spark, tmp_path)
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "old")
+    make_source(tmp_path / "source", files=2, rows=5, first=100)
+    _run(spark, tmp_path)
+    before = on_disk(tmp_path / "t")
+    # The copy goes on with batch 1, which need not be the batch 1 that the table has.
+    with pytest.raises(StreamingQueryException, match=r"has micro-batch 2 of the application .*, and this is number 1"):
+        _run(spark, tmp_path, "old")
+    assert on_disk(tmp_path / "t") == before
+    assert commits(tmp_path / "t") == [0, 1, 2]
+
+
+def test_a_complete_result_replaces_the_one_before(spark: SparkSession, tmp_path: Path) -> None:
+    make_source(tmp_path / "source", files=2, rows=5)
+    files = spark.readStream.schema(_SCHEMA).option("maxFilesPerTrigger", 1).json(str(tmp_path / "source"))
+    query = (
+        files.groupBy((F.col("id") % 2).alias("id"))
+        .count()
+        .writeStream.format("lazydelta")
+        .outputMode("complete")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(tmp_path / "t"))
+    )
+    query.awaitTermination()
+    rows = deltalake.DeltaTable(tmp_path / "t").to_pyarrow_table().to_pylist()
+    assert sorted((each["id"], each["count"]) for each in rows) == [(0, 5), (1, 5)]
+
+
+# --- what fails
+
+
+def _one_fails(table: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a step in which the rows from 50,000 on fail, after those before were written."""
+
+    def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if batch.num_rows and batch.column(0)[0].as_py() >= 50_000:
+                deadline = time.monotonic() + 30
+                while not list(table.rglob("*.parquet")) and time.monotonic() < deadline:
+                    time.sleep(0.05)
+                time.sleep(1)  # until the other task has sent its message
+                message = "this row is bad"
+                raise ValueError(message)
+            yield batch
+
+    return step
+
+
+def _two_tasks(spark: SparkSession, table: Path) -> DataFrame:
+    df = spark.range(0, 100_000, 1, 2).select(
+        "id", F.timestamp_seconds(F.lit(1_770_000_000)).alias("ts"), F.sha2(F.col("id").cast("string"), 512).alias("x")
+    )
+    return df.mapInArrow(_one_fails(table), df.schema)
+
+
+def test_a_task_that_fails_leaves_no_files_behind(spark: SparkSession, tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    write(spark.range(1).select("id", F.lit(None).cast("timestamp").alias("ts"), F.lit("").alias("x")), table)
+    before = on_disk(table)
+    (table / next(iter(before))).rename(table / "aside")  # it would be taken for a file of the task
+    with pytest.raises(PySparkException, match="this row is bad"):
+        write(_two_tasks(spark, table), table)
+    assert on_disk(table) == {"aside"}
+    assert commits(table) == [0]
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["batch", "stream"])
+def test_only_what_nobody_tried_to_commit_is_deleted(streams: bool, tmp_path: Path) -> None:  # noqa: FBT001 - a case
+    side = tmp_path / "t_rejected"
+    options = {"path": str(tmp_path / "t"), "timestampColumn": "ts", "nullTimestamps": "reject", "targetFileSize": "1"}
+    source = LazyDeltaSource(options)
+    schema = StructType([StructField("id", LongType()), StructField("ts", TimestampType())])
+    rows = pa.record_batch({"id": [1, 2], "ts": pa.array([0, None], pa.timestamp("us", "UTC"))})
+    job = source.stream_job(schema, overwrite=False)
+    message = _Message(job.write([rows]), job)
+    assert on_disk(tmp_path / "t")
+    assert on_disk(side)
+
+    def abort(messages: list[WriterCommitMessage | None]) -> None:
+        if streams:
+            source.streamWriter(schema, overwrite=False).abort(messages, 0)
+        else:
+            source.writer(schema, overwrite=False).abort(messages)
+
+    # All tasks have told what they did, so a commit was tried and may be there.
+    abort([message])
+    assert on_disk(tmp_path / "t")
+    assert on_disk(side)
+    abort([None, message])
+    assert not on_disk(tmp_path / "t")
+    assert not on_disk(side)
+
+
+def test_files_stay_when_the_committer_is_killed_after_its_commit(spark: SparkSession, tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    rows = 20_000
+    df = spark.range(0, rows, 1, 2).select(
+        "id", F.timestamp_seconds(F.lit(1_770_000_000)).alias("ts"), F.sha2(F.col("id").cast("string"), 512).alias("x")
+    )
+    options = {"timestampColumn": "ts", "targetFileSize": "256KB", "delta.checkpointInterval": "1"}
+    write(df, table, **options)
+    for attempt in range(1, 11):
+        killer = threading.Thread(target=_kill_committer, args=(table, attempt))
+        killer.start()
+        try:
+            write(df, table, **options)
+        except (PySparkException, Py4JJavaError):
+            break  # Spark was told that it failed, and has called abort
+        finally:
+            killer.join()
+    else:
+        pytest.fail("the committer was too fast ten times")
+    assert commits(table) == list(range(attempt + 1))
+    assert logged(table) <= on_disk(table)
+    assert ids(table) == sorted([*range(rows)] * (attempt + 1))
+
+
+def _kill_committer(table: Path, version: int) -> None:
+    """Kill the process that commits as soon as its commit is there; the maintenance after it takes a moment."""
+    commit = table / "_delta_log" / f"{version:020}.json"
+    deadline = time.monotonic() + 60
+    while not commit.exists() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    committers = descendants(os.getpid(), lambda command: "pyspark.sql.worker.commit_data_source_write" in command)
+    for process in committers:
+        if not descendants(process):  # the others are those that Spark forks them from
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+
+# --- what is killed
+
+
+def _stream(folder: Path, files: int, rows: int, **settings: object) -> tuple[Stream, range]:
+    expected = make_source(folder / "source", files, rows)
+    options = {"properties": {"delta.checkpointInterval": "4"}}
+    return Stream(folder, folder / "source", folder / "t", options=options, **settings), expected  # type: ignore[arg-type]
+
+
+def _kill_drivers(stream: Stream, kills: int, files: int) -> int:
+    """Kill one driver after the other, each at some moment of its work; return how many."""
+    killed = 0
+    for each in range(kills):
+        with stream.running() as driver:
+            # Some moment of the batches that are left, each killed driver going a bit further.
+            target = stream.version() + 1 + random.randrange(max(1, (files - stream.version()) // (kills - each + 1)))
+            if not stream.wait_for(driver, target):
+                break
+            time.sleep(random.uniform(0, 0.7))
+            killed += driver.poll() is None
+    return killed
+
+
+@pytest.mark.timeout(600)
+def test_rows_are_there_once_although_the_driver_was_killed(tmp_path: Path) -> None:
+    stream, expected = _stream(tmp_path, files=6, rows=50)
+    assert _kill_drivers(stream, kills=1, files=6) == 1
+    stream.finish()
+    _check(stream.table, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_rows_are_there_once_although_the_driver_was_killed_at_twenty_moments(tmp_path: Path) -> None:
+    stream, expected = _stream(tmp_path, files=120, rows=500)
+    assert _kill_drivers(stream, kills=20, files=120) == 20
+    stream.finish(900)
+    _check(stream.table, expected)
+    version = stream.version()
+    stream.finish()
+    assert stream.version() == version
+    stream.checkpoint = "fresh"
+    stream.finish(900)
+    assert ids(stream.table) == sorted([*expected, *expected])
+
+
+_OF_EXECUTORS = ("CoarseGrainedExecutorBackend", "pyspark.daemon pyspark.worker")
+
+
+def _kill_executors(stream: Stream, kills: int, files: int) -> int:
+    """Kill executors, or the Python workers in them, at some moments; return how many before the driver was done."""
+    killed = 0
+    with stream.running() as driver:
+        while killed < kills:
+            target = min(stream.version() + 1 + random.randrange(max(1, files // (kills + 1))), files - 2)
+            if not stream.wait_for(driver, target):
+                break
+            time.sleep(random.uniform(0, 0.5))
+            kind = _OF_EXECUTORS[killed % 2]
+            victims = descendants(driver.pid, lambda command, kind=kind: kind in command)  # type: ignore[misc]
+            if not victims:
+                time.sleep(0.2)
+                continue
+            with suppress(ProcessLookupError):
+                os.kill(random.choice(victims), signal.SIGKILL)
+                killed += 1
+        assert driver.wait(900) == 0, stream.log()
+    assert wait_for_maintenance(str(stream.table), 60)
+    return killed
+
+
+_CLUSTER = {
+    "master": "local-cluster[2,1,1024]",
+    "conf": {"spark.task.maxFailures": "100", "spark.executor.memory": "512m", "spark.driver.memory": "512m"},
+    "starts": 30,
+}
+
+
+@pytest.mark.timeout(600)
+def test_rows_are_there_once_although_an_executor_was_killed(tmp_path: Path) -> None:
+    stream, expected = _stream(tmp_path, files=4, rows=50, **_CLUSTER)
+    assert _kill_executors(stream, kills=1, files=4) == 1
+    _check(stream.table, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_rows_are_there_once_although_executors_were_killed_at_twenty_moments(tmp_path: Path) -> None:
+    stream, expected = _stream(tmp_path, files=150, rows=500, **_CLUSTER)
+    assert _kill_executors(stream, kills=20, files=150) == 20
+    _check(stream.table, expected)
