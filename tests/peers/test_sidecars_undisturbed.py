@@ -85,6 +85,11 @@ def _append(table: deltalake.DeltaTable) -> None:
     deltalake.write_deltalake(table, rows(1000).append_column("_event_hour", hours), mode="append")
 
 
+def _append_and_checkpoint(table: deltalake.DeltaTable) -> None:
+    _append(table)
+    table.create_checkpoint()
+
+
 def _forget_the_log(table: deltalake.DeltaTable) -> None:
     """Let everything before the newest checkpoint expire, and clean it up."""
     table.alter.set_table_properties({"delta.logRetentionDuration": "interval 0 days"})
@@ -98,7 +103,7 @@ DEEDS: dict[str, tuple[Callable[[deltalake.DeltaTable], object], int]] = {
     "vacuum": (lambda table: table.vacuum(0, dry_run=False, enforce_retention_duration=False), 1),
     "full vacuum": (lambda table: table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True), 1),
     "clean up the log": (lambda table: table.cleanup_metadata(), 1),
-    "checkpoint": (lambda table: (_append(table), table.create_checkpoint()), 3),
+    "checkpoint": (_append_and_checkpoint, 3),
     "compact": (lambda table: table.optimize.compact(), 1),
     "z-order": (lambda table: table.optimize.z_order(["id"]), 1),
     "compact, then vacuum": (

@@ -59,7 +59,7 @@ def _start(uri: str, storage_options: Mapping[str, str], lock: int) -> None:
     # Spark adds to this process's search path what was sent to the cluster, and not to its environment.
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     process = subprocess.Popen(  # noqa: S603 - our own module
-        [sys.executable, "-m", __name__, str(lock)],
+        [sys.executable, "-c", f"from {__name__} import run; run()", str(lock)],
         stdin=subprocess.PIPE,  # not arguments: others could read credentials there
         stdout=subprocess.DEVNULL,
         stderr=None,  # Spark shows what its workers write there, and keeps it in the driver's log
@@ -140,7 +140,8 @@ def _file(uri: str, storage_options: Mapping[str, str] | None, kind: str) -> Pat
     return folder / f"maintenance-{hashlib.sha256(table.encode()).hexdigest()[:32]}.{kind}"
 
 
-def _main() -> None:
+def run() -> None:
+    """Maintain the table that standard input names, under the lock whose file is open as the first argument says."""
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     request = json.load(sys.stdin)
     uri, storage_options = request["uri"], request["storage_options"]
@@ -181,7 +182,3 @@ def _run(uri: str, storage_options: Mapping[str, str]) -> tuple[int, str | None]
         moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         note.write_text(f"{moment}: {failure}\n", encoding="utf-8")
     return version, failure
-
-
-if __name__ == "__main__":
-    _main()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Query", "queries"]
 
 _TAKEN = 100
-_DEVICE = device(42)
+_DEVICE = device(7)
 _FORMAT = "%Y%m%d%H"
 _LAST_HOUR = (START + timedelta(hours=HOURS - 1)).strftime(_FORMAT)
 _DAY = [(START + timedelta(hours=hour)).strftime(_FORMAT) for hour in (24, 47)]

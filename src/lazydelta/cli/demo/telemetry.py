@@ -17,7 +17,8 @@ __all__ = ["HOURS", "SCHEMA", "START", "Arrived", "Telemetry", "device"]
 SCHEMA = "device_id string, sensor string, timestamp timestamp, value double, battery double"
 START = datetime(2026, 2, 10, tzinfo=UTC)
 HOURS = 48
-_DEVICES = 200
+# So many rows a device that each has some in every hour, and a few devices at least.
+_ROWS_A_DEVICE, _FEW_DEVICES, _MANY_DEVICES = 300, 8, 200
 _SENSORS = {"temperature": (18.0, 6.0), "humidity": (55.0, 15.0), "pressure": (1013.0, 4.0), "vibration": (0.3, 0.1)}
 _LATE, _MOST_LATE_S = 0.03, 6 * 3600
 _WITHOUT_TIME = 0.004
@@ -45,6 +46,7 @@ class Telemetry:
     def __init__(self, rows: int) -> None:
         self.files = _MANY_FILES if rows >= _MANY_ROWS else _FEW_FILES
         self._rows = rows
+        self._devices = min(_MANY_DEVICES, max(_FEW_DEVICES, rows // _ROWS_A_DEVICE))
         self._random = random.Random(42)  # noqa: S311 - telemetry, not secrets
 
     def write(self, folder: Path, number: int) -> Arrived:
@@ -76,6 +78,6 @@ class Telemetry:
         value = middle + swing * (day + chance.gauss(0, 0.2))
         time = "null" if is_timeless else f'"{(START + timedelta(seconds=moment)).isoformat()}"'
         return (
-            f'{{"device_id":"{device(chance.randrange(_DEVICES))}","sensor":"{sensor}","timestamp":{time},'
+            f'{{"device_id":"{device(chance.randrange(self._devices))}","sensor":"{sensor}","timestamp":{time},'
             f'"value":{value:.3f},"battery":{chance.random():.2f}}}\n'
         )
