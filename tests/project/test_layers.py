@@ -24,6 +24,7 @@ LAYERS: dict[str, int] = {
     "scan": 5,
     "sidecar": 6,
     "write": 7,
+    "sources": 8,
     "table": 8,
     "__init__": 9,
     "bench": 10,

@@ -25,16 +25,16 @@ from lazydelta.errors import LazyDeltaError, OptionError, TableNotFoundError, Wr
 from lazydelta.log.actions import Txn
 from lazydelta.log.opening import open_snapshot
 from lazydelta.log.snapshot import Snapshot
+from lazydelta.sources.files import FORMATS, Source, SourceFile, Unit, tasks_of
+from lazydelta.sources.lines import BadRow, RejectRows, Required
+from lazydelta.sources.reading import ON_BAD_ROWS, read_units, refuse_rows, required_columns
+from lazydelta.sources.schema import source_schema
 from lazydelta.spark.job import IngestJob, IngestResult, TaskResult, refuse_older
 from lazydelta.spark.maintenance import maintain_now
 from lazydelta.spark.options import IngestOptions
-from lazydelta.spark.rejected import RejectedRowsWriter
 from lazydelta.spark.source import arrow_schema
-from lazydelta.spark.source_files import FORMATS, Source, SourceFile, Unit, tasks_of
-from lazydelta.spark.source_reading import ON_BAD_ROWS, read_units, refuse_rows, required_columns
-from lazydelta.spark.source_schema import source_schema
-from lazydelta.spark.source_text import BadRow, RejectRows, Required
 from lazydelta.storage import open_store
+from lazydelta.write.rejected import RejectedRowsWriter
 
 __all__ = ["Columns", "FilesIngestion", "Progress", "error_of_ours", "ingest_files"]
 
@@ -159,7 +159,8 @@ class FilesIngestion:
         """Read files, write their rows and commit them."""
         progress = progress or Progress()
         file_format = self.source.format_of(files, self.format)
-        columns = source_schema(self.source, files, file_format, self._snapshot(), self.options, self._columns)
+        plan = self.options.plan(self.mode)
+        columns = source_schema(self.source, files, file_format, self._snapshot(), plan, self._columns)
         job = IngestJob.prepare(self.uri, _nullable(columns), self.options, self.mode)
         if job.is_committed(txn):
             return IngestResult(job.version, already_committed=True, metadata=job.metadata)

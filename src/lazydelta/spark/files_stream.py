@@ -20,10 +20,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from lazydelta.errors import OptionError, WriteError
 from lazydelta.log.actions import Txn
+from lazydelta.sources.files import Source, SourceFile
 from lazydelta.spark.files import Columns, FilesIngestion, Progress
 from lazydelta.spark.job import IngestResult
 from lazydelta.spark.options import IngestOptions
-from lazydelta.spark.source_files import Source, SourceFile
 from lazydelta.write.maintenance import BackgroundMaintenance
 
 __all__ = ["FilesStream", "MicroBatch", "ingest_files_stream", "start_files_stream"]

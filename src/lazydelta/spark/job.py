@@ -20,12 +20,14 @@ import pyarrow as pa
 from lazydelta.errors import LazyDeltaError, OptionError, WriteError
 from lazydelta.log.actions import Add, Metadata, Txn
 from lazydelta.log.segment import list_commits
+from lazydelta.spark.maintenance import start_maintenance
 from lazydelta.spark.options import IngestOptions
-from lazydelta.spark.rejected import RejectedRowsWriter, commit_rejected
 from lazydelta.storage import Store, open_store
 from lazydelta.write.data_files import DataFileWriter
+from lazydelta.write.maintenance import is_due
 from lazydelta.write.plan import TableRows, WritePlan, commit_files, schema_of
 from lazydelta.write.properties import TableProperties
+from lazydelta.write.rejected import RejectedRowsWriter, commit_rejected
 from lazydelta.write.transaction import Transaction
 
 __all__ = ["IngestJob", "IngestResult", "TaskResult", "refuse_older"]
@@ -236,10 +238,12 @@ class IngestJob:
             return
         uri, storage_options = self.options.rejected_uri(self.uri), self.options.storage_options
         try:
-            commit_rejected(uri, storage_options, adds, txn, maintain=self.options.maintain)
+            done = commit_rejected(uri, storage_options, adds, txn)
         except WriteError:
             _delete(open_store(uri, storage_options), adds)
             raise
+        if self.options.maintain and not done.already_committed and is_due(done.version, done.metadata):
+            start_maintenance(uri, storage_options)
 
 
 def refuse_older(uri: str, txn: Txn, known: int | None) -> None:

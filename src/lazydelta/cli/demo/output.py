@@ -180,7 +180,7 @@ def _line(cells: tuple[str, ...]) -> str:
 
 
 def _grown(steps: list[Growth]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")  # fits into 80 columns
     for name in _GROWTH:
         table.add_column(name, justify="right")
     for step in steps:

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from lazydelta.errors import OptionError, SchemaMismatchError
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.spark.options import IngestOptions
-from lazydelta.spark.source_csv import after_header, cells
-from lazydelta.spark.source_files import Source, SourceFile
-from lazydelta.spark.source_parquet import parquet_schema
-from lazydelta.spark.source_reading import blocks_of
+from lazydelta.sources.csv_lines import after_header, cells
+from lazydelta.sources.files import Source, SourceFile
+from lazydelta.sources.parquet import parquet_schema
+from lazydelta.sources.reading import blocks_of
+from lazydelta.write.plan import WritePlan
 
 __all__ = ["source_schema"]
 
@@ -32,20 +32,20 @@ def source_schema(
     files: Sequence[SourceFile],
     file_format: str,
     snapshot: Snapshot | None,
-    options: IngestOptions,
+    plan: WritePlan,
     given: pa.Schema | None = None,
 ) -> pa.Schema:
     """Return the columns that rows are read with; the one that is made from timestamps is not among them.
 
-    A table's own columns go first; with ``merge_schema``, or for a new table, come those given by the user or, if
-    there are none, those that the files have.
+    A table's own columns go first; where the plan merges schemas, or for a new table, come those given by the user or,
+    if there are none, those that the files have.
     """
-    table = None if snapshot is None else _columns_of(snapshot, options)
-    if table is not None and given is None and not options.merge_schema:
+    table = None if snapshot is None else _columns_of(snapshot, plan)
+    if table is not None and given is None and not plan.merges:
         return table
-    timestamps = options.timestamp_column
+    timestamps = plan.timestamp_column
     if given is None:
-        every = options.merge_schema or table is None
+        every = plan.merges or table is None
         given = _FROM[file_format](source, files if every else files[:_SAMPLED_FILES], timestamps)
     if table is None:
         return given
@@ -53,13 +53,12 @@ def source_schema(
     return pa.schema([*table, *(each for each in given if each.name.lower() not in known)])
 
 
-def _columns_of(snapshot: Snapshot, options: IngestOptions) -> pa.Schema:
+def _columns_of(snapshot: Snapshot, plan: WritePlan) -> pa.Schema:
     """Return the columns of a table without the one that an ingestion makes."""
     schema = snapshot.schema.to_arrow()
     recorded = snapshot.metadata.property("lazydelta.partitionColumn")
     rest = pa.schema([each for each in schema if each.name != recorded])
-    mode = "append" if options.overwrite_where is None else "overwrite"
-    made = options.plan(mode).settled(snapshot, rest).partition_column
+    made = plan.settled(snapshot, rest).partition_column
     return pa.schema([each for each in schema if each.name != made])
 
 

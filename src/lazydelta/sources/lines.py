@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lazydelta.spark.source_blocks import Block
+from lazydelta.sources.blocks import Block
 
 __all__ = ["BadRow", "LineFormat", "RejectRows", "Required", "missing", "rows_of_lines"]
 

@@ -14,12 +14,11 @@ import msgspec
 import pyarrow as pa
 
 from lazydelta.log.actions import Add, Metadata, Txn
-from lazydelta.spark.maintenance import start_maintenance
 from lazydelta.storage import open_store
 from lazydelta.write.create import new_metadata
 from lazydelta.write.data_files import DataFileWriter
-from lazydelta.write.maintenance import is_due
 from lazydelta.write.plan import WritePlan, commit_files, schema_of
+from lazydelta.write.transaction import CommitResult
 
 __all__ = ["RejectedRowsWriter", "as_texts", "commit_rejected"]
 
@@ -89,14 +88,10 @@ class RejectedRowsWriter:
             self._files.__exit__(kind, error, trace)
 
 
-def commit_rejected(
-    uri: str, storage_options: Mapping[str, str], adds: Sequence[Add], txn: Txn | None, *, maintain: bool = True
-) -> None:
+def commit_rejected(uri: str, storage_options: Mapping[str, str], adds: Sequence[Add], txn: Txn | None) -> CommitResult:
     """Add files of rejected rows to their table."""
     store = open_store(uri, storage_options)
-    done = commit_files(store, WritePlan.of(), _SCHEMA, _metadata(), adds, operation="WRITE", txn=txn)
-    if maintain and not done.already_committed and is_due(done.version, done.metadata):
-        start_maintenance(uri, storage_options)
+    return commit_files(store, WritePlan.of(), _SCHEMA, _metadata(), adds, operation="WRITE", txn=txn)
 
 
 def _metadata() -> Metadata:

@@ -16,7 +16,7 @@ from functools import cached_property
 from urllib.parse import unquote
 
 from lazydelta.errors import OptionError
-from lazydelta.spark.source_parquet import sizes_of_groups
+from lazydelta.sources.parquet import sizes_of_groups
 from lazydelta.storage import Store, open_store
 from lazydelta.storage.location import split_scheme
 

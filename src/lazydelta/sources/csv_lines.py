@@ -14,9 +14,9 @@ from dataclasses import replace
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
-from lazydelta.spark.source_blocks import Block
-from lazydelta.spark.source_convert import DATE, MOMENT, Rows, read_type
-from lazydelta.spark.source_text import LineFormat
+from lazydelta.sources.blocks import Block
+from lazydelta.sources.convert import DATE, MOMENT, Rows, read_type
+from lazydelta.sources.lines import LineFormat
 
 __all__ = ["CsvLines", "after_header", "cells", "csv_lines"]
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lazydelta.errors import DataFileError
-from lazydelta.spark.rejected import as_texts
-from lazydelta.spark.source_text import BadRow, RejectRows, Required, missing
+from lazydelta.sources.lines import BadRow, RejectRows, Required, missing
 from lazydelta.storage import Store
+from lazydelta.write.rejected import as_texts
 
 __all__ = ["parquet_schema", "rows_of_groups", "sizes_of_groups"]
 

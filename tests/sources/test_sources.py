@@ -23,16 +23,16 @@ from hypothesis import strategies as st
 
 from lazydelta.errors import DataFileError, OptionError, SchemaMismatchError, WriteError
 from lazydelta.log.opening import open_snapshot
-from lazydelta.spark.options import IngestOptions
-from lazydelta.spark.source_blocks import blocks
-from lazydelta.spark.source_csv import csv_lines
-from lazydelta.spark.source_files import Source, tasks_of
-from lazydelta.spark.source_json import JsonLines
-from lazydelta.spark.source_reading import read_units, refuse_rows, required_columns
-from lazydelta.spark.source_schema import source_schema
-from lazydelta.spark.source_text import BadRow, LineFormat, rows_of_lines
+from lazydelta.sources.blocks import blocks
+from lazydelta.sources.csv_lines import csv_lines
+from lazydelta.sources.files import Source, tasks_of
+from lazydelta.sources.json_lines import JsonLines
+from lazydelta.sources.lines import BadRow, LineFormat, rows_of_lines
+from lazydelta.sources.reading import read_units, refuse_rows, required_columns
+from lazydelta.sources.schema import source_schema
 from lazydelta.storage import open_store
 from lazydelta.write.arrow import write_arrow
+from lazydelta.write.plan import WritePlan
 
 UTC_US = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema([("device", pa.string()), ("ts", UTC_US), ("n", pa.int64()), ("v", pa.float64())])
@@ -391,7 +391,7 @@ def test_old_timestamps_of_parquet_are_instants(tmp_path: Path) -> None:
     table = pa.table({"ts": pa.array([moment], UTC_US)})
     pq.write_table(table, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
     source = Source.parse(tmp_path)
-    schema = source_schema(source, source.files(), "parquet", None, IngestOptions())
+    schema = source_schema(source, source.files(), "parquet", None, WritePlan.of())
     assert schema == table.schema
     assert read(tmp_path, schema)[0] == [{"ts": moment}]
 
@@ -409,7 +409,7 @@ def schema_of(source: Path, kind: str, table: Path | None = None, **options: Any
     found = Source.parse(source)
     snapshot = None if table is None else open_snapshot(open_store(table))
     given = options.pop("given", None)
-    return source_schema(found, found.files(), kind, snapshot, IngestOptions(**options), given)
+    return source_schema(found, found.files(), kind, snapshot, WritePlan.of(**options), given)
 
 
 def test_columns_of_json_are_guessed_from_several_files(tmp_path: Path) -> None:
@@ -456,7 +456,7 @@ def test_a_table_says_what_its_columns_are_but_for_the_one_that_is_made(tmp_path
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.json").write_text('{"n":1,"new":"x"}\n')
     assert schema_of(tmp_path / "in", "json", tmp_path / "t").names == ["n", "ts"]
-    assert schema_of(tmp_path / "in", "json", tmp_path / "t", merge_schema=True).names == ["n", "ts", "new"]
+    assert schema_of(tmp_path / "in", "json", tmp_path / "t", schema_mode="merge").names == ["n", "ts", "new"]
     extra = pa.schema([("N", pa.string()), ("other", pa.string())])
     assert schema_of(tmp_path / "in", "json", tmp_path / "t", given=extra).names == ["n", "ts", "other"]
 
@@ -471,7 +471,7 @@ def test_reading_needs_no_spark() -> None:
     program = (
         "import sys; sys.modules['pyspark'] = None; import importlib.util as u; find = u.find_spec\n"
         "u.find_spec = lambda name, *rest: None if name == 'pyspark' else find(name, *rest)\n"
-        "import lazydelta.spark.source_reading, lazydelta.spark.source_schema, lazydelta.spark.job\n"
+        "import lazydelta.sources.reading, lazydelta.sources.schema, lazydelta.spark.job\n"
         "print([name for name in sys.modules if name.startswith(('pyspark.', 'py4j'))])"
     )
     child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

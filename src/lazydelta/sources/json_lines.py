@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 from pyarrow import json
 
-from lazydelta.spark.source_convert import DATE, MOMENT, Rows, has_map, read_type
+from lazydelta.sources.convert import DATE, MOMENT, Rows, has_map, read_type
 
 __all__ = ["JsonLines"]
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 import pyarrow as pa
 
 from lazydelta.errors import OptionError, WriteError
-from lazydelta.spark.source_blocks import Block, blocks, decompressed
-from lazydelta.spark.source_csv import after_header, csv_lines
-from lazydelta.spark.source_files import SourceFile, Unit
-from lazydelta.spark.source_json import JsonLines
-from lazydelta.spark.source_parquet import rows_of_groups
-from lazydelta.spark.source_text import BadRow, RejectRows, Required, rows_of_lines
+from lazydelta.sources.blocks import Block, blocks, decompressed
+from lazydelta.sources.csv_lines import after_header, csv_lines
+from lazydelta.sources.files import SourceFile, Unit
+from lazydelta.sources.json_lines import JsonLines
+from lazydelta.sources.lines import BadRow, RejectRows, Required, rows_of_lines
+from lazydelta.sources.parquet import rows_of_groups
 from lazydelta.storage import Store
 
 __all__ = ["ON_BAD_ROWS", "blocks_of", "read_units", "refuse_rows", "required_columns"]
