@@ -18,6 +18,7 @@ from lazydelta.log.checkpoint import CheckpointReader
 from lazydelta.log.checkpoint_columns import StatsWanted
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.segment import Checkpoint
+from lazydelta.read_ahead import ReadAhead
 from lazydelta.scan.arrays import boolean_array
 from lazydelta.scan.base import BaseScan, checkpoint_files
 from lazydelta.sidecar.cache import SidecarCache, shared_cache
@@ -197,6 +198,7 @@ class _Groups:
         self._frugal = True
         self._names = _named_columns(sidecar.layout, scan.wanted)
         self._all_names = [*sidecar.layout.names(core=True), *self._names]
+        self._aside: ReadAhead[tuple[ManifestRowGroup, pa.RecordBatch]] | None = None
         self._maps = sidecar.layout.name_of("partition_values")
         self._reader: PartReader
         self._reads: tuple[int, bool] | None = None
@@ -204,6 +206,15 @@ class _Groups:
     def __iter__(self) -> Iterator[tuple[FileBatch, _Used]]:
         waiting = deque(self._surviving())
         self._frugal = self._scan.limited or len(waiting) <= _FEW_GROUPS
+        decoded = self._decoded(waiting)
+        if not self._frugal:
+            # One row group is decoded while another is checked here and a third is pruned by the consumer.
+            self._aside = decoded = ReadAhead(decoded, depth=1, stop=self._cancel)
+        for group, rows in decoded:
+            yield self._described(group, rows)
+        self._prove()  # to leave everything out is an answer too
+
+    def _decoded(self, waiting: deque[ManifestRowGroup]) -> Iterator[tuple[ManifestRowGroup, pa.RecordBatch]]:
         done = 0
         # A limit is often reached within one row group: more are read ahead only once that was not so.
         ahead = 1 if self._scan.limited else self._ahead
@@ -211,22 +222,27 @@ class _Groups:
             while waiting and len(self._started) < ahead:
                 self._start(waiting.popleft())
             self._prove()
-            yield self._finish(self._started.popleft())
+            reading = self._started.popleft()
+            yield reading.group, self._decode(reading)
             ahead = min(2 * ahead, self._ahead)
             done += 1
             self._frugal &= done < _FEW_GROUPS
-        self._prove()  # to leave everything out is an answer too
 
     def _prove(self) -> None:
         if self._sidecar.proof is not None:
             self._sidecar.proof.check()
 
     def close(self) -> None:
+        if self._aside is not None:
+            self._aside.close()
+        self._cancel()
+
+    def _cancel(self) -> None:
         if self._sidecar.proof is not None:
             self._sidecar.proof.cancel()
-        for reading in self._started:
+        for reading in list(self._started):
             reading.cancel()
-        for footer in self._footers.values():
+        for footer in list(self._footers.values()):
             if isinstance(footer, Pending):
                 footer.cancel()
 
@@ -282,7 +298,7 @@ class _Groups:
             self._cache.keep_footer(part.footer_sha256, found)
         return found
 
-    def _finish(self, reading: _Reading) -> tuple[FileBatch, _Used]:
+    def _decode(self, reading: _Reading) -> pa.RecordBatch:
         group = reading.group
         part = self._sidecar.parts[group.part]
         footer = self._footer(group.part)
@@ -297,8 +313,12 @@ class _Groups:
         if self._frugal:
             # The allocator keeps what each thread has freed, and a short scan takes little else.
             pa.default_memory_pool().release_unused()
+        return rows
+
+    def _described(self, group: ManifestRowGroup, rows: pa.RecordBatch) -> tuple[FileBatch, _Used]:
+        part = self._sidecar.parts[group.part]
         try:
-            return self._checked(rows, group, part, footer)
+            return self._checked(rows, group, part, self._footer(group.part))
         except (pa.ArrowException, KeyError, ValueError, IndexError, StopIteration) as error:
             message = f"row group {group.index} of {part.file} does not have the rows it should: {error!r}"
             raise SidecarError(message) from error

@@ -261,14 +261,13 @@ class PartFooter:
 
 
 class PartReader:
-    """Decodes row groups of one file, one after the other.
+    """Decodes row groups of one file, one after the other; ``frugal`` does it in as little memory as can be.
 
-    ``frugal`` does it in as little memory as can be; else columns are decoded side by side.
+    Columns are not decoded side by side: they are so small that handing them to threads costs more than it saves.
     """
 
     def __init__(self, footer: PartFooter, size: int, *, frugal: bool = True) -> None:
         self._footer = footer
-        self._frugal = frugal
         self._blocks = _Blocks()
         with _unreadable("it"):
             source = open_native(self._blocks, size, "sidecar")
@@ -283,7 +282,7 @@ class PartReader:
         columns = list(names)
         try:
             with _unreadable(f"row group {index}"):
-                table = self._parquet.read_row_group(index, columns=columns, use_threads=not self._frugal)
+                table = self._parquet.read_row_group(index, columns=columns, use_threads=False)
                 table = table.select(columns)
         finally:
             self._blocks.held = ()
