@@ -48,8 +48,8 @@ class SparkUse:
         self._stop = threading.Event()
         self._sampler = threading.Thread(target=self._sample, daemon=True)
         self._heap_before = 0
-        self._cpu_before = (0.0, 0.0)
-        self._idle_at: dict[int, float] = {}
+        self._before: dict[int, float] = {}
+        self._latest: dict[int, _Process] = {}
         self.usage = Usage()
 
     def __enter__(self) -> Self:
@@ -57,9 +57,7 @@ class SparkUse:
         self._heap_before = sum(pool.getUsage().getUsed() for pool in self._pools)
         for pool in self._pools:
             pool.resetPeakUsage()
-        # Workers that earlier work left behind keep what they have; they count once they do something.
-        self._idle_at = {pid: process.cpu + _IDLE_S for pid, process in _descendants().items()}
-        self._cpu_before = _cpu_times()
+        self._before = {pid: process.cpu for pid, process in _descendants().items()}
         self._sampler.start()
         return self
 
@@ -68,22 +66,36 @@ class SparkUse:
     ) -> None:
         self._stop.set()
         self._sampler.join()
-        jvm, python = _cpu_times()
-        self.usage.jvm_cpu, self.usage.python_cpu = jvm - self._cpu_before[0], python - self._cpu_before[1]
+        self._look()
+        self.usage.jvm_cpu = self._cpu_of(_JVM)
+        self.usage.python_cpu = self._cpu_of(_PYTHON)
         # The pools need not be at their peaks at the same moment: an upper bound, too.
         peak = sum(pool.getPeakUsage().getUsed() for pool in self._pools)
         self.usage.jvm_heap = max(0, peak - self._heap_before)
 
     def _sample(self) -> None:
         while not self._stop.wait(1 / _SAMPLES_A_SECOND):
-            jvm = python = 0
-            for pid, process in _descendants().items():
-                if process.name == _JVM:
-                    jvm += process.resident
-                elif process.name.startswith(_PYTHON) and process.cpu > self._idle_at.get(pid, 0.0):
-                    python += process.resident
-            self.usage.jvm_resident = max(self.usage.jvm_resident, jvm)
-            self.usage.python_resident = max(self.usage.python_resident, python)
+            self._look()
+
+    def _look(self) -> None:
+        jvm = python = 0
+        for pid, process in _descendants().items():
+            self._latest[pid] = process
+            if process.name == _JVM:
+                jvm += process.resident
+            # Workers that earlier work left behind keep what they have; they count once they do something.
+            elif process.name.startswith(_PYTHON) and process.cpu > self._before.get(pid, 0.0) + _IDLE_S:
+                python += process.resident
+        self.usage.jvm_resident = max(self.usage.jvm_resident, jvm)
+        self.usage.python_resident = max(self.usage.python_resident, python)
+
+    def _cpu_of(self, name: str) -> float:
+        """Add up process by process, as last seen: what one that has ended did is not always told to its parent."""
+        return sum(
+            process.cpu - self._before.get(pid, 0.0)
+            for pid, process in self._latest.items()
+            if process.name.startswith(name)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +105,6 @@ class _Process:
     name: str
     parent: int
     cpu: float
-    cpu_of_children: float
     resident: int
 
     @classmethod
@@ -104,8 +115,8 @@ class _Process:
             return None
         name, _, rest = text.partition("(")[2].rpartition(")")
         fields = rest.split()
-        user, system, children_user, children_system = (int(each) / _TICKS for each in fields[11:15])
-        return cls(name, int(fields[1]), user + system, children_user + children_system, int(fields[21]) * _PAGE)
+        user, system = (int(each) / _TICKS for each in fields[11:13])
+        return cls(name, int(fields[1]), user + system, int(fields[21]) * _PAGE)
 
 
 def _descendants() -> dict[int, _Process]:
@@ -120,13 +131,3 @@ def _descendants() -> dict[int, _Process]:
         grew = bool(more)
     ours.discard(os.getpid())
     return {pid: alive[pid] for pid in ours}
-
-
-def _cpu_times() -> tuple[float, float]:
-    jvm = python = 0.0
-    for process in _descendants().values():
-        if process.name == _JVM:
-            jvm += process.cpu
-        elif process.name.startswith(_PYTHON):
-            python += process.cpu + process.cpu_of_children  # workers that have ended are children of their daemon
-    return jvm, python

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from lazydelta import sidecar
+from lazydelta.bench import make_table
 from lazydelta.sidecar.cache import shared_cache
 from lazydelta.sidecar.format import FOLDER, manifest_path, sidecar_path
 from lazydelta.sidecar.manifest import Manifest
 from lazydelta.sidecar.part_file import PartFooter
 from tests.scan.hand_log import HandLog, add, key, vector
-from tests.sidecar.conftest import Split
+from tests.sidecar.conftest import Split, set_sizes
 from tests.sidecar.sidecars import QUERIES, Answer, Place, checkpoint, flipped, hourly, resealed, rest, rows, until_base
 
 STRATEGIES = ("reverse", "forward")
@@ -445,6 +447,30 @@ def test_damage_in_mid_scan_changes_nothing(
         assert (stream.metrics.tier, stream.metrics.sidecar_hits) == (3, 0)
         assert "the checkpoint goes on" in caplog.text
         victim.heal()
+
+
+@pytest.mark.parametrize("ahead", [2, 4, 7])
+def test_damage_while_several_row_groups_are_decoded_together_changes_nothing(tmp_path: Path, ahead: int) -> None:
+    """Large scans decode some at a time: those that left are not repeated, the others follow from the checkpoint."""
+    with pytest.MonkeyPatch.context() as patch:
+        set_sizes(patch, 7, 13)
+        make_table(tmp_path, files=2000, hours=24, deletion_vectors=0.2)
+        sidecar.build(tmp_path)
+    place = Place(str(tmp_path))
+    expected = sorted(map(key, place.open(**{"delta.sidecar.enabled": False}).files()), key=repr)
+    rng = random.Random(ahead)
+    parquets = {path: place.store.get(path) for path in place.parquets()}
+    for pulled in (0, 20, 100, 400):
+        shared_cache.clear()
+        stream = place.open(**{"delta.sidecar.row_groups_per_batch": ahead}).files(strategy="forward")
+        files = [next(stream) for _ in range(pulled + 1)]
+        for path, data in parquets.items():
+            place.store.put(path, rng.randbytes(len(data)))
+        files += rest(stream)
+        assert sorted(map(key, files), key=repr) == expected, pulled
+        assert {file.tier for file in files} == {1, 3}
+        for path, data in parquets.items():
+            place.store.put(path, data)
 
 
 @pytest.mark.parametrize("layout", ["single", "parts"])

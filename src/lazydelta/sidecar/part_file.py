@@ -251,7 +251,7 @@ class PartFooter:
 
     def read(self, index: int, names: Sequence[str], blocks: Sequence[tuple[int, bytes]], size: int) -> pa.RecordBatch:
         """Decode the named columns of a row group from blocks of the file; what the blocks lack is an error."""
-        return PartReader(self, size).read(index, names, blocks)
+        return PartReader(self, size).read([index], names, blocks)
 
     def check_index(self, index: int) -> None:
         """Raise unless there is such a row group."""
@@ -275,22 +275,24 @@ class PartReader:
             if frugal:
                 _use_little_memory(self._parquet, source, footer.metadata)
 
-    def read(self, index: int, names: Sequence[str], blocks: Sequence[tuple[int, bytes]]) -> pa.RecordBatch:
-        """Decode the named columns of a row group from blocks of the file; what the blocks lack is an error."""
-        self._footer.check_index(index)
+    def read(self, indices: Sequence[int], names: Sequence[str], blocks: Sequence[tuple[int, bytes]]) -> pa.RecordBatch:
+        """Decode the named columns of some row groups from blocks of the file; what the blocks lack is an error."""
+        for index in indices:
+            self._footer.check_index(index)
+        what = f"row group {' and '.join(map(str, indices))}"
         self._blocks.held = blocks
         columns = list(names)
         try:
-            with _unreadable(f"row group {index}"):
-                table = self._parquet.read_row_group(index, columns=columns, use_threads=False)
-                table = table.select(columns)
+            with _unreadable(what):
+                table = self._parquet.read_row_groups(list(indices), columns=columns, use_threads=False)
+                table = table.select(columns).combine_chunks()
         finally:
             self._blocks.held = ()
-        expected = self._footer.groups[index].num_rows
+        expected = sum(self._footer.groups[index].num_rows for index in indices)
         if table.num_rows != expected:
-            message = f"row group {index} has {table.num_rows} rows, not {expected}"
+            message = f"{what} has {table.num_rows} rows, not {expected}"
             raise SidecarError(message)
-        batches = table.combine_chunks().to_batches()
+        batches = table.to_batches()
         return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
 
 

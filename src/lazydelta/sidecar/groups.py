@@ -1,0 +1,304 @@
+"""``RowGroups``: the row groups of a sidecar that may hold a matching file, read in order and ahead of the consumer."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lazydelta.errors import StorageError
+from lazydelta.log.checkpoint import CheckpointReader
+from lazydelta.log.checkpoint_columns import StatsWanted
+from lazydelta.log.file_batch import FileBatch
+from lazydelta.log.segment import Checkpoint
+from lazydelta.read_ahead import ReadAhead
+from lazydelta.scan.arrays import boolean_array
+from lazydelta.scan.base import BaseScan
+from lazydelta.sidecar.cache import SidecarCache
+from lazydelta.sidecar.discovery import Sidecar
+from lazydelta.sidecar.format import SidecarLayout
+from lazydelta.sidecar.keys import key_at
+from lazydelta.sidecar.manifest import ManifestRowGroup, SidecarError
+from lazydelta.sidecar.part_file import PartFooter, PartReader
+from lazydelta.sidecar.ranges import surviving
+from lazydelta.sidecar.rows import from_rows
+from lazydelta.sidecar.used import Used
+from lazydelta.storage import Pending, Store
+
+__all__ = ["RowGroups"]
+
+logger = logging.getLogger(__name__)
+
+_Groups = tuple[ManifestRowGroup, ...]
+_FEW_GROUPS = 4  # so few are read in little memory, more in little time
+_TOGETHER = 4  # decoded as one, where there are many: what a batch costs beside its rows is paid less often
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A row group under way: its core, and the statistics asked for as soon as the footer tells where they are."""
+
+    group: ManifestRowGroup
+    core: Pending[bytes]
+    spans: Sequence[tuple[int, int]] = ()
+    named: Pending[list[bytes]] | None = None
+
+    def blocks(self) -> list[tuple[int, bytes]]:
+        """Wait for the bytes, and return them with where they begin."""
+        found = [(self.group.byte_offset, self.core.result())]
+        if self.named is not None:
+            found += [(start, data) for (start, _), data in zip(self.spans, self.named.result(), strict=True)]
+        return found
+
+    def cancel(self) -> None:
+        """Stop the reads."""
+        self.core.cancel()
+        if self.named is not None:
+            self.named.cancel()
+
+
+class RowGroups:
+    """Reads the surviving row groups in order, a few ahead of the consumer."""
+
+    def __init__(self, scan: BaseScan, sidecar: Sidecar, cache: SidecarCache, ahead: int) -> None:
+        self._scan = scan
+        self._sidecar = sidecar
+        self._cache = cache
+        self._ahead = ahead
+        self._footers: dict[int, PartFooter | Pending[bytes]] = {}
+        self._started: deque[_Reading] = deque()
+        self._frugal = True
+        self._names = _named_columns(sidecar.layout, scan.wanted)
+        self._all_names = [*sidecar.layout.names(core=True), *self._names]
+        self._aside: ReadAhead[tuple[_Groups, pa.RecordBatch]] | None = None
+        self._maps = sidecar.layout.name_of("partition_values")
+        self._reader: PartReader
+        self._reads: tuple[int, bool] | None = None
+
+    def __iter__(self) -> Iterator[tuple[FileBatch, Used]]:
+        waiting = deque(self._surviving())
+        self._frugal = self._scan.limited or len(waiting) <= _FEW_GROUPS
+        decoded = self._decoded(waiting)
+        if not self._frugal:
+            # Some row groups are decoded while others are checked here and yet others are pruned by the consumer.
+            self._aside = decoded = ReadAhead(decoded, depth=1, stop=self._cancel)
+        for groups, rows in decoded:
+            yield self._described(groups, rows)
+        self._prove()  # to leave everything out is an answer too
+
+    def _decoded(self, waiting: deque[ManifestRowGroup]) -> Iterator[tuple[_Groups, pa.RecordBatch]]:
+        done = 0
+        # A limit is often reached within one row group: more are read ahead only once that was not so.
+        ahead = 1 if self._scan.limited else self._ahead
+        self._start(waiting, ahead)
+        while self._started:
+            together = self._next()
+            self._start(waiting, ahead - 1)
+            self._prove()
+            yield tuple(each.group for each in together), self._decode(together)
+            ahead = min(2 * ahead, self._ahead)
+            done += 1
+            self._frugal &= done < _FEW_GROUPS
+            self._start(waiting, ahead)
+
+    def _next(self) -> list[_Reading]:
+        """Return the next row group, and with it those that follow it in the same file where there are many to read."""
+        found = [self._started.popleft()]
+        most = 1 if self._frugal or self._scan.newest_first else min(_TOGETHER, self._ahead)
+        while self._started and len(found) < most:
+            group, last = self._started[0].group, found[-1].group
+            if (group.part, group.index) != (last.part, last.index + 1):
+                break
+            found.append(self._started.popleft())
+        return found
+
+    def _prove(self) -> None:
+        if self._sidecar.proof is not None:
+            self._sidecar.proof.check()
+
+    def close(self) -> None:
+        """Stop all reads."""
+        if self._aside is not None:
+            self._aside.close()
+        self._cancel()
+
+    def _cancel(self) -> None:
+        if self._sidecar.proof is not None:
+            self._sidecar.proof.cancel()
+        for reading in list(self._started):
+            reading.cancel()
+        for footer in list(self._footers.values()):
+            if isinstance(footer, Pending):
+                footer.cancel()
+
+    def _surviving(self) -> list[ManifestRowGroup]:
+        predicate, parts, metrics = self._scan.predicate, self._sidecar.parts, self._scan.metrics
+        total = sum(part.num_row_groups for part in parts)
+        numbers = surviving(predicate, [part.ranges for part in parts]) if len(parts) > 1 else range(len(parts))
+        groups = self._sidecar.groups_of(numbers)
+        if groups is None:
+            for number in numbers:
+                self._fetch_footer(number)
+            groups = [replace_part(group, number) for number in numbers for group in self._footer(number).row_groups()]
+        kept = [groups[index] for index in surviving(predicate, [group.ranges for group in groups])]
+        metrics.row_groups_pruned += total - len(kept)
+        return kept[::-1] if self._scan.newest_first else kept
+
+    def _start(self, waiting: deque[ManifestRowGroup], ahead: int) -> None:
+        """Ask for as many row groups as may be under way."""
+        while waiting and len(self._started) < ahead:
+            group = waiting.popleft()
+            part = self._sidecar.parts[group.part]
+            self._fetch_footer(group.part)
+            core = self._scan.store.fetch(part.file, start=group.byte_offset, length=group.core_byte_length)
+            self._started.append(_Reading(group, core))
+            self._fetch_named(self._started[-1])
+
+    def _fetch_named(self, reading: _Reading) -> None:
+        """Ask for the statistics of a row group, once its part's footer is there."""
+        footer, group = self._footers[reading.group.part], reading.group
+        if self._names and isinstance(footer, PartFooter) and reading.named is None:
+            reading.spans = footer.spans(group.index, self._names)
+            reading.named = self._scan.store.fetch_ranges(self._sidecar.parts[group.part].file, reading.spans)
+
+    def _fetch_footer(self, number: int) -> None:
+        if number in self._footers:
+            return
+        part = self._sidecar.parts[number]
+        known = self._cache.footer(part.footer_sha256)
+        if known is not None:
+            self._scan.metrics.cache_hits += 1
+            self._footers[number] = known
+        else:
+            self._footers[number] = self._scan.store.fetch(
+                part.file, start=part.footer_offset, length=part.footer_length
+            )
+
+    def _footer(self, number: int) -> PartFooter:
+        found = self._footers[number]
+        if isinstance(found, Pending):
+            part = self._sidecar.parts[number]
+            found = PartFooter(found.result(), expected=part.footer_sha256)
+            if found.state.layout != self._sidecar.layout:
+                message = f"{part.file} has other columns than the manifest says"
+                raise SidecarError(message)
+            self._footers[number] = found
+            self._cache.keep_footer(part.footer_sha256, found)
+        return found
+
+    def _decode(self, together: Sequence[_Reading]) -> pa.RecordBatch:
+        number = together[0].group.part
+        part, footer = self._sidecar.parts[number], self._footer(number)
+        for each in (*together, *self._started):
+            self._fetch_named(each)
+        if (number, self._frugal) != self._reads:
+            self._reader = PartReader(footer, part.size, frugal=self._frugal)
+            self._reads = number, self._frugal
+        left_out = self._maps if footer.plain_partitions else None
+        names = [name for name in self._all_names if name != left_out]
+        blocks = [block for each in together for block in each.blocks()]
+        rows = self._reader.read([each.group.index for each in together], names, blocks)
+        if self._frugal:
+            # The allocator keeps what each thread has freed, and a short scan takes little else.
+            pa.default_memory_pool().release_unused()
+        return rows
+
+    def _described(self, groups: _Groups, rows: pa.RecordBatch) -> tuple[FileBatch, Used]:
+        """Check row groups that were read, and return their files."""
+        part = self._sidecar.parts[groups[0].part]
+        layout = self._sidecar.layout
+        try:
+            start = 0
+            for group in groups:
+                last = start + group.num_rows - 1
+                if (key_at(rows, start, layout), key_at(rows, last, layout)) != (group.first, group.last):
+                    message = f"row group {group.index} of {part.file} is not the one that the manifest describes"
+                    raise SidecarError(message)
+                start += group.num_rows
+            if start != rows.num_rows:
+                message = f"{part.file} has {rows.num_rows} rows where the manifest has {start}"
+                raise SidecarError(message)
+            files = from_rows(rows, layout, tier=self._sidecar.tier)
+            used = Used.of(rows, layout)
+        except (pa.ArrowException, KeyError, ValueError, IndexError, StopIteration) as error:
+            message = f"row group {groups[0].index} of {part.file} does not have the rows it should: {error!r}"
+            raise SidecarError(message) from error
+        self._scan.metrics.row_groups_read += len(groups)
+        if self._scan.wanted is None:
+            files = replace(files, load_stats=self._later_stats(files, groups))
+        return files, used
+
+    def _later_stats(self, files: FileBatch, groups: _Groups) -> Callable[[], FileBatch]:
+        """Return what reads the statistics of files that were read without."""
+        number = groups[0].part
+        scan, layout = self._scan, self._sidecar.layout
+        part, footer = self._sidecar.parts[number], self._footer(number)
+        store = scan.snapshot.store
+
+        def reading(group: ManifestRowGroup, names: Sequence[str]) -> _Reading:
+            core = store.fetch(part.file, start=group.byte_offset, length=group.core_byte_length)
+            spans = footer.spans(group.index, names)
+            return _Reading(group, core, spans, store.fetch_ranges(part.file, spans))
+
+        def load() -> FileBatch:
+            names = _named_columns(layout, StatsWanted())
+            try:
+                together = [reading(group, names) for group in groups]
+                blocks = [block for each in together for block in each.blocks()]
+                reader = PartReader(footer, part.size)
+                rows = reader.read([group.index for group in groups], [*layout.names(core=True), *names], blocks)
+                return from_rows(rows, layout, tier=files.tier)
+            except (SidecarError, StorageError) as error:
+                logger.warning("%s fails, statistics come from the checkpoint: %s", part.file, error)
+                checkpoint = scan.snapshot.segment.checkpoint
+                return files if checkpoint is None else _stats_from_checkpoint(files, store, checkpoint)
+
+        return load
+
+
+def replace_part(group: ManifestRowGroup, number: int) -> ManifestRowGroup:
+    """Return a row group of a part as one of the whole sidecar."""
+    return ManifestRowGroup(
+        **{name: getattr(group, name) for name in group.__struct_fields__ if name != "part"}, part=number
+    )
+
+
+def _named_columns(layout: SidecarLayout, wanted: StatsWanted | None) -> list[str]:
+    if wanted is None or wanted.columns == ():
+        return []
+    others = set(layout.names(core=False))
+    return [
+        column.name
+        for column in layout.columns
+        if column.name in others
+        and column.role in {"min", "max", "null_count"}
+        and (wanted.columns is None or column.path in wanted.columns)
+    ]
+
+
+def _stats_from_checkpoint(files: FileBatch, store: Store, checkpoint: Checkpoint) -> FileBatch:
+    """Look the files of a batch up in the checkpoint, for somebody who asks for statistics of a lost sidecar."""
+    places = {path: row for row, path in enumerate(files.path.to_pylist())}
+    order: list[int] = []
+    found: list[FileBatch] = []
+    for batch in CheckpointReader(store, checkpoint).files(StatsWanted()):
+        rows = [places.get(path, -1) for path in batch.path.to_pylist()]
+        keep = np.array(rows) >= 0
+        if keep.any():
+            order += [row for row in rows if row >= 0]
+            found.append(batch.filter(boolean_array(keep)))
+    if len(order) != len(files):
+        return replace(files, load_stats=None)
+    back = np.argsort(np.array(order), kind="stable")
+    take = pa.Array.from_buffers(pa.int64(), len(back), [None, pa.py_buffer(back.astype(np.int64))])
+    columns: dict[str, Any] = {
+        name: pa.concat_arrays([getattr(each, name) for each in found]).take(take)
+        for name in ("json_stats", "parsed_stats")
+        if all(getattr(each, name) is not None for each in found)
+    }
+    return replace(files, **({"parsed_stats": None} | columns), load_stats=None)
