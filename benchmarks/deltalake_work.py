@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 
@@ -19,3 +21,11 @@ def files_of_hour(uri: str, hour: str) -> int:
 
 def all_files(uri: str) -> int:
     return DeltaTable(uri).get_add_actions().num_rows
+
+
+def files_with_value(uri: str, column: str, value: str) -> int:
+    """Ask the statistics which files may hold a value, as far as deltalake shows them."""
+    files = pa.table(DeltaTable(uri).get_add_actions(flatten=True))
+    least, most = files[f"min.{column}"], files[f"max.{column}"]
+    may = pc.and_kleene(pc.less_equal(least, value), pc.greater_equal(most, value))
+    return int(pc.sum(pc.fill_null(may, fill_value=True)).as_py())

@@ -64,8 +64,13 @@ def cases(files: int) -> list[Case]:
         Case("take 100 / open", ours("take", 100), opened, None, 100),
         Case("all files, by the sidecar", ours("all_files"), theirs("all_files"), Gate(15, peak=150), truth["all"]),
         Case(
-            "unsorted statistics / open", ours("matching_files", device), opened, Gate(20, peak=150), truth["predicate"]
+            "unsorted statistics",
+            ours("matching_files", device),
+            theirs("files_with_value", "device_id", _DEVICE),
+            Gate(20, peak=150),
+            truth["predicate"],
         ),
+        Case("unsorted statistics / open", ours("matching_files", device), opened, None, truth["predicate"]),
         Case("build", built, None, Gate(0, peak=1536), total),
         Case("refresh / build", refreshed, built, Gate(50, smaller=0), total),
     ]
