@@ -5,15 +5,29 @@ from __future__ import annotations
 import atexit
 from collections import deque
 from collections.abc import Callable, Iterator
-from threading import Condition, Thread
+from threading import Condition, Thread, get_ident
+from time import sleep
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
-__all__ = ["ReadAhead"]
+__all__ = ["ReadAhead", "give_way"]
 
 T = TypeVar("T")
 
 _alive: WeakSet[ReadAhead[Any]] = WeakSet()
+_working: set[int] = set()
+_MOMENT = 1e-6
+
+
+def give_way() -> None:
+    """Let a read-ahead thread have the interpreter's lock, if there is one that may be waiting for it.
+
+    For loops over many small objects, every few hundred microseconds. A thread that comes back from decoding waits for
+    the lock until whoever holds it lets go, and that happens after 5 ms unless it is done on purpose: without this the
+    two would take turns rather than work side by side.
+    """
+    if _working:
+        sleep(_MOMENT)
 
 
 def _close_all() -> None:
@@ -75,17 +89,21 @@ class ReadAhead(Generic[T]):
 
     def _run(self) -> None:
         error: BaseException | None = None
+        _working.add(get_ident())
         try:
             for item in self._source:
+                _working.discard(get_ident())
                 with self._changed:
                     self._ready.append(item)
                     self._changed.notify_all()
                     self._changed.wait_for(lambda: len(self._ready) < self._depth or self._closed)
                     if self._closed:
                         break
+                _working.add(get_ident())
         except BaseException as raised:  # noqa: BLE001 - handed to the consumer, where it belongs
             error = raised
         finally:
+            _working.discard(get_ident())
             close = getattr(self._source, "close", None)
             if close is not None:
                 close()

@@ -24,7 +24,7 @@ from lazydelta.sidecar.discovery import Sidecar
 from lazydelta.sidecar.format import SidecarLayout
 from lazydelta.sidecar.keys import key_at
 from lazydelta.sidecar.manifest import ManifestRowGroup, SidecarError
-from lazydelta.sidecar.part_file import PartFooter, PartReader
+from lazydelta.sidecar.part_file import PartFooter, read_groups
 from lazydelta.sidecar.ranges import surviving
 from lazydelta.sidecar.rows import from_rows
 from lazydelta.sidecar.used import Used
@@ -77,8 +77,6 @@ class RowGroups:
         self._all_names = [*sidecar.layout.names(core=True), *self._names]
         self._aside: ReadAhead[tuple[_Groups, pa.RecordBatch]] | None = None
         self._maps = sidecar.layout.name_of("partition_values")
-        self._reader: PartReader
-        self._reads: tuple[int, bool] | None = None
 
     def __iter__(self) -> Iterator[tuple[FileBatch, Used]]:
         waiting = deque(self._surviving())
@@ -196,13 +194,11 @@ class RowGroups:
         part, footer = self._sidecar.parts[number], self._footer(number)
         for each in (*together, *self._started):
             self._fetch_named(each)
-        if (number, self._frugal) != self._reads:
-            self._reader = PartReader(footer, part.size, frugal=self._frugal)
-            self._reads = number, self._frugal
         left_out = self._maps if footer.plain_partitions else None
         names = [name for name in self._all_names if name != left_out]
         blocks = [block for each in together for block in each.blocks()]
-        rows = self._reader.read([each.group.index for each in together], names, blocks)
+        indices = [each.group.index for each in together]
+        rows = read_groups(footer, indices, names, blocks, part.size, frugal=self._frugal)
         if self._frugal:
             # The allocator keeps what each thread has freed, and a short scan takes little else.
             pa.default_memory_pool().release_unused()
@@ -250,8 +246,8 @@ class RowGroups:
             try:
                 together = [reading(group, names) for group in groups]
                 blocks = [block for each in together for block in each.blocks()]
-                reader = PartReader(footer, part.size)
-                rows = reader.read([group.index for group in groups], [*layout.names(core=True), *names], blocks)
+                indices, columns = [group.index for group in groups], [*layout.names(core=True), *names]
+                rows = read_groups(footer, indices, columns, blocks, part.size)
                 return from_rows(rows, layout, tier=files.tier)
             except (SidecarError, StorageError) as error:
                 logger.warning("%s fails, statistics come from the checkpoint: %s", part.file, error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -25,7 +25,7 @@ from lazydelta.sidecar.manifest import (
 from lazydelta.sidecar.rows import has_plain_partitions
 from lazydelta.storage import open_native
 
-__all__ = ["PartFooter", "PartReader", "SidecarState", "WrittenPart", "encode_part"]
+__all__ = ["PartFooter", "SidecarState", "WrittenPart", "encode_part", "read_groups"]
 
 _PREFIX = "lazydelta."
 _SEAL = b"lazydelta.footer_sha256"
@@ -251,7 +251,7 @@ class PartFooter:
 
     def read(self, index: int, names: Sequence[str], blocks: Sequence[tuple[int, bytes]], size: int) -> pa.RecordBatch:
         """Decode the named columns of a row group from blocks of the file; what the blocks lack is an error."""
-        return PartReader(self, size).read([index], names, blocks)
+        return read_groups(self, [index], names, blocks, size)
 
     def check_index(self, index: int) -> None:
         """Raise unless there is such a row group."""
@@ -260,50 +260,40 @@ class PartFooter:
             raise SidecarError(message)
 
 
-class PartReader:
-    """Decodes row groups of one file, one after the other; ``frugal`` does it in as little memory as can be.
+def read_groups(
+    footer: PartFooter,
+    indices: Sequence[int],
+    names: Sequence[str],
+    blocks: Sequence[tuple[int, bytes]],
+    size: int,
+    *,
+    frugal: bool = True,
+) -> pa.RecordBatch:
+    """Decode the named columns of some row groups from blocks of the file; what the blocks lack is an error.
 
-    Columns are not decoded side by side: they are so small that handing them to threads costs more than it saves.
+    ``frugal`` does it in as little memory as can be. Columns are not decoded side by side: they are so small that
+    handing them to threads costs more than it saves.
     """
-
-    def __init__(self, footer: PartFooter, size: int, *, frugal: bool = True) -> None:
-        self._footer = footer
-        self._blocks = _Blocks()
-        with _unreadable("it"):
-            source = open_native(self._blocks, size, "sidecar")
-            self._parquet = pq.ParquetFile(source, metadata=footer.metadata, **_VERIFIED)
-            if frugal:
-                _use_little_memory(self._parquet, source, footer.metadata)
-
-    def read(self, indices: Sequence[int], names: Sequence[str], blocks: Sequence[tuple[int, bytes]]) -> pa.RecordBatch:
-        """Decode the named columns of some row groups from blocks of the file; what the blocks lack is an error."""
-        for index in indices:
-            self._footer.check_index(index)
-        what = f"row group {' and '.join(map(str, indices))}"
-        self._blocks.held = blocks
-        columns = list(names)
-        try:
-            with _unreadable(what):
-                table = self._parquet.read_row_groups(list(indices), columns=columns, use_threads=False)
-                table = table.select(columns).combine_chunks()
-        finally:
-            self._blocks.held = ()
-        expected = sum(self._footer.groups[index].num_rows for index in indices)
-        if table.num_rows != expected:
-            message = f"{what} has {table.num_rows} rows, not {expected}"
-            raise SidecarError(message)
-        batches = table.to_batches()
-        return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
-
-
-@contextlib.contextmanager
-def _unreadable(what: str) -> Iterator[None]:
-    """Turn whatever the decoder makes of damaged bytes into our error."""
+    for index in indices:
+        footer.check_index(index)
+    what = f"row group {' and '.join(map(str, indices))}"
+    columns = list(names)
     try:
-        yield
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        source = open_native(_Blocks(blocks), size, "sidecar")
+        parquet = pq.ParquetFile(source, metadata=footer.metadata, **_VERIFIED)
+        if frugal:
+            _use_little_memory(parquet, source, footer.metadata)
+        table = parquet.read_row_groups(list(indices), columns=columns, use_threads=False)
+        table = table.select(columns).combine_chunks()
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError) as error:
         message = f"{what} cannot be read: {error}"
         raise SidecarError(message) from error
+    expected = sum(footer.groups[index].num_rows for index in indices)
+    if table.num_rows != expected:
+        message = f"{what} has {table.num_rows} rows, not {expected}"
+        raise SidecarError(message)
+    batches = table.to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
 
 
 def _use_little_memory(parquet: pq.ParquetFile, source: pa.NativeFile, metadata: pq.FileMetaData) -> None:
@@ -337,10 +327,11 @@ def _state(values: Mapping[bytes, bytes]) -> SidecarState:
 class _Blocks:
     """Positioned reads over blocks that were fetched already."""
 
-    held: Sequence[tuple[int, bytes]] = ()
+    def __init__(self, blocks: Sequence[tuple[int, bytes]]) -> None:
+        self._blocks = blocks
 
     def read_at(self, start: int, length: int) -> bytes | memoryview:
-        for begin, data in self.held:
+        for begin, data in self._blocks:
             if begin <= start and start + length <= begin + len(data):
                 return memoryview(data)[start - begin : start - begin + length]
         message = f"bytes {start} to {start + length} were not fetched"

@@ -1,0 +1,111 @@
+"""The thread that makes the next items: in order, not too far ahead, and gone when it is not wanted any more."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lazydelta import read_ahead
+from lazydelta.read_ahead import ReadAhead, give_way
+
+
+class Source:
+    """Numbers, with a count of how many were made; it can stop for a signal, and fail."""
+
+    def __init__(self, count: int, *, error_at: int | None = None, pause_at: int | None = None) -> None:
+        self.made = 0
+        self.closed = False
+        self.paused = threading.Event()
+        self.go_on = threading.Event()
+        self._count, self._error_at, self._pause_at = count, error_at, pause_at
+
+    def __iter__(self) -> Iterator[int]:
+        try:
+            for number in range(self._count):
+                if number == self._pause_at:
+                    self.paused.set()
+                    assert self.go_on.wait(30)
+                if number == self._error_at:
+                    message = f"no {number}"
+                    raise LookupError(message)
+                self.made += 1
+                yield number
+        finally:
+            self.closed = True
+
+
+def ahead(source: Source, depth: int = 2) -> ReadAhead[int]:
+    return ReadAhead(iter(source), depth=depth, stop=source.go_on.set)
+
+
+def test_items_come_in_their_order_and_then_the_end() -> None:
+    with_all = ahead(Source(50))
+    assert list(with_all) == list(range(50))
+    assert next(with_all, None) is None
+    with_all.close()
+
+
+def test_an_error_comes_after_the_items_before_it_and_once() -> None:
+    items = ahead(Source(10, error_at=3), depth=5)
+    assert [next(items) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(LookupError, match="no 3"):
+        next(items)
+    assert next(items, None) is None
+    items.close()
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_no_more_is_made_than_may_wait(depth: int) -> None:
+    source = Source(100)
+    items = ahead(source, depth)
+    for taken in range(1, 20):
+        next(items)
+        assert source.made <= taken + depth
+    items.close()
+    assert source.made < 100
+
+
+def test_closing_ends_the_thread_and_the_source() -> None:
+    source = Source(1_000)
+    items = ahead(source)
+    next(items)
+    items.close()
+    assert source.closed
+    assert [each for each in threading.enumerate() if each.name == "lazydelta-read-ahead"] == []
+
+
+def _to_the_end(items: ReadAhead[Any]) -> None:
+    list(items)
+
+
+def _to_the_error(items: ReadAhead[Any]) -> None:
+    with pytest.raises(LookupError):
+        list(items)
+
+
+def _not_far(items: ReadAhead[Any]) -> None:
+    next(items)
+
+
+@pytest.mark.parametrize(
+    ("source", "use"),
+    [(Source(5), _to_the_end), (Source(5, error_at=2), _to_the_error), (Source(500), _not_far)],
+    ids=["to the end", "to an error", "not far"],
+)
+def test_way_is_given_only_to_a_thread_that_works(source: Source, use: Any) -> None:
+    """While it makes an item; neither when it waits with enough of them, nor after its end."""
+    items = ahead(source)
+    use(items)
+    items.close()
+    assert not read_ahead._working
+    slow = Source(5, pause_at=1)
+    items = ahead(slow)
+    assert slow.paused.wait(30)
+    assert len(read_ahead._working) == 1
+    give_way()
+    slow.go_on.set()
+    items.close()
+    assert not read_ahead._working
