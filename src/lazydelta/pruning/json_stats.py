@@ -41,7 +41,7 @@ def ranges_from_json(
 ) -> Ranges:
     """Read numRecords, tightBounds and the ranges of ``columns`` (physical names, nested) from texts of statistics.
 
-    ``only_bounds`` leaves out all counts, for half of the price; what the bounds alone rule out stays ruled out.
+    ``only_bounds`` leaves out all counts, which saves a quarter of the time; what the bounds alone rule out stays out.
     """
     if isinstance(stats, pa.ChunkedArray):
         combined = stats.combine_chunks()
