@@ -1,7 +1,8 @@
 """Memory does not grow with the table: the peak of a scan, seen from outside, at two sizes ten times apart.
 
 The peak is ``VmHWM`` of a fresh process minus its value after the imports, so it is what a scan adds, allocators and
-caches included.
+caches included. How much an allocator keeps for later depends on how the threads happened to run, by a fifth and more on
+a busy machine: the smallest peak of a few runs is what the scan needs, and growth with the table would show in each.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ LIMIT = 150 << 20
 GROWTH = 1.3
 # Below this the allocator's arenas decide, not the scan: a peak of 12 MB beside one of 9 MB is no growth.
 FLOOR = 16 << 20
+
+RUNS = 3
 
 IMPORTS = ("lazydelta", "pyarrow.parquet", "obstore")
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -44,22 +47,27 @@ def _scan(
     return measured
 
 
+def _peak(runs: list[Measurement]) -> int:
+    peaks = [run.peak_bytes for run in runs if run.peak_bytes is not None]
+    assert len(peaks) == len(runs)
+    return min(peaks)
+
+
 @pytest.mark.parametrize("strategy", ["forward", "reverse"])
 @pytest.mark.parametrize("where", PREDICATES.values(), ids=PREDICATES)
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_ten_times_the_files_take_no_more_memory(
     layout: dict[str, Any], where: list[tuple[str, str, object]] | None, strategy: str
 ) -> None:
-    small = _scan(SMALL, layout, where, strategy)
-    large = _scan(LARGE, layout, where, strategy)
-    if where is None:
-        assert (small.answer, large.answer) == (SMALL, LARGE)
-    else:
-        assert 0 < small.answer < large.answer < LARGE // 10
-    assert small.peak_bytes is not None
-    assert large.peak_bytes is not None
-    assert large.peak_bytes <= GROWTH * max(small.peak_bytes, FLOOR), (small.peak_bytes, large.peak_bytes)
-    assert large.peak_bytes < LIMIT
+    small = [_scan(SMALL, layout, where, strategy) for _ in range(RUNS)]
+    large = [_scan(LARGE, layout, where, strategy) for _ in range(RUNS)]
+    for few, many in zip(small, large, strict=True):
+        if where is None:
+            assert (few.answer, many.answer) == (SMALL, LARGE)
+        else:
+            assert 0 < few.answer < many.answer < LARGE // 10
+    assert _peak(large) <= GROWTH * max(_peak(small), FLOOR), (small, large)
+    assert all(run.peak_bytes is not None and run.peak_bytes < LIMIT for run in large), large
 
 
 @pytest.mark.parametrize("strategy", ["forward", "reverse"])
