@@ -207,6 +207,30 @@ def cast(names: set[str], type_: pa.DataType) -> Callable[[pa.Field, pa.Array], 
     return lambda field, array: array.cast(type_) if field.name in names else array
 
 
+@pytest.mark.parametrize("strategy", ["forward", "reverse"])
+@pytest.mark.parametrize("rows", [None, 999, 1_000, 4_000])
+def test_partition_values_are_compared_alike_in_row_groups_of_any_size(
+    tmp_path: Path, strategy: str, rows: int | None
+) -> None:
+    """Each row group has codes of its own for them."""
+    make_table(tmp_path, files=10_000, hours=30, row_group_size=rows, seed=3)
+    table = DeltaTable(tmp_path)
+    expected: dict[str, list[str]] = {}
+    for file in table.files():
+        expected.setdefault(str(file.partition_values["_event_hour"]), []).append(file.path)
+    assert len(expected) == 30
+    for hour in (min(expected), max(expected)):
+        found = table.files([("_event_hour", "=", hour)], strategy=strategy).collect()
+        assert sorted(file.path for file in found) == sorted(expected[hour])
+        assert {file.partition_values["_event_hour"] for file in found} == {hour}
+
+
+def coded(maps: pa.MapArray) -> pa.MapArray:
+    """Return the maps with keys and values as codes."""
+    keys, items = maps.keys.dictionary_encode(), maps.items.dictionary_encode()
+    return pa.MapArray.from_arrays(maps.offsets, keys, items)
+
+
 TEXT = {"path", "stats"}
 MAP_OF_LARGE = pa.map_(pa.large_string(), pa.large_string())
 WIDE_VECTOR = pa.struct(
@@ -225,6 +249,8 @@ DIALECTS: dict[str, Callable[[pa.Field, pa.Array], pa.Array]] = {
     "32-bit sizes": cast({"size"}, pa.int32()),
     "unsigned sizes": cast({"size"}, pa.uint64()),
     "maps of large strings": cast({"partitionValues"}, MAP_OF_LARGE),
+    "maps of bytes": cast({"partitionValues"}, pa.map_(pa.binary(), pa.binary())),
+    "maps of dictionaries": lambda field, array: coded(array) if field.name == "partitionValues" else array,
     "wide deletion vectors": cast({"deletionVector"}, WIDE_VECTOR),
 }
 
@@ -235,7 +261,12 @@ def test_writers_may_choose_other_widths_and_encodings(dialect: str, log: Log) -
     (path,) = log.writer(LAST).classic()
     rewritten(path, DIALECTS[dialect])
     log.delete(*range(LAST + 1))
-    assert observed_facts(DeltaTable(log.root)) == expected
+    table = DeltaTable(log.root)
+    assert observed_facts(table) == expected
+    for strategy in ("forward", "reverse"):  # partition values that are compared are read in another way
+        found = table.files([("day", "=", "2026-02-05")], strategy=strategy).collect()
+        assert sorted(file.path for file in found) == [f"day=2026-02-05/f5{letter}" for letter in "acd"]
+        assert {file.partition_values["day"] for file in found} == {"2026-02-05"}
 
 
 def test_a_deletion_vector_of_nulls_is_none(tmp_path: Path) -> None:
@@ -251,6 +282,20 @@ def test_a_deletion_vector_of_nulls_is_none(tmp_path: Path) -> None:
 
     rewritten(path, nulls)
     assert [file.deletion_vector for file in DeltaTable(tmp_path).files()] == [None, None, None]
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+def test_deletion_vectors_are_found_wherever_they_are_and_left_unread_where_there_are_none(
+    statistics: bool,  # noqa: FBT001
+    log: Log,
+) -> None:
+    expected = replay(log.folder, LAST).facts
+    (path,) = log.writer(LAST).classic()
+    table = pq.read_table(path)
+    pq.write_table(table, path, row_group_size=1, write_statistics=statistics)
+    log.delete(*range(LAST + 1))
+    assert observed_facts(DeltaTable(log.root)) == expected
+    assert len([fact for fact in expected if fact.dv_id is not None]) == LAST - 1
 
 
 def test_a_checkpoint_may_have_row_groups_of_any_size(log: Log) -> None:

@@ -1,8 +1,8 @@
 """Memory does not grow with the table: the peak of a scan, seen from outside, at two sizes ten times apart.
 
 The peak is ``VmHWM`` of a fresh process minus its value after the imports, so it is what a scan adds, allocators and
-caches included. How much an allocator keeps for later depends on how the threads happened to run, by a fifth and more on
-a busy machine: the smallest peak of a few runs is what the scan needs, and growth with the table would show in each.
+caches included. How much an allocator keeps for later depends on how the threads happened to run, by a fifth and more
+on a busy machine: the smallest peak of a few runs is what the scan needs, and growth with the table would show in each.
 """
 
 from __future__ import annotations

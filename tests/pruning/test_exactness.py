@@ -256,6 +256,20 @@ def test_a_file_without_rows_is_pruned_by_any_predicate() -> None:
         assert may_match(predicate, known).to_pylist() == [False, True]
 
 
+def test_a_file_without_rows_but_with_a_range_is_pruned_by_the_range_alone() -> None:
+    """One of the two is wrong, and nobody can say which; what the range rules out stays ruled out."""
+    texts = [
+        '{"numRecords": 0, "minValues": {"i": 5}}',
+        '{"numRecords": 0, "maxValues": {"i": 5}}',
+        '{"numRecords": 0}',
+    ]
+    known = ranges_from_json(pa.array(texts), [SCHEMA.column("i")])
+    for condition, kept in {"i = 5": [True, True, False], "i < 5": [False, True, False], "TRUE": [False] * 3}.items():
+        predicate = parse_predicate(condition, SCHEMA)
+        assert predicate is not None
+        assert may_match(predicate, known).to_pylist() == kept
+
+
 @pytest.mark.parametrize(
     ("condition", "kept"),
     [

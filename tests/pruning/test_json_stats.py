@@ -12,6 +12,7 @@ import pytest
 from lazydelta.pruning import (
     Predicate,
     bounded_columns,
+    counts_matter,
     may_match,
     parse_predicate,
     ranges_from_json,
@@ -139,6 +140,27 @@ def test_what_the_bounds_alone_rule_out_is_ruled_out_with_counts_as_well(seed: i
         assert stats.filter(at_once).to_pylist() == left.filter(second).to_pylist(), str(predicate)
         by_bounds += len(first) - first.true_count
     assert by_bounds > 300
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_where_all_bounds_are_known_counts_rule_out_nothing_more(seed: int) -> None:
+    rng = random.Random(seed)
+    stats = pa.array(logged(rng, 200), pa.string())
+    decided = 0
+    for predicate in predicates(rng, 60):
+        if counts_matter(predicate):
+            continue
+        bounds = ranges_from_json(stats, bounded_columns(predicate), only_bounds=True)
+        known = [bounds.column(column) for column in bounded_columns(predicate)]
+        arrays = [(each.min, each.max) for each in known if each is not None]
+        assert len(arrays) == len(known)
+        rows = [all(low[row].is_valid or high[row].is_valid for low, high in arrays) for row in range(len(stats))]
+        texts = stats.filter(pa.array(rows))
+        by_bounds = may_match(predicate, ranges_from_json(texts, bounded_columns(predicate), only_bounds=True))
+        with_counts = may_match(predicate, ranges_from_json(texts, stats_columns(predicate)))
+        assert by_bounds.to_pylist() == with_counts.to_pylist(), str(predicate)
+        decided += len(texts)
+    assert decided > 300
 
 
 def test_nonsense_in_one_file_says_nothing_about_another() -> None:

@@ -24,6 +24,8 @@ from lazydelta.log.checkpoint_columns import (
     TIER,
     StatsWanted,
     add_fields,
+    coded_partitions,
+    core_columns,
     corrupt_if_unreadable,
     file_batch,
     has_column,
@@ -44,7 +46,6 @@ __all__ = ["BATCH_SIZE", "CheckpointReader", "StatsWanted"]
 
 BATCH_SIZE = 8192
 _BUFFER = 1 << 20
-_CORE = ("path", "size", "modificationTime", "partitionValues", "deletionVector")
 _PATH = "add.path"
 _SIDECARS = f"{LOG}/_sidecars"
 
@@ -70,7 +71,7 @@ class CheckpointReader:
 
     ``stats_store`` is where statistics are read that somebody asks for after the scan (``store`` may be closed by
     then); ``row_groups`` is told how many row groups were begun; ``parallel`` decodes columns side by side where that
-    pays.
+    pays; ``coded`` leaves partition values in the codes of the file where it has any, for those who compare them.
     """
 
     store: Store
@@ -79,6 +80,7 @@ class CheckpointReader:
     stats_store: Store | None = None
     row_groups: Callable[[int], None] | None = None
     parallel: bool = False
+    coded: bool = False
 
     def actions(self, *names: str) -> Iterator[LogLine]:
         """Yield the actions of the given kinds (``protocol``, ``metaData``, …) that are not files."""
@@ -130,39 +132,43 @@ class CheckpointReader:
             if not has_column(parquet, "add"):
                 return
             available = add_fields(parquet, part)
-            columns = [f"add.{name}" for name in _CORE if name in available]
-            columns += stats_columns(stats, available)
+            columns = core_columns(parquet, available) + stats_columns(stats, available)
             later = self._later_stats(part, available) if stats is None else None
+            codes = coded_partitions(parquet) if self.coded else []
             row, begun = 0, _RowGroups(parquet)
-            # With statistics as text, parsing them takes longer than decoding does: a thread more would gain nothing.
-            beside = self.parallel and "add.stats" not in columns
             size = rows_at_once(parquet, columns, self.batch_size)
-            read = self._side_by_side if beside else self._rows
-            rows = read(parquet, part, columns, size)
+            # With statistics as text, parsing them takes longer than decoding does: a thread more would gain nothing.
+            read = self._side_by_side if self.parallel and "add.stats" not in columns else self._rows
+            rows = read(part, parquet.metadata, columns, size, codes)
             with closing(rows):
                 for adds in rows:
                     if self.row_groups is not None:
                         self.row_groups(begun.upto(row + len(adds)))
-                    files = file_batch(adds, part)
+                    files = file_batch(adds, part, coded=bool(codes))
                     if len(files):
                         yield files if later is None else later.attach(files, row, adds)
                     row += len(adds)
 
     def _rows(
-        self, parquet: pq.ParquetFile, part: LogFile, columns: Sequence[str], size: int
+        self, part: LogFile, metadata: pq.FileMetaData, columns: Sequence[str], size: int, codes: Sequence[str]
     ) -> Generator[pa.StructArray]:
-        for batch in read_batches(parquet, part, columns, size):
-            yield batch.column("add")
+        groups = [[number] for number in range(metadata.num_row_groups)] if codes else [None]
+        with self._open(part, metadata, codes) as parquet:
+            for group in groups:
+                for batch in read_batches(parquet, part, columns, size, group):
+                    yield batch.column("add")
 
     def _side_by_side(
-        self, parquet: pq.ParquetFile, part: LogFile, columns: Sequence[str], size: int
+        self, part: LogFile, metadata: pq.FileMetaData, columns: Sequence[str], size: int, codes: Sequence[str]
     ) -> Generator[pa.StructArray]:
         """Decode paths, which take half of the time, in this thread and the other columns in another one."""
-        with self._open(part, parquet.metadata) as again:
-            others = self._rows(again, part, [name for name in columns if name != _PATH], size)
-            with closing(ReadAhead(others, depth=2, stop=_nothing)) as rest:
-                for paths in self._rows(parquet, part, [_PATH], size):
-                    yield joined(paths, next(rest, None), part)
+        others = self._rows(part, metadata, [name for name in columns if name != _PATH], size, codes)
+        with (
+            closing(ReadAhead(others, depth=2, stop=_nothing)) as rest,
+            closing(self._rows(part, metadata, [_PATH], size, codes)) as rows,
+        ):
+            for paths in rows:
+                yield joined(paths, next(rest, None), part)
 
     def _later_stats(self, part: LogFile, available: dict[str, pa.DataType]) -> LaterStats | None:
         columns = stats_columns(StatsWanted(), available)
@@ -177,7 +183,9 @@ class CheckpointReader:
         return LaterStats(part, read)
 
     @contextmanager
-    def _open(self, file: LogFile, metadata: pq.FileMetaData | None = None) -> Iterator[pq.ParquetFile]:
+    def _open(
+        self, file: LogFile, metadata: pq.FileMetaData | None = None, codes: Sequence[str] = ()
+    ) -> Iterator[pq.ParquetFile]:
         size = file.info.size
         with corrupt_if_unreadable(file):
             if size <= 0:
@@ -185,7 +193,12 @@ class CheckpointReader:
             source = self.store.open_input(file.path, size=size, read_ahead=_BUFFER)
             try:
                 yield pq.ParquetFile(
-                    source, metadata=metadata, pre_buffer=False, buffer_size=_BUFFER, page_checksum_verification=True
+                    source,
+                    metadata=metadata,
+                    read_dictionary=list(codes) or None,
+                    pre_buffer=False,
+                    buffer_size=_BUFFER,
+                    page_checksum_verification=True,
                 )
             finally:
                 source.close()

@@ -19,6 +19,8 @@ from lazydelta.log.names import LogFile
 __all__ = [
     "StatsWanted",
     "add_fields",
+    "coded_partitions",
+    "core_columns",
     "corrupt_if_unreadable",
     "file_batch",
     "has_column",
@@ -30,8 +32,15 @@ __all__ = [
 ]
 
 TIER = 3
-_RELEASE_AFTER = 32 << 20
+_RELEASE_AFTER = 48 << 20
 _BATCH_BYTES = 6 << 20
+_CORE = ("path", "size", "modificationTime", "partitionValues", "deletionVector")
+_VECTOR = "add.deletionVector.storageType"
+_PARTITIONS = "add.partitionValues."
+_CODE_BYTES = 4
+_FEW_BYTES = 64 << 10
+_FEWEST_CODED = 1_000
+_CODED_VALUES = pa.map_(pa.dictionary(pa.int32(), pa.string()), pa.dictionary(pa.int32(), pa.string()))
 _FEWEST_ROWS = 64
 
 
@@ -66,11 +75,15 @@ def corrupt_if_unreadable(file: LogFile) -> Iterator[None]:
 
 
 def read_batches(
-    parquet: pq.ParquetFile, file: LogFile, columns: Sequence[str], batch_size: int
+    parquet: pq.ParquetFile,
+    file: LogFile,
+    columns: Sequence[str],
+    batch_size: int,
+    row_groups: Sequence[int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows with just these columns, decoded a batch at a time."""
     with corrupt_if_unreadable(file):
-        batches = parquet.iter_batches(batch_size=batch_size, columns=list(columns), use_threads=False)
+        batches = parquet.iter_batches(batch_size, row_groups, list(columns), use_threads=False)
     decoded = 0
     while True:
         with corrupt_if_unreadable(file):
@@ -94,7 +107,7 @@ def rows_at_once(parquet: pq.ParquetFile, columns: Sequence[str], most: int) -> 
     """
     prefixes = tuple(f"{name}." for name in columns)
     metadata, widest = parquet.metadata, 0
-    paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+    paths = [_path_of(metadata, index) for index in range(metadata.num_columns)]
     read = [index for index, path in enumerate(paths) if f"{path}.".startswith(prefixes)]
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
@@ -125,6 +138,46 @@ def add_fields(parquet: pq.ParquetFile, file: LogFile) -> dict[str, pa.DataType]
         message = f"{file.path} has a column 'add' of type {type_}, which is not a struct"
         raise CorruptLogError(message, path=file.path, version=file.version)
     return {type_.field(index).name: type_.field(index).type for index in range(type_.num_fields)}
+
+
+def core_columns(parquet: pq.ParquetFile, available: dict[str, pa.DataType]) -> list[str]:
+    """Return the columns to read for every file; deletion vectors only where the footer says that there may be any."""
+    names = [name for name in _CORE if name in available]
+    if "deletionVector" in names and _null_throughout(parquet.metadata, _VECTOR):
+        names.remove("deletionVector")
+    return [f"add.{name}" for name in names]
+
+
+def coded_partitions(parquet: pq.ParquetFile) -> list[str]:
+    """Return the columns of partition values if they can be read as codes: what is equal then need not be compared.
+
+    Only where the file itself has codes, or little else: otherwise they would have to be made, and might be as many as
+    there are rows. Codes hold within a row group, so that no batch may go beyond one: they must not be too small.
+    """
+    metadata = parquet.metadata
+    if metadata.num_row_groups > 1 and metadata.num_rows < _FEWEST_CODED * metadata.num_row_groups:
+        return []
+    found = [index for index in range(metadata.num_columns) if _path_of(metadata, index).startswith(_PARTITIONS)]
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        most = max(_FEW_BYTES, _CODE_BYTES * group.num_rows)
+        if any(group.column(index).total_uncompressed_size > most for index in found):
+            return []
+    return [_path_of(metadata, index) for index in found]
+
+
+def _null_throughout(metadata: pq.FileMetaData, path: str) -> bool:
+    for index in range(metadata.num_columns):
+        if _path_of(metadata, index) == path:
+            chunks = [metadata.row_group(number).column(index) for number in range(metadata.num_row_groups)]
+            known = [(chunk.statistics, chunk.num_values) for chunk in chunks]
+            return all(stats is not None and stats.null_count == values for stats, values in known)
+    return False
+
+
+def _path_of(metadata: pq.FileMetaData, index: int) -> str:
+    path: str = metadata.schema.column(index).path
+    return path
 
 
 def stats_columns(stats: StatsWanted | None, available: dict[str, pa.DataType]) -> list[str]:
@@ -163,8 +216,11 @@ def _nested(type_: pa.DataType, path: tuple[str, ...]) -> bool:
     return True
 
 
-def file_batch(adds: pa.StructArray, file: LogFile) -> FileBatch:
-    """Return the files among the rows of the ``add`` column; rows of other actions are null there."""
+def file_batch(adds: pa.StructArray, file: LogFile, *, coded: bool = False) -> FileBatch:
+    """Return the files among the rows of the ``add`` column; rows of other actions are null there.
+
+    ``coded`` leaves the texts of partition values as the codes that they were read as.
+    """
     with corrupt_if_unreadable(file):
         if adds.null_count:
             adds = adds.filter(adds.is_valid())
@@ -178,7 +234,7 @@ def file_batch(adds: pa.StructArray, file: LogFile) -> FileBatch:
             path=path,
             size=size,
             modification_time=modified,
-            partition_values=_column(adds, "partitionValues", PARTITION_VALUES, file),
+            partition_values=_column(adds, "partitionValues", _CODED_VALUES if coded else PARTITION_VALUES, file),
             deletion_vector=_vectors(adds, file),
             tier=TIER,
             **stats_of(adds),
@@ -212,7 +268,10 @@ def _struct(parent: pa.StructArray, type_: pa.StructType, mask: pa.Array | None 
 
 def _child(adds: pa.StructArray, name: str) -> pa.Array | None:
     index = adds.type.get_field_index(name)
-    return None if index < 0 else pc.struct_field(adds, [index])
+    if index < 0:
+        return None
+    # A kernel call gives up the interpreter's lock and then waits for it; where nothing is to be masked none is needed.
+    return pc.struct_field(adds, [index]) if adds.null_count or adds.offset else adds.field(index)
 
 
 def _column(adds: pa.StructArray, name: str, type_: pa.DataType, file: LogFile) -> pa.Array:

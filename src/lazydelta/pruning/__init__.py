@@ -8,15 +8,24 @@ files becomes `Ranges`, whatever the source. `may_match` and `all_match` evaluat
 from __future__ import annotations
 
 from lazydelta.pruning.binding import conjunction
+from lazydelta.pruning.distinct_partitions import DistinctPartitions
 from lazydelta.pruning.evaluate import all_match, may_match
 from lazydelta.pruning.parse import Where, parse_predicate
 from lazydelta.pruning.ranges import ColumnRange, Ranges, combine
 from lazydelta.pruning.row_filter import to_arrow_expression
 from lazydelta.pruning.stats import partition_ranges, partition_ranges_from_parsed, ranges_from_json, ranges_from_parsed
-from lazydelta.pruning.tree import Predicate, bounded_columns, partition_columns, referenced_columns, stats_columns
+from lazydelta.pruning.tree import (
+    Predicate,
+    bounded_columns,
+    counts_matter,
+    partition_columns,
+    referenced_columns,
+    stats_columns,
+)
 
 __all__ = [
     "ColumnRange",
+    "DistinctPartitions",
     "Predicate",
     "Ranges",
     "Where",
@@ -24,6 +33,7 @@ __all__ = [
     "bounded_columns",
     "combine",
     "conjunction",
+    "counts_matter",
     "may_match",
     "parse_predicate",
     "partition_columns",

@@ -49,9 +49,12 @@ _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
 def may_match(predicate: Predicate, ranges: Ranges) -> pa.BooleanArray:
     """Tell for each file whether it may hold a row for which ``predicate`` is true; false is proven."""
-    truth = _Walk(ranges).truth(predicate, every=False)
+    walk = _Walk(ranges)
+    truth = walk.truth(predicate, every=False)
     if ranges.num_records is not None:
-        truth = _and(truth, pc.not_equal(ranges.num_records, _ZERO))
+        rows = pc.not_equal(ranges.num_records, _ZERO)
+        if not pc.all(rows).as_py():
+            truth = _and(truth, _or(rows, walk.has_values()))
     return _decided(truth, ranges.num_rows, unknown=True)
 
 
@@ -105,6 +108,16 @@ class _Walk:
                     return known.no_null if negated else known.all_null
                 return _not(known.all_null if negated else known.no_null)
         return None
+
+    def has_values(self) -> Truth:
+        """Tell where a column that was looked at has a bound: no rows and a range contradict each other."""
+        found: Truth = False
+        for path in self._columns:
+            known = self._ranges.columns.get(path)
+            if known is not None and not known.exact:
+                bounds = (bound for bound in (known.min, known.max) if bound is not None)
+                found = functools.reduce(_or, (pc.is_valid(bound) for bound in bounds), found)
+        return found
 
     def _known(self, column: Column) -> _Known | None:
         if column.physical_path not in self._columns:

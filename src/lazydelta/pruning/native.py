@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -61,7 +62,7 @@ def typed_array(values: Sequence[Stored | None], kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(data)])
 
 
-def bitmap(flags: Sequence[bool]) -> pa.Buffer:
+def bitmap(flags: Sequence[bool] | npt.NDArray[np.bool_]) -> pa.Buffer:
     """Pack flags into the bits that Arrow uses for booleans and for validity."""
     packed = pa.Array.from_buffers(pa.uint8(), len(flags), [None, pa.py_buffer(bytes(flags))])
     return pc.cast(packed, pa.bool_()).buffers()[1]

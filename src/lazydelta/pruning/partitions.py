@@ -12,7 +12,7 @@ from lazydelta.pruning.native import typed_scalar
 from lazydelta.pruning.ranges import ColumnRange, Ranges
 from lazydelta.pruning.text import from_text
 
-__all__ = ["partition_ranges", "partition_ranges_from_parsed"]
+__all__ = ["partition_ranges", "partition_ranges_from_parsed", "partition_texts", "text_range"]
 
 
 def partition_ranges(partition_values: pa.Array | pa.ChunkedArray, columns: Sequence[Column]) -> Ranges:
@@ -20,17 +20,21 @@ def partition_ranges(partition_values: pa.Array | pa.ChunkedArray, columns: Sequ
 
     An empty text is null, as the protocol says. A key that is missing and a value that cannot be read are unknown.
     """
+    found: dict[tuple[str, ...], ColumnRange] = {}
+    for column, texts, present in partition_texts(partition_values, columns):
+        if present is not None:
+            found[column.physical_path] = text_range(column, texts, present)
+    return Ranges(len(partition_values), columns=found)
+
+
+def partition_texts(
+    partition_values: pa.Array | pa.ChunkedArray, columns: Sequence[Column]
+) -> list[tuple[Column, pa.Array, pa.Array | None]]:
+    """Return each row's text of the partition columns named, and where there is one (None: in no row)."""
     maps = _whole(partition_values)
     if not isinstance(maps, pa.MapArray):
         maps = pc.cast(maps, pa.map_(pa.string(), pa.string()))
-    found: dict[tuple[str, ...], ColumnRange] = {}
-    for column in columns:
-        if not column.is_partition:
-            continue
-        texts, present = _lookup(maps, column.physical_path[0])
-        if present is not None:
-            found[column.physical_path] = _range(column, texts, present)
-    return Ranges(len(maps), columns=found)
+    return [(column, *_lookup(maps, column.physical_path[0])) for column in columns if column.is_partition]
 
 
 def partition_ranges_from_parsed(parsed: pa.Array | pa.ChunkedArray, columns: Sequence[Column]) -> Ranges:
@@ -83,7 +87,8 @@ def _distinct(rows: pa.Array) -> bool:
     return bool(pc.all(pc.less(rows[:-1], rows[1:]), min_count=0).as_py())  # one row alone is distinct
 
 
-def _range(column: Column, texts: pa.Array, present: pa.Array) -> ColumnRange:
+def text_range(column: Column, texts: pa.Array, present: pa.Array) -> ColumnRange:
+    """Return what the texts of partition values say; an empty one is null."""
     empty = pc.fill_null(pc.equal(texts, typed_scalar("", pa.string())), typed_scalar(value=True, kind=pa.bool_()))
     if pc.any(empty).as_py():
         texts = pc.if_else(empty, typed_scalar(None, pa.string()), texts)

@@ -29,6 +29,7 @@ __all__ = [
     "Prefix",
     "WithExpression",
     "bounded_columns",
+    "counts_matter",
     "leaves",
     "partition_columns",
     "referenced_columns",
@@ -196,6 +197,11 @@ def bounded_columns(predicate: Predicate | None) -> tuple[Column, ...]:
     asked = () if predicate is None else leaves(predicate)
     compared = {leaf.column for leaf in asked if isinstance(leaf, Compare | In | Prefix)}
     return tuple(column for column in stats_columns(predicate) if column in compared)
+
+
+def counts_matter(predicate: Predicate) -> bool:
+    """Tell whether counts of rows and nulls can rule out a file of which all bounds are known."""
+    return any(not isinstance(leaf, Compare | In | Prefix) for leaf in leaves(predicate))
 
 
 def _name(column: Column) -> str:

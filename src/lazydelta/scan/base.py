@@ -10,7 +10,7 @@ from lazydelta.log.checkpoint_columns import StatsWanted
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.metrics import ScanMetrics
-from lazydelta.pruning import Predicate
+from lazydelta.pruning import Predicate, partition_columns
 from lazydelta.storage import Store
 
 __all__ = ["BaseScan", "OpenBase", "checkpoint_files"]
@@ -54,5 +54,6 @@ def checkpoint_files(scan: BaseScan) -> Iterator[FileBatch]:
         stats_store=scan.snapshot.store,
         row_groups=scan.metrics.count_row_groups,
         parallel=not scan.newest_first,
+        coded=bool(partition_columns(scan.predicate)),
     )
     yield from reader.files(scan.wanted)

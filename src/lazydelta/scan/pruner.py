@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from lazydelta.log.checkpoint import StatsWanted
-from lazydelta.log.file_batch import FileBatch
+from lazydelta.log.file_batch import PARTITION_VALUES, FileBatch
 from lazydelta.log.schema import Column
 from lazydelta.metrics import ScanMetrics
 from lazydelta.pruning import (
+    DistinctPartitions,
     Predicate,
     Ranges,
     all_match,
     bounded_columns,
     combine,
+    counts_matter,
     may_match,
     partition_columns,
     partition_ranges,
@@ -36,9 +41,11 @@ class Pruner:
     def __init__(self, request: ScanRequest, metrics: ScanMetrics) -> None:
         self._predicate: Predicate | None = request.predicate
         self._partitions = partition_columns(request.predicate)
+        self._distinct = None if request.predicate is None else DistinctPartitions(request.predicate, self._partitions)
         self._columns = stats_columns(request.predicate)
         self._counts_rows = request.row_limit is not None
         self._bounded = bounded_columns(request.predicate)
+        self._bounds_decide = request.predicate is not None and not counts_matter(request.predicate)
         self._bounds_first = True  # worth a try to begin with; from then on the last batch tells
         self._metrics = metrics
         reported = request.stats_columns
@@ -55,12 +62,17 @@ class Pruner:
             return batch
         before = len(batch)
         if self._partitions or not self._columns:
-            batch = _keep(batch, may_match(self._predicate, self._partition_ranges(batch)))
+            batch = _plain(_keep(batch, self._by_partitions(self._predicate, batch)))
         if self._columns and len(batch):
             # Statistics are parsed for the survivors only: on V1 checkpoints this is JSON, the dearest step of all.
             batch = self._by_stats(self._predicate, batch)
         self._metrics.files_pruned += before - len(batch)
         return batch
+
+    def _by_partitions(self, predicate: Predicate, batch: FileBatch) -> pa.BooleanArray:
+        if batch.parsed_partitions is None and self._distinct is not None:
+            return self._distinct.may_match(batch.partition_values)
+        return may_match(predicate, self._partition_ranges(batch))
 
     def _by_stats(self, predicate: Predicate, batch: FileBatch) -> FileBatch:
         before = len(batch)
@@ -70,6 +82,8 @@ class Pruner:
             bounds = ranges_from_json(batch.json_stats, self._bounded, only_bounds=True)
             batch = _keep(batch, may_match(predicate, self._with_partitions(batch, bounds)))
             self._bounds_first = len(batch) <= before // 2
+            if self._bounds_decide and _all_known(bounds, self._bounded):
+                return batch
             return _keep(batch, may_match(predicate, self._all_ranges(batch))) if len(batch) else batch
         batch = _keep(batch, may_match(predicate, self._all_ranges(batch)))
         self._bounds_first = len(batch) <= before // 2
@@ -112,10 +126,28 @@ def stats_ranges(batch: FileBatch, columns: tuple[Column, ...]) -> Ranges:
     return sources[0] if len(sources) == 1 else combine(sources)
 
 
+def _all_known(ranges: Ranges, columns: Sequence[Column]) -> bool:
+    """Tell whether each file has a bound of each column; then no count can say that there are no values."""
+    known = [ranges.column(column) for column in columns]
+    return all(
+        each is not None and any(bound is not None and bound.null_count == 0 for bound in (each.min, each.max))
+        for each in known
+    )
+
+
+def _plain(batch: FileBatch) -> FileBatch:
+    """Return the batch with partition values as texts, where they were read as codes to be compared."""
+    if batch.partition_values.type == PARTITION_VALUES:
+        return batch
+    return replace(batch, partition_values=batch.partition_values.cast(PARTITION_VALUES))
+
+
 def _keep(batch: FileBatch, keep: pa.BooleanArray) -> FileBatch:
     count = keep.true_count
     if count == len(keep):
         return batch
+    if count == 0:
+        return batch.slice(0, 0)
     if 4 * count > len(keep):
         # Rows that are sorted by what the predicate asks for match in one stretch, which need not be copied. A short
         # stretch is: it would keep the whole batch alive for as long as somebody holds one of its files.

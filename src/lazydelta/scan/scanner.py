@@ -31,7 +31,7 @@ __all__ = ["LazyDeltaScanner"]
 logger = logging.getLogger(__name__)
 
 _READ_AHEAD_BATCHES = 2
-_RELEASE_EVERY = 8
+_RELEASE_EVERY = 16
 
 
 @dataclass(frozen=True, slots=True)
