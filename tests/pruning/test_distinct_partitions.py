@@ -8,7 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lazydelta.pruning import DistinctPartitions, may_match, parse_predicate, partition_columns, partition_ranges
+from lazydelta.pruning import (
+    DistinctPartitions,
+    Predicate,
+    Ranges,
+    may_match,
+    parse_predicate,
+    partition_columns,
+    partition_ranges,
+)
 from lazydelta.pruning import distinct_partitions as module
 from tests.pruning import worlds
 
@@ -60,9 +68,12 @@ def test_distinct_values_decide_as_rows_do(seed: int) -> None:
 
 def test_what_was_decided_is_not_decided_again(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(
-        module, "may_match", lambda predicate, ranges: (asked.append(ranges.num_rows), may_match(predicate, ranges))[1]
-    )
+
+    def counted(predicate: Predicate, ranges: Ranges) -> pa.BooleanArray:
+        asked.append(ranges.num_rows)
+        return may_match(predicate, ranges)
+
+    monkeypatch.setattr(module, "may_match", counted)
     predicate = parse_predicate("p = 3 OR q = 'x'", SCHEMA)
     assert predicate is not None
     distinct = DistinctPartitions(predicate, partition_columns(predicate))

@@ -150,11 +150,14 @@ def test_where_all_bounds_are_known_counts_rule_out_nothing_more(seed: int) -> N
     for predicate in predicates(rng, 60):
         if counts_matter(predicate):
             continue
-        bounds = ranges_from_json(stats, bounded_columns(predicate), only_bounds=True)
-        known = [bounds.column(column) for column in bounded_columns(predicate)]
+        ranges = ranges_from_json(stats, bounded_columns(predicate), only_bounds=True)
+        known = [ranges.column(column) for column in bounded_columns(predicate)]
         arrays = [(each.min, each.max) for each in known if each is not None]
         assert len(arrays) == len(known)
-        rows = [all(low[row].is_valid or high[row].is_valid for low, high in arrays) for row in range(len(stats))]
+        rows = [
+            all(any(bound is not None and bound[row].is_valid for bound in bounds) for bounds in arrays)
+            for row in range(len(stats))
+        ]
         texts = stats.filter(pa.array(rows))
         by_bounds = may_match(predicate, ranges_from_json(texts, bounded_columns(predicate), only_bounds=True))
         with_counts = may_match(predicate, ranges_from_json(texts, stats_columns(predicate)))

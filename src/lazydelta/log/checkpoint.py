@@ -164,7 +164,7 @@ class CheckpointReader:
         """Decode paths, which take half of the time, in this thread and the other columns in another one."""
         others = self._rows(part, metadata, [name for name in columns if name != _PATH], size, codes)
         with (
-            closing(ReadAhead(others, depth=2, stop=_nothing)) as rest,
+            closing(ReadAhead(others, depth=1, stop=_nothing)) as rest,
             closing(self._rows(part, metadata, [_PATH], size, codes)) as rows,
         ):
             for paths in rows:
