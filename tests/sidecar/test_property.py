@@ -28,6 +28,7 @@ from tests.sidecar.sidecars import DISABLED, Answer, Place, checkpoint, rows
 STRATEGIES = ("auto", "reverse", "forward")
 CHUNKS = 4
 LOGS = 7
+OPERATORS = ("=", "!=", "<", ">=")
 SIZES = ((1, 1000), (2, 3), (3, 1), (5, 2), (10_000, 16))
 
 
@@ -308,3 +309,39 @@ def test_long_manifests_leave_row_groups_to_the_footers(
     place.build()
     pruned = assert_same(place, [None, "p = 4", "id < 6", "p > 7 AND id > 20"], ["id"])
     assert pruned > 0
+
+
+CONTRADICTIONS: list[tuple[int, dict[str, Any]]] = [
+    (0, {"minValues": {"id": 5}, "nullCount": {"id": 0, "name": 0}}),
+    (0, {"maxValues": {"id": 5}, "nullCount": {"id": 0, "name": 0}}),
+    (0, {"minValues": {"id": 5}, "maxValues": {"id": 5}, "nullCount": {"id": 0, "name": 0}}),
+    (0, {"minValues": {"name": "b"}, "nullCount": {"id": 0, "name": 0}}),
+    (0, {"nullCount": {"id": 0, "name": 0}}),
+    (3, {"minValues": {"id": 5}, "nullCount": {"id": 3, "name": 0}}),
+    (3, {"maxValues": {"id": 5}, "nullCount": {"id": 3, "name": 3}}),
+    (3, {"minValues": {"id": 9}, "maxValues": {"id": 1}, "nullCount": {"id": 3}}),
+    (3, {"nullCount": {"id": 3, "name": 3}}),
+    (3, {}),
+]
+
+
+@pytest.mark.parametrize("groups", [1, 2, 10])
+def test_statistics_that_contradict_themselves_decide_alike_in_every_tier(
+    groups: int, split: Split, tmp_path: Path
+) -> None:
+    """No rows but a range, nothing but nulls but a bound: ranges of row groups are made of them, too."""
+    split(groups, 20)
+    log = HandLog(tmp_path / "t")
+    log.commit(*(add(f"f{n}", records=count, stats=stats) for n, (count, stats) in enumerate(CONTRADICTIONS)))
+    checkpoint(log)
+    place = Place(str(log.table))
+    assert place.build() == "built"
+    conditions = [f"{column} {op} {value}" for column, value in {"id": 5, "name": "'b'"}.items() for op in OPERATORS]
+    conditions += ["id IS NULL", "name IS NOT NULL", "id IN (4, 5)"]
+    conditions += [f"{one} {both} {other}" for one in conditions for other in conditions for both in ("AND", "OR")]
+    conditions += [f"NOT ({each})" for each in conditions]
+    for where in random.Random(groups).sample(conditions, 120):
+        shared_cache.clear()
+        found, metrics = rows(place.open(), where)
+        assert metrics.tier == 1
+        assert found == place.answer(where), where

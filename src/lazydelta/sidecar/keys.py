@@ -96,8 +96,10 @@ def ranges_of(rows: pa.Table, layout: SidecarLayout, indexed: Sequence[tuple[str
 def _stats_range(rows: pa.Table, layout: SidecarLayout, path: tuple[str, ...], low: str, high: str) -> RangeText:
     nulls = rows.column(layout.name_of("null_count", path))
     records = rows.column(layout.name_of("num_records"))
-    empty = _mask(pc.equal(nulls, records))  # all-null files have no bounds and lack none
-    lacking = _mask(pc.or_(rows.column(low).is_null(), rows.column(high).is_null())) & ~empty
+    unbounded = [_mask(rows.column(bound).is_null()) for bound in (low, high)]
+    # All-null files have no bounds and lack none. With one bound, or without rows, counts prove nothing.
+    all_null = _mask(pc.equal(nulls, records)) & ~_mask(pc.equal(records, _ZERO)) & unbounded[0] & unbounded[1]
+    lacking = (unbounded[0] | unbounded[1]) & ~all_null
     bounds = {"min": pc.min(rows.column(low)), "max": pc.max(rows.column(high))}
     return RangeText(
         text_of(_python(bounds["min"])),
