@@ -1,18 +1,20 @@
-"""``ReadAhead``: the next items of an iterator are made in a thread while the consumer works on the last one."""
+"""Work done in threads while the consumer is busy: items made ahead (``ReadAhead``), or several at a time."""
 
 from __future__ import annotations
 
 import atexit
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Condition, Thread, get_ident
 from time import sleep
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
-__all__ = ["ReadAhead", "give_way"]
+__all__ = ["ReadAhead", "give_way", "in_parallel"]
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 
 _alive: WeakSet[ReadAhead[Any]] = WeakSet()
 _working: set[int] = set()
@@ -28,6 +30,24 @@ def give_way() -> None:
     """
     if _working:
         sleep(_MOMENT)
+
+
+def in_parallel(work: Callable[[Item], T], source: Iterable[Item], *, threads: int) -> Generator[T]:
+    """Yield ``work(item)`` for each item, in their order, ``threads`` of them at a time; the source is read here.
+
+    Closing it waits for what has begun; whoever closes it early has to end what the work waits for.
+    """
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="lazydelta-worker")
+    begun: deque[Future[T]] = deque()
+    try:
+        for item in source:
+            begun.append(pool.submit(work, item))
+            if len(begun) > threads:
+                yield begun.popleft().result()
+        while begun:
+            yield begun.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _close_all() -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.oracle.replay import Json, Key
 
 SIZE = 10
-READ_AHEAD = "lazydelta-read-ahead"
+BUSY = ("lazydelta-read-ahead", "lazydelta-worker")
 _COMMIT = re.compile(r"_delta_log/\d{20}\.json$")
 _IN_FLIGHT = 0.05
 _LATER = 0.3
@@ -211,4 +211,4 @@ def watching() -> Iterator[Watch]:
 
 def read_ahead_threads() -> list[str]:
     """Return the names of the scan's own threads that live."""
-    return [thread.name for thread in threading.enumerate() if thread.name == READ_AHEAD]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(BUSY)]

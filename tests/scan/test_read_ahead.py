@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lazydelta import read_ahead
-from lazydelta.read_ahead import ReadAhead, give_way
+from lazydelta.read_ahead import ReadAhead, give_way, in_parallel
 
 
 class Source:
@@ -109,3 +109,54 @@ def test_way_is_given_only_to_a_thread_that_works(source: Source, use: Any) -> N
     slow.go_on.set()
     items.close()
     assert not read_ahead._working
+
+
+def busy() -> list[str]:
+    return [each.name for each in threading.enumerate() if each.name.startswith("lazydelta-worker")]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_work_in_parallel_comes_in_its_order(threads: int) -> None:
+    """Whatever is ready first: each piece of work waits for a piece that was begun after it, as far as there is one."""
+    done = [threading.Event() for _ in range(20)]
+
+    def work(number: int) -> int:
+        later = number + 1
+        if threads > 1 and number % 2 == 0 and later < len(done):
+            assert done[later].wait(30)
+        done[number].set()
+        return number * 10
+
+    assert list(in_parallel(work, range(20), threads=threads)) == list(range(0, 200, 10))
+    assert busy() == []
+
+
+def test_work_in_parallel_is_begun_a_little_ahead_and_not_more() -> None:
+    source = Source(50)
+    results = in_parallel(lambda number: number, source, threads=2)
+    for taken in range(1, 20):
+        next(results)
+        assert taken <= source.made <= taken + 2
+    results.close()
+    assert (source.made < 25, busy()) == (True, [])
+
+
+def test_work_that_fails_ends_the_rest_in_its_place() -> None:
+    def work(number: int) -> int:
+        if number == 3:
+            message = f"no {number}"
+            raise LookupError(message)
+        return number
+
+    results = in_parallel(work, range(100), threads=2)
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(LookupError, match="no 3"):
+        next(results)
+    assert busy() == []
+
+
+def test_a_source_that_fails_ends_the_work() -> None:
+    results = in_parallel(lambda number: number, Source(50, error_at=5), threads=2)
+    with pytest.raises(LookupError, match="no 5"):
+        list(results)
+    assert busy() == []

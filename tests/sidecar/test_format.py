@@ -17,6 +17,7 @@ import pytest
 from lazydelta.sidecar.format import FORMAT_VERSION, SidecarColumn, SidecarLayout, SortColumn
 from lazydelta.sidecar.keys import key_at, ranges_of
 from lazydelta.sidecar.manifest import json_schema
+from lazydelta.sidecar.part_file import PartFooter
 from tests.scan.hand_log import HandLog, add, remove, vector
 from tests.sidecar.conftest import Split
 from tests.sidecar.sidecars import DISABLED, ZEROS, Place, checkpoint, hourly, rows
@@ -193,13 +194,35 @@ def test_the_map_of_columns_is_all_that_a_reader_needs(tmp_path: Path) -> None:
     assert table.column(by_meaning["min", ("a", "b")]).to_pylist() == [2]
 
 
+def test_columns_without_values_are_known_and_left_unread(split: Split, tmp_path: Path) -> None:
+    split(2, 100)
+    log = HandLog(tmp_path / "t")
+    files = [add(f"f{n}", ids=(n, n), vector=vector("v") if n in {2, 5} else None) for n in range(8)]
+    tight = json.loads(files[5]["add"]["stats"]) | {"tightBounds": False}
+    files[5]["add"]["stats"] = json.dumps(tight)
+    log.commit(*files)
+    checkpoint(log)
+    place = Place(str(log.table))
+    place.build()
+    (path,) = place.parquets()
+    data = place.store.get(path)
+    footer = PartFooter(data[-int.from_bytes(data[-8:-4], "little") - 8 :])
+    vectors = {f"dv.{name}" for name in ("storageType", "pathOrInlineDv", "offset", "sizeInBytes", "cardinality")}
+    absent = [footer.absent([index]) for index in range(4)]
+    assert absent == [vectors | {"tight_bounds"}, {"tight_bounds"}, set(), vectors | {"tight_bounds"}]
+    assert footer.absent([0, 3]) == vectors | {"tight_bounds"}
+    assert footer.absent([0, 1]) == {"tight_bounds"}
+    found, metrics = rows(place.open(), stats_columns=["id"])
+    assert (found, metrics.tier) == (place.answer(stats_columns=["id"]), 1)
+
+
 def test_the_core_of_a_row_group_is_one_range_of_bytes(split: Split, tmp_path: Path) -> None:
-    """The manifest's offsets and lengths are those of the file, the core first; no statistics to prune by wrongly."""
+    """The manifest's offsets and lengths are those of the file, the core first; statistics only say what is absent."""
     split(30, 100)
     hourly(tmp_path / "t")
     place = Place(str(tmp_path / "t"))
     place.build()
-    _, metadata = sidecar_table(place)
+    table, metadata = sidecar_table(place)
     manifest = json.loads(place.store.get("_delta_log/_sidecars/v0.manifest.json"))
     core = ["path", "size", "modification_time", "hour", "num_records", "tight_bounds"]
     core += [f"dv.{name}" for name in ("storageType", "pathOrInlineDv", "offset", "sizeInBytes", "cardinality")]
@@ -213,7 +236,10 @@ def test_the_core_of_a_row_group_is_one_range_of_bytes(split: Split, tmp_path: P
         assert group["byte_offset"] == starts[0]
         assert group["core_byte_length"] == ends[last] - starts[0]
         assert group["byte_length"] == ends[-1] - starts[0]
-        assert all(each.compression == "ZSTD" and not each.is_stats_set for each in columns)
+        assert all(each.compression == "ZSTD" for each in columns)
+        counted = {each.path_in_schema: each.statistics.null_count for each in columns if each.is_stats_set}
+        vectors = table.column("dv.storageType").slice(30 * group["index"], group["num_rows"])
+        assert counted == {"tight_bounds": group["num_rows"], "dv.storageType": vectors.null_count}
 
 
 def test_every_page_has_a_checksum(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from lazydelta.log.checkpoint import CheckpointReader
 from lazydelta.log.checkpoint_columns import StatsWanted
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.segment import Checkpoint
-from lazydelta.read_ahead import ReadAhead
+from lazydelta.read_ahead import in_parallel
 from lazydelta.scan.arrays import boolean_array
 from lazydelta.scan.base import BaseScan
 from lazydelta.sidecar.cache import SidecarCache
@@ -34,9 +35,10 @@ __all__ = ["RowGroups"]
 
 logger = logging.getLogger(__name__)
 
-_Groups = tuple[ManifestRowGroup, ...]
+_FEW_PARTS = 16
 _FEW_GROUPS = 4  # so few are read in little memory, more in little time
 _TOGETHER = 4  # decoded as one, where there are many: what a batch costs beside its rows is paid less often
+_DECODERS = 2  # at work side by side, where there are many
 
 
 @dataclass(slots=True)
@@ -62,6 +64,36 @@ class _Reading:
             self.named.cancel()
 
 
+@dataclass(frozen=True, slots=True)
+class _Decoded:
+    """Row groups of a part, and their rows."""
+
+    groups: tuple[ManifestRowGroup, ...]
+    footer: PartFooter
+    rows: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetched:
+    """Row groups of a part under way, with all that it takes to decode them."""
+
+    together: Sequence[_Reading]
+    footer: PartFooter
+    size: int
+    names: Sequence[str]
+    frugal: bool
+
+    def decode(self) -> _Decoded:
+        """Wait for the bytes and decode them."""
+        blocks = [block for each in self.together for block in each.blocks()]
+        indices = [each.group.index for each in self.together]
+        rows = read_groups(self.footer, indices, self.names, blocks, self.size, frugal=self.frugal)
+        if self.frugal:
+            # The allocator keeps what each thread has freed, and a short scan takes little else.
+            pa.default_memory_pool().release_unused()
+        return _Decoded(tuple(each.group for each in self.together), self.footer, rows)
+
+
 class RowGroups:
     """Reads the surviving row groups in order, a few ahead of the consumer."""
 
@@ -73,23 +105,27 @@ class RowGroups:
         self._footers: dict[int, PartFooter | Pending[bytes]] = {}
         self._started: deque[_Reading] = deque()
         self._frugal = True
+        self._keeps_footers = True
+        self._part = -1
         self._names = _named_columns(sidecar.layout, scan.wanted)
         self._all_names = [*sidecar.layout.names(core=True), *self._names]
-        self._aside: ReadAhead[tuple[_Groups, pa.RecordBatch]] | None = None
+        self._aside: Generator[_Decoded] | None = None
         self._maps = sidecar.layout.name_of("partition_values")
 
     def __iter__(self) -> Iterator[tuple[FileBatch, Used]]:
-        waiting = deque(self._surviving())
-        self._frugal = self._scan.limited or len(waiting) <= _FEW_GROUPS
-        decoded = self._decoded(waiting)
-        if not self._frugal:
+        groups = self._surviving()
+        few = list(islice(groups, _FEW_GROUPS + 1))
+        self._frugal = self._scan.limited or len(few) <= _FEW_GROUPS
+        fetched = self._fetched(chain(few, groups))
+        decoded: Iterator[_Decoded] = map(_Fetched.decode, fetched)
+        if not self._frugal and self._ahead >= _DECODERS:
             # Some row groups are decoded while others are checked here and yet others are pruned by the consumer.
-            self._aside = decoded = ReadAhead(decoded, depth=1, stop=self._cancel)
-        for groups, rows in decoded:
-            yield self._described(groups, rows)
+            self._aside = decoded = in_parallel(_Fetched.decode, fetched, threads=_DECODERS)
+        for found in decoded:
+            yield self._described(found)
         self._prove()  # to leave everything out is an answer too
 
-    def _decoded(self, waiting: deque[ManifestRowGroup]) -> Iterator[tuple[_Groups, pa.RecordBatch]]:
+    def _fetched(self, waiting: Iterator[ManifestRowGroup]) -> Iterator[_Fetched]:
         done = 0
         # A limit is often reached within one row group: more are read ahead only once that was not so.
         ahead = 1 if self._scan.limited else self._ahead
@@ -98,7 +134,7 @@ class RowGroups:
             together = self._next()
             self._start(waiting, ahead - 1)
             self._prove()
-            yield tuple(each.group for each in together), self._decode(together)
+            yield self._with_footer(together)
             ahead = min(2 * ahead, self._ahead)
             done += 1
             self._frugal &= done < _FEW_GROUPS
@@ -121,9 +157,9 @@ class RowGroups:
 
     def close(self) -> None:
         """Stop all reads."""
+        self._cancel()
         if self._aside is not None:
             self._aside.close()
-        self._cancel()
 
     def _cancel(self) -> None:
         if self._sidecar.proof is not None:
@@ -134,23 +170,34 @@ class RowGroups:
             if isinstance(footer, Pending):
                 footer.cancel()
 
-    def _surviving(self) -> list[ManifestRowGroup]:
-        predicate, parts, metrics = self._scan.predicate, self._sidecar.parts, self._scan.metrics
-        total = sum(part.num_row_groups for part in parts)
-        numbers = surviving(predicate, [part.ranges for part in parts]) if len(parts) > 1 else range(len(parts))
+    def _surviving(self) -> Iterator[ManifestRowGroup]:
+        """Yield the row groups that may hold a matching file, in the order of the scan."""
+        parts, newest_first = self._sidecar.parts, self._scan.newest_first
+        numbers = list(range(len(parts)))
+        if len(parts) > 1:
+            numbers = surviving(self._scan.predicate, [part.ranges for part in parts])
+            self._scan.metrics.row_groups_pruned += sum(part.num_row_groups for part in parts)
+            self._scan.metrics.row_groups_pruned -= sum(parts[number].num_row_groups for number in numbers)
+        # Footers that a long scan meets once would only push out those that short ones ask for again and again.
+        self._keeps_footers = len(numbers) <= _FEW_PARTS
         groups = self._sidecar.groups_of(numbers)
-        if groups is None:
-            for number in numbers:
-                self._fetch_footer(number)
-            groups = [replace_part(group, number) for number in numbers for group in self._footer(number).row_groups()]
-        kept = [groups[index] for index in surviving(predicate, [group.ranges for group in groups])]
-        metrics.row_groups_pruned += total - len(kept)
+        if groups is not None:
+            yield from self._kept(groups)
+            return
+        ordered = numbers[::-1] if newest_first else numbers
+        for place, number in enumerate(ordered):
+            for near in ordered[place : place + self._ahead]:
+                self._fetch_footer(near)
+            yield from self._kept([replace_part(group, number) for group in self._footer(number).row_groups()])
+
+    def _kept(self, groups: Sequence[ManifestRowGroup]) -> list[ManifestRowGroup]:
+        kept = [groups[index] for index in surviving(self._scan.predicate, [group.ranges for group in groups])]
+        self._scan.metrics.row_groups_pruned += len(groups) - len(kept)
         return kept[::-1] if self._scan.newest_first else kept
 
-    def _start(self, waiting: deque[ManifestRowGroup], ahead: int) -> None:
+    def _start(self, waiting: Iterator[ManifestRowGroup], ahead: int) -> None:
         """Ask for as many row groups as may be under way."""
-        while waiting and len(self._started) < ahead:
-            group = waiting.popleft()
+        while len(self._started) < ahead and (group := next(waiting, None)) is not None:
             part = self._sidecar.parts[group.part]
             self._fetch_footer(group.part)
             core = self._scan.store.fetch(part.file, start=group.byte_offset, length=group.core_byte_length)
@@ -186,26 +233,28 @@ class RowGroups:
                 message = f"{part.file} has other columns than the manifest says"
                 raise SidecarError(message)
             self._footers[number] = found
-            self._cache.keep_footer(part.footer_sha256, found)
+            if self._keeps_footers:
+                self._cache.keep_footer(part.footer_sha256, found)
         return found
 
-    def _decode(self, together: Sequence[_Reading]) -> pa.RecordBatch:
+    def _with_footer(self, together: Sequence[_Reading]) -> _Fetched:
         number = together[0].group.part
+        if number != self._part:
+            # Row groups come part by part: the one before is done with, and so is its footer.
+            self._footers.pop(self._part, None)
+            self._part = number
         part, footer = self._sidecar.parts[number], self._footer(number)
         for each in (*together, *self._started):
             self._fetch_named(each)
-        left_out = self._maps if footer.plain_partitions else None
-        names = [name for name in self._all_names if name != left_out]
-        blocks = [block for each in together for block in each.blocks()]
-        indices = [each.group.index for each in together]
-        rows = read_groups(footer, indices, names, blocks, part.size, frugal=self._frugal)
-        if self._frugal:
-            # The allocator keeps what each thread has freed, and a short scan takes little else.
-            pa.default_memory_pool().release_unused()
-        return rows
+        left_out: set[str | None] = {*footer.absent([each.group.index for each in together])}
+        if footer.plain_partitions:
+            left_out.add(self._maps)
+        names = [name for name in self._all_names if name not in left_out]
+        return _Fetched(together, footer, part.size, names, self._frugal)
 
-    def _described(self, groups: _Groups, rows: pa.RecordBatch) -> tuple[FileBatch, Used]:
+    def _described(self, found: _Decoded) -> tuple[FileBatch, Used]:
         """Check row groups that were read, and return their files."""
+        groups, rows = found.groups, found.rows
         part = self._sidecar.parts[groups[0].part]
         layout = self._sidecar.layout
         try:
@@ -226,14 +275,14 @@ class RowGroups:
             raise SidecarError(message) from error
         self._scan.metrics.row_groups_read += len(groups)
         if self._scan.wanted is None:
-            files = replace(files, load_stats=self._later_stats(files, groups))
+            files = replace(files, load_stats=self._later_stats(files, groups, found.footer))
         return files, used
 
-    def _later_stats(self, files: FileBatch, groups: _Groups) -> Callable[[], FileBatch]:
+    def _later_stats(
+        self, files: FileBatch, groups: Sequence[ManifestRowGroup], footer: PartFooter
+    ) -> Callable[[], FileBatch]:
         """Return what reads the statistics of files that were read without."""
-        number = groups[0].part
-        scan, layout = self._scan, self._sidecar.layout
-        part, footer = self._sidecar.parts[number], self._footer(number)
+        scan, layout, part = self._scan, self._sidecar.layout, self._sidecar.parts[groups[0].part]
         store = scan.snapshot.store
 
         def reading(group: ManifestRowGroup, names: Sequence[str]) -> _Reading:

@@ -35,6 +35,7 @@ _TRAILER = 8  # the footer's length and PAR1
 _VERIFIED = {"page_checksum_verification": True, "pre_buffer": False}
 _REPEATING = frozenset({"partition", "partition_values", "tags", "clustering_provider"})
 _COUNTED = frozenset({"size", "modification_time", "num_records"})
+_VECTOR_KIND = ("storageType",)
 
 
 class SidecarState(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +94,7 @@ def encode_part(rows: pa.Table, state: SidecarState, indexed: Sequence[tuple[str
         compression="zstd",
         use_dictionary=_repeating(rows.schema, layout),
         column_encoding={each.name: "DELTA_BINARY_PACKED" for each in layout.columns if each.role in _COUNTED},
-        write_statistics=False,
+        write_statistics=[each.name for each in layout.columns if _tells_absence(each)],
         write_page_checksum=True,
         store_schema=False,
     ) as writer:
@@ -126,6 +127,11 @@ def _repeating(schema: pa.Schema, layout: SidecarLayout) -> list[str]:
             is_map = pa.types.is_map(schema.field(column.name).type)
             found += [f"{column.name}.key_value.{end}" for end in ("key", "value")] if is_map else [column.name]
     return found
+
+
+def _tells_absence(column: SidecarColumn) -> bool:
+    """Tell whether the footer counts the nulls of this column: most tables have nothing in those of its role."""
+    return column.role == "tight_bounds" or (column.role, column.path) == ("dv", _VECTOR_KIND)
 
 
 def _facts(rows: pa.Table, layout: SidecarLayout, indexed: Sequence[tuple[str, ...]]) -> _GroupFacts:
@@ -240,14 +246,32 @@ class PartFooter:
     def spans(self, index: int, names: Sequence[str]) -> list[tuple[int, int]]:
         """Return the byte ranges of the named columns of a row group, as (start, length)."""
         self.check_index(index)
+        columns = self._chunks(index, names)
+        return [(_start(column), column.total_compressed_size) for column in columns]
+
+    def absent(self, indices: Sequence[int]) -> frozenset[str]:
+        """Return the columns that are null throughout these row groups, as far as the footer tells."""
+        columns = self.state.columns
+        found: set[str] = set()
+        for column in columns:
+            if _tells_absence(column) and all(self._is_null(index, column.name) for index in indices):
+                found |= {each.name for each in columns if each.role == column.role}
+        return frozenset(found)
+
+    def _is_null(self, index: int, name: str) -> bool:
+        self.check_index(index)
+        known = [chunk.statistics for chunk in self._chunks(index, [name])]
+        rows = self.groups[index].num_rows
+        return all(each is not None and each.has_null_count and each.null_count == rows for each in known)
+
+    def _chunks(self, index: int, names: Sequence[str]) -> list[Any]:
         group = self.metadata.row_group(index)
         key = tuple(names)
         if key not in self._places:
             # The same in all row groups; a race between two threads finds out twice.
             wanted = set(names)
             self._places[key] = [i for i in range(group.num_columns) if _top(group.column(i), wanted)]
-        columns = [group.column(i) for i in self._places[key]]
-        return [(_start(column), column.total_compressed_size) for column in columns]
+        return [group.column(i) for i in self._places[key]]
 
     def read(self, index: int, names: Sequence[str], blocks: Sequence[tuple[int, bytes]], size: int) -> pa.RecordBatch:
         """Decode the named columns of a row group from blocks of the file; what the blocks lack is an error."""

@@ -103,7 +103,8 @@ def _flat(values: pa.ChunkedArray) -> pa.Array:
 def from_rows(rows: pa.RecordBatch, layout: SidecarLayout, *, tier: int) -> FileBatch:
     """Return sidecar rows as files; statistics among the columns become native ones, of the names that are there.
 
-    Rows without the map of partition values have plain ones (see ``has_plain_partitions``).
+    Rows without the map of partition values have plain ones (see ``has_plain_partitions``), and those without the kind
+    of deletion vector have none.
     """
     present = set(rows.schema.names)
     columns = [each for each in layout.columns if each.name in present]
@@ -113,9 +114,10 @@ def from_rows(rows: pa.RecordBatch, layout: SidecarLayout, *, tier: int) -> File
 
     partitions = [each for each in columns if each.role == "partition"]
     maps = layout.name_of("partition_values") in present
-    kind = named("dv", ("storageType",))
     vectors = None
-    if kind.null_count < len(kind):
+    if layout.name_of("dv", ("storageType",)) in present and (kind := named("dv", ("storageType",))).null_count < len(
+        kind
+    ):
         children = [named("dv", (field.name,)) for field in DELETION_VECTOR]
         vectors = pa.StructArray.from_arrays(children, fields=list(DELETION_VECTOR), mask=kind.is_null())
     return FileBatch(

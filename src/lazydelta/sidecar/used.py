@@ -42,8 +42,8 @@ class Used:
         first_path, last_path = paths[0].as_py(), paths[last].as_py()
         begin = sum(1 for _ in takewhile(lambda row: paths[row].as_py() == first_path, range(rows.num_rows)))
         end = sum(1 for _ in takewhile(lambda row: paths[row].as_py() == last_path, range(last, -1, -1)))
-        names = [*layout.sort_names(), *(layout.name_of(*each) for each in _END_COLUMNS)]
-        kept = rows.select(list(dict.fromkeys(names)))
+        names = dict.fromkeys([*layout.sort_names(), *(layout.name_of(*each) for each in _END_COLUMNS)])
+        kept = rows.select([name for name in names if name in rows.schema.names])
         # Copies: a slice would keep the whole row group.
         return cls(_copy(kept, 0, begin), _copy(kept, rows.num_rows - end, end))
 
@@ -56,7 +56,10 @@ class Used:
         """Yield the files at the ends, by path and deletion vector."""
         names = [layout.name_of(*each) for each in _END_COLUMNS]
         for batch in (self.begin, self.end):
-            path, *vector = (batch.column(name).to_pylist() for name in names)
+            there = batch.schema.names  # without the columns of deletion vectors where there are none
+            path, *vector = (
+                batch.column(name).to_pylist() if name in there else [None] * batch.num_rows for name in names
+            )
             yield from ((each, _vector_text(*parts)) for each, *parts in zip(path, *vector, strict=True))
 
 
