@@ -81,6 +81,9 @@ def test_more_than_a_page_of_azure_is_listed_completely(place: Place) -> None:
         assert (watched.counters.lists, relay.lists()) == (3, 3)
 
 
+pages = pytest.mark.xdist_group("pages of s3")  # made once
+
+
 @pytest.fixture(scope="module")
 def s3_pages(s3_server: S3Server) -> Place:
     """Fill a folder of more than two pages, and one with a sub-folder of more than two pages."""
@@ -92,6 +95,7 @@ def s3_pages(s3_server: S3Server) -> Place:
     return place
 
 
+@pages
 def test_more_than_a_page_of_s3_is_listed_completely(s3_pages: Place) -> None:
     store = s3_pages.open()
     numbers = [f"{number:05}" for number in range(2_100)]
@@ -99,6 +103,7 @@ def test_more_than_a_page_of_s3_is_listed_completely(s3_pages: Place) -> None:
     assert names(store, "n", after="01050") == numbers[1_051:]
 
 
+@pages
 def test_an_abandoned_listing_asks_for_no_further_page(s3_pages: Place) -> None:
     with Relay(s3_pages.port) as relay:
         watched = s3_pages.through(relay.port).open()
@@ -109,6 +114,7 @@ def test_an_abandoned_listing_asks_for_no_further_page(s3_pages: Place) -> None:
         assert watched.counters.lists == 3
 
 
+@pages
 def test_a_subfolder_of_many_pages_is_jumped_over(s3_pages: Place) -> None:
     with Relay(s3_pages.port) as relay:
         watched = s3_pages.through(relay.port).open()
