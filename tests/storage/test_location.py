@@ -65,6 +65,8 @@ def test_a_relative_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.Mo
     [
         "",
         "a\0b",
+        "/t/\udcff",
+        "s3://b/\ud83d",
         "ftp://host/a",
         "s3:///a",
         "s3://user:secret@bucket/a",

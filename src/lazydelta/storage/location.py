@@ -106,6 +106,9 @@ def parse_location(uri: str | os.PathLike[str], options: Mapping[str, str]) -> t
     if "\0" in text:
         message = f"a table's place must not contain a NUL byte: {text!r}"
         raise OptionError(message)
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        message = f"a table's place must be text, and {text!r} has bytes or halves of characters that are none"
+        raise OptionError(message, hint="give the folder a name in UTF-8")
     split = None if isinstance(uri, os.PathLike) else split_scheme(text)
     if split is None:
         return _local(os.path.abspath(text)), dict(options)  # noqa: PTH100 - Path.resolve would follow links
