@@ -32,10 +32,12 @@ def give_way() -> None:
         sleep(_MOMENT)
 
 
-def in_parallel(work: Callable[[Item], T], source: Iterable[Item], *, threads: int) -> Generator[T]:
+def in_parallel(
+    work: Callable[[Item], T], source: Iterable[Item], *, threads: int, stop: Callable[[], None]
+) -> Generator[T]:
     """Yield ``work(item)`` for each item, in their order, ``threads`` of them at a time; the source is read here.
 
-    Closing it waits for what has begun; whoever closes it early has to end what the work waits for.
+    Its end waits for what has begun, also after an error; ``stop`` is called first, to end what the work waits for.
     """
     pool = ThreadPoolExecutor(threads, thread_name_prefix="lazydelta-worker")
     begun: deque[Future[T]] = deque()
@@ -47,6 +49,7 @@ def in_parallel(work: Callable[[Item], T], source: Iterable[Item], *, threads: i
         while begun:
             yield begun.popleft().result()
     finally:
+        stop()
         pool.shutdown(cancel_futures=True)
 
 

@@ -111,6 +111,10 @@ def test_way_is_given_only_to_a_thread_that_works(source: Source, use: Any) -> N
     assert not read_ahead._working
 
 
+def nothing() -> None:
+    """Nothing waits for anything."""
+
+
 def busy() -> list[str]:
     return [each.name for each in threading.enumerate() if each.name.startswith("lazydelta-worker")]
 
@@ -127,13 +131,13 @@ def test_work_in_parallel_comes_in_its_order(threads: int) -> None:
         done[number].set()
         return number * 10
 
-    assert list(in_parallel(work, range(20), threads=threads)) == list(range(0, 200, 10))
+    assert list(in_parallel(work, range(20), threads=threads, stop=nothing)) == list(range(0, 200, 10))
     assert busy() == []
 
 
 def test_work_in_parallel_is_begun_a_little_ahead_and_not_more() -> None:
     source = Source(50)
-    results = in_parallel(lambda number: number, source, threads=2)
+    results = in_parallel(lambda number: number, source, threads=2, stop=nothing)
     for taken in range(1, 20):
         next(results)
         assert taken <= source.made <= taken + 2
@@ -148,7 +152,7 @@ def test_work_that_fails_ends_the_rest_in_its_place() -> None:
             raise LookupError(message)
         return number
 
-    results = in_parallel(work, range(100), threads=2)
+    results = in_parallel(work, range(100), threads=2, stop=nothing)
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(LookupError, match="no 3"):
         next(results)
@@ -156,7 +160,29 @@ def test_work_that_fails_ends_the_rest_in_its_place() -> None:
 
 
 def test_a_source_that_fails_ends_the_work() -> None:
-    results = in_parallel(lambda number: number, Source(50, error_at=5), threads=2)
+    results = in_parallel(lambda number: number, Source(50, error_at=5), threads=2, stop=nothing)
     with pytest.raises(LookupError, match="no 5"):
         list(results)
     assert busy() == []
+
+
+@pytest.mark.parametrize("failing", [False, True], ids=["closed", "failed"])
+def test_work_that_waits_is_told_to_stop_before_its_end_is_waited_for(failing: bool) -> None:  # noqa: FBT001 - a case
+    go_on = threading.Event()
+
+    def work(number: int) -> int:
+        if number > 0:
+            assert go_on.wait(30)
+        elif failing:
+            message = "no 0"
+            raise LookupError(message)
+        return number
+
+    results = in_parallel(work, range(10), threads=2, stop=go_on.set)
+    if failing:
+        with pytest.raises(LookupError, match="no 0"):
+            next(results)
+    else:
+        assert next(results) == 0
+        results.close()
+    assert (go_on.is_set(), busy()) == (True, [])

@@ -130,6 +130,7 @@ def test_a_full_disk_is_called_one(existing: bool, tasks: int, spark: SparkSessi
     assert not left or tasks > 1
     assert commits(table) == ([0] if existing else [])
     if existing:
+        assert logged(table) == before
         for path in left:
             (table / path).unlink()
         write(_events(spark).withColumn("x", F.lit("")), table)

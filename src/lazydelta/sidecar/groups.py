@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +42,7 @@ _TOGETHER = 4  # decoded as one, where there are many: what a batch costs beside
 _DECODERS = 2  # at work side by side, where there are many
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class _Reading:
     """A row group under way: its core, and the statistics asked for as soon as the footer tells where they are."""
 
@@ -104,6 +105,7 @@ class RowGroups:
         self._ahead = ahead
         self._footers: dict[int, PartFooter | Pending[bytes]] = {}
         self._started: deque[_Reading] = deque()
+        self._under_way: WeakSet[_Reading] = WeakSet()  # those too that are being decoded
         self._frugal = True
         self._keeps_footers = True
         self._part = -1
@@ -120,7 +122,7 @@ class RowGroups:
         decoded: Iterator[_Decoded] = map(_Fetched.decode, fetched)
         if not self._frugal and self._ahead >= _DECODERS:
             # Some row groups are decoded while others are checked here and yet others are pruned by the consumer.
-            self._aside = decoded = in_parallel(_Fetched.decode, fetched, threads=_DECODERS)
+            self._aside = decoded = in_parallel(_Fetched.decode, fetched, threads=_DECODERS, stop=self._cancel)
         for found in decoded:
             yield self._described(found)
         self._prove()  # to leave everything out is an answer too
@@ -164,7 +166,7 @@ class RowGroups:
     def _cancel(self) -> None:
         if self._sidecar.proof is not None:
             self._sidecar.proof.cancel()
-        for reading in list(self._started):
+        for reading in list(self._under_way):
             reading.cancel()
         for footer in list(self._footers.values()):
             if isinstance(footer, Pending):
@@ -201,8 +203,10 @@ class RowGroups:
             part = self._sidecar.parts[group.part]
             self._fetch_footer(group.part)
             core = self._scan.store.fetch(part.file, start=group.byte_offset, length=group.core_byte_length)
-            self._started.append(_Reading(group, core))
-            self._fetch_named(self._started[-1])
+            reading = _Reading(group, core)
+            self._started.append(reading)
+            self._under_way.add(reading)
+            self._fetch_named(reading)
 
     def _fetch_named(self, reading: _Reading) -> None:
         """Ask for the statistics of a row group, once its part's footer is there."""

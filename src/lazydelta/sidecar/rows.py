@@ -115,9 +115,8 @@ def from_rows(rows: pa.RecordBatch, layout: SidecarLayout, *, tier: int) -> File
     partitions = [each for each in columns if each.role == "partition"]
     maps = layout.name_of("partition_values") in present
     vectors = None
-    if layout.name_of("dv", ("storageType",)) in present and (kind := named("dv", ("storageType",))).null_count < len(
-        kind
-    ):
+    kind = named("dv", ("storageType",)) if layout.name_of("dv", ("storageType",)) in present else None
+    if kind is not None and kind.null_count < len(kind):
         children = [named("dv", (field.name,)) for field in DELETION_VECTOR]
         vectors = pa.StructArray.from_arrays(children, fields=list(DELETION_VECTOR), mask=kind.is_null())
     return FileBatch(
