@@ -80,7 +80,14 @@ def physical_name(field: Json) -> str:
 
 
 def typed(value: Any, delta_type: str) -> Any:
-    """Turn a logged statistic or partition string into the Python value of its type."""
+    """Turn a logged statistic or partition string into the Python value of its type; null if it is none, as in Spark."""
+    try:
+        return _typed(value, delta_type)
+    except ValueError:
+        return None
+
+
+def _typed(value: Any, delta_type: str) -> Any:
     if value is None or value == "":
         return None
     match delta_type:
@@ -107,6 +114,7 @@ class CheckpointWriter:
         self.page_checksum = page_checksum
         self.stats = rng.choice(["json", "struct", "both"])
         self.compression = rng.choice(["snappy", "zstd", "none"])
+        self.int96 = rng.random() < 0.5  # Spark's default
         assert snapshot.metadata is not None
         partitions = set(snapshot.metadata["partitionColumns"])
         self.partition_fields = [f for f in snapshot.fields if f["name"] in partitions]
@@ -245,6 +253,7 @@ class CheckpointWriter:
             row_group_size=self.rng.choice([1, 3, 10, 1000]) if len(rows) < 50 else 100,
             compression=self.compression,
             write_page_checksum=self.page_checksum,
+            use_deprecated_int96_timestamps=self.int96,
         )
         return path
 

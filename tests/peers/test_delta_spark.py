@@ -11,7 +11,9 @@ import pyarrow as pa
 import pytest
 
 from lazydelta import DeltaTable, write_arrow
-from lazydelta.sidecar import build
+from lazydelta.sidecar import build, verify
+from lazydelta.storage import open_store
+from lazydelta.write.checkpoint import write_checkpoint
 from tests.support.delta_spark import DeltaSpark
 
 # One Spark at a time: all of these run in the same worker.
@@ -109,6 +111,48 @@ def test_we_read_what_spark_writes(delta_spark: DeltaSpark, tmp_path: Path) -> N
     assert table.column("id").to_pylist() == [44]
     days = DeltaTable(tmp_path).files("day = DATE '2026-02-03'").collect()
     assert {file.partition_values["day"] for file in days} == {"2026-02-03"}
+
+
+@pytest.mark.parametrize("kind", ["", "INT96", "TIMESTAMP_MICROS", "TIMESTAMP_MILLIS"])
+def test_moments_far_away_and_before_1970_survive_sparks_typed_statistics(
+    delta_spark: DeltaSpark, tmp_path: Path, kind: str
+) -> None:
+    """With the timestamps that Spark writes by default, and with those that it can be told to write."""
+    moments = ["9999-12-31 00:00:00", "2024-05-06 07:08:09.123456", "1969-12-31 23:59:59.9995", "1600-01-01 00:00:00"]
+    setting = "spark.sql.parquet.outputTimestampType"
+    delta_spark.sql(f"SET {setting} = {kind}" if kind else f"RESET {setting}")
+    try:
+        delta_spark.sql(
+            f"CREATE TABLE delta.`{tmp_path}` (id BIGINT, valid_to TIMESTAMP) USING delta TBLPROPERTIES "
+            "('delta.checkpoint.writeStatsAsStruct' = 'true', 'delta.checkpointInterval' = '4')"
+        )
+        for number, moment in enumerate(moments):
+            delta_spark.sql(f"INSERT INTO delta.`{tmp_path}` SELECT {number}L, TIMESTAMP '{moment}'")
+    finally:
+        delta_spark.sql(f"RESET {setting}")
+    assert (tmp_path / "_delta_log" / f"{4:020d}.checkpoint.parquet").exists()
+    points = [*moments, "2025-01-01 00:00:00", "1969-12-31 23:59:59.999", "1970-01-01 00:00:00", "1815-01-01 00:00:00"]
+    predicates = [f"valid_to {op} TIMESTAMP '{point}'" for point in points for op in (">", ">=", "<", "<=", "=", "!=")]
+    expected = {
+        where: sorted(row["id"] for row in delta_spark.sql(f"SELECT id FROM delta.`{tmp_path}` WHERE {where}"))
+        for where in predicates
+    }
+
+    def check(**options: object) -> None:
+        for where in predicates:
+            table = DeltaTable(tmp_path, options=options).to_pyarrow_table(columns=["id"], filters=where)
+            assert sorted(table.column("id").to_pylist()) == expected[where], where
+
+    check(**{"delta.sidecar.enabled": False})
+    build(tmp_path)
+    assert verify(tmp_path).problems == []
+    check()
+    # Our own checkpoint copies what Spark's has, and deltalake goes by it.
+    delta_spark.sql(f"DELETE FROM delta.`{tmp_path}` WHERE id = 17")
+    write_checkpoint(open_store(tmp_path))
+    check(**{"delta.sidecar.enabled": False})
+    found = deltalake.DeltaTable(str(tmp_path)).to_pyarrow_table(filters=[("valid_to", ">", START)])
+    assert found.column("id").to_pylist() == [0]
 
 
 def test_three_kinds_of_writers_lose_nothing(delta_spark: DeltaSpark, tmp_path: Path) -> None:

@@ -90,10 +90,10 @@ class CheckpointReader:
                 for lines in read_actions(self.store, file):
                     yield from (line for line in lines if any(getattr(line, name) is not None for name in wanted))
             else:
-                with self._open(file) as parquet:
+                with self.open(file) as parquet:
                     yield from _parquet_actions(parquet, file, [name for name in names if has_column(parquet, name)])
 
-    def files(self, stats: StatsWanted | None = None) -> Iterator[FileBatch]:
+    def files(self, stats: StatsWanted | None = None) -> Generator[FileBatch]:
         """Yield the files of the checkpoint in storage order; statistics are read only when they are wanted."""
         for part in self.parts():
             if part.is_json:
@@ -128,7 +128,7 @@ class CheckpointReader:
                 yield FileBatch.from_adds(adds, tier=TIER, extra=stats is not None and stats.extra)
 
     def _parquet_files(self, part: LogFile, stats: StatsWanted | None) -> Iterator[FileBatch]:
-        with self._open(part) as parquet:
+        with self.open(part) as parquet:
             if not has_column(parquet, "add"):
                 return
             available = add_fields(parquet, part)
@@ -153,7 +153,7 @@ class CheckpointReader:
         self, part: LogFile, metadata: pq.FileMetaData, columns: Sequence[str], size: int, codes: Sequence[str]
     ) -> Generator[pa.StructArray]:
         groups = [[number] for number in range(metadata.num_row_groups)] if codes else [None]
-        with self._open(part, metadata, codes) as parquet:
+        with self.open(part, metadata, codes) as parquet:
             for group in groups:
                 for batch in read_batches(parquet, part, columns, size, group):
                     yield batch.column("add")
@@ -177,15 +177,16 @@ class CheckpointReader:
         reader = replace(self, store=self.stats_store or self.store)
 
         def read() -> Iterator[pa.RecordBatch]:
-            with reader._open(part) as parquet:  # noqa: SLF001 - itself, over another store
+            with reader.open(part) as parquet:
                 yield from read_batches(parquet, part, columns, rows_at_once(parquet, columns, self.batch_size))
 
         return LaterStats(part, read)
 
     @contextmanager
-    def _open(
+    def open(
         self, file: LogFile, metadata: pq.FileMetaData | None = None, codes: Sequence[str] = ()
     ) -> Iterator[pq.ParquetFile]:
+        """Open a Parquet file of the checkpoint: nobody else does, so that all read the same values."""
         size = file.info.size
         with corrupt_if_unreadable(file):
             if size <= 0:
@@ -199,6 +200,8 @@ class CheckpointReader:
                     pre_buffer=False,
                     buffer_size=_BUFFER,
                     page_checksum_verification=True,
+                    # Delta-Spark's default. As nanoseconds, which Arrow makes of them, 9999-12-31 is in 1816.
+                    coerce_int96_timestamp_unit="us",
                 )
             finally:
                 source.close()

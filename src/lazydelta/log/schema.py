@@ -20,6 +20,7 @@ __all__ = ["Array", "Column", "DataType", "Decimal", "Field", "Map", "Primitive"
 
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _FIELD_ID = "delta.columnMapping.id"
+TYPE_CHANGES = "delta.typeChanges"
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 _CHARACTERS = re.compile(r"(?:var)?char\(\d+\)")
 _MAX_DEPTH = 100
@@ -132,6 +133,14 @@ class Field:
     field_id: int | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False, compare=False)
 
+    @property
+    def was_float(self) -> bool:
+        """Tell whether this is a double that type widening made of a float."""
+        changes = self.metadata.get(TYPE_CHANGES)
+        return isinstance(changes, list) and any(
+            isinstance(each, dict) and each.get("fromType") == "float" and "fieldPath" not in each for each in changes
+        )
+
     def to_arrow(self) -> pa.Field:
         """Return the Arrow field under the logical name."""
         return pa.field(self.name, self.type.to_arrow(), nullable=self.nullable)
@@ -139,12 +148,16 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A field found by a path from the root: where people name it and where files store it."""
+    """A field found by a path from the root: where people name it and where files store it.
+
+    ``was_float`` marks a double whose older files hold single floats, and whose older statistics are their digits.
+    """
 
     path: tuple[str, ...]
     physical_path: tuple[str, ...]
     type: DataType
     is_partition: bool = False
+    was_float: bool = False
 
     @property
     def name(self) -> str:
@@ -219,7 +232,7 @@ class TableSchema:
         if found is None:
             raise self._unknown(".".join(parts))
         is_partition = len(logical) == 1 and logical[0] in self.partition_columns
-        return Column(tuple(logical), tuple(physical), found.type, is_partition)
+        return Column(tuple(logical), tuple(physical), found.type, is_partition, found.was_float)
 
     def leaves(self) -> Iterator[Column]:
         """Yield every column that is not a struct, depth first: those that may have statistics."""
@@ -259,7 +272,7 @@ def _leaves(
         if isinstance(each.type, Struct):
             yield from _leaves(each.type.fields, here, stored, frozenset())
         else:
-            yield Column(here, stored, each.type, each.name in partitions)
+            yield Column(here, stored, each.type, each.name in partitions, each.was_float)
 
 
 @dataclass(frozen=True, slots=True)

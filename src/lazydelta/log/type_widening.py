@@ -11,11 +11,9 @@ from typing import Any
 import msgspec
 
 from lazydelta.errors import CorruptLogError, UnsupportedFeatureError
-from lazydelta.log.schema import Array, DataType, Decimal, Field, Map, Primitive, Struct, TableSchema
+from lazydelta.log.schema import TYPE_CHANGES, Array, DataType, Decimal, Field, Map, Primitive, Struct, TableSchema
 
 __all__ = ["check_type_changes", "is_widening"]
-
-TYPE_CHANGES = "delta.typeChanges"
 
 _WIDER: dict[str, frozenset[str]] = {
     "byte": frozenset({"short", "integer", "long", "double"}),

@@ -14,7 +14,8 @@ decimals
     Some writers log them through doubles: from 16 digits on (all fewer survive) a bound moves by one unit and by
     2**-51 of itself, which covers two roundings on the writer's side and one in the text.
 floats
-    NaN is in no bound. -0.0 equals 0.0. A NaN logged as a bound tells nothing.
+    NaN is in no bound. -0.0 equals 0.0. A NaN logged as a bound tells nothing. Where a double was a float before, the
+    text ``3.4`` of an older file stands for the float nearest to it, 3.4000000953674316, and is widened to hold both.
 
 A minimum above its maximum is nonsense and tells nothing. Bounds are outer: ``tightBounds`` changes nothing here.
 """
@@ -79,6 +80,8 @@ class Bounds:
         if known.exact:
             return cls(column, lower, upper, logged=logged, trusted=True)
         if is_float(column.type):
+            if column.was_float:
+                lower, upper = _with_nearest_float(lower, up=False), _with_nearest_float(upper, up=True)
             return cls(column, lower, upper, may_be_nan=True)
         if pa.types.is_timestamp(kind):
             return cls(column, lower, None if upper is None else _to_next_millisecond(upper))
@@ -156,6 +159,13 @@ def _without_nan(values: pa.Array | None) -> pa.Array | None:
     if values is None:
         return None
     return pc.if_else(pc.is_nan(values), typed_scalar(None, values.type), values)
+
+
+def _with_nearest_float(bound: pa.Array | None, *, up: bool) -> pa.Array | None:
+    if bound is None:
+        return None
+    nearest = pc.cast(pc.cast(bound, pa.float32(), safe=False), bound.type)
+    return pc.max_element_wise(bound, nearest) if up else pc.min_element_wise(bound, nearest)
 
 
 def _to_next_millisecond(upper: pa.Array) -> pa.Array:

@@ -8,10 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lazydelta.log.schema import Column, Decimal, Primitive
-from lazydelta.pruning.native import typed_scalar
+from lazydelta.pruning.native import typed_array
 from lazydelta.pruning.ranges import ColumnRange, Ranges
 
-__all__ = ["ranges_from_parsed"]
+__all__ = ["has_range", "ranges_from_parsed"]
+
+_ZERO, _THOUSAND = typed_array([0, 1000], pa.int64())
 
 
 def ranges_from_parsed(stats_parsed: pa.Array | pa.ChunkedArray, columns: Sequence[Column]) -> Ranges:
@@ -23,7 +25,7 @@ def ranges_from_parsed(stats_parsed: pa.Array | pa.ChunkedArray, columns: Sequen
     for column in columns:
         null_count = _cast(_get(stats_parsed, ("nullCount", *column.physical_path)), pa.int64())
         lower = upper = None
-        if _has_range(column):
+        if has_range(column):
             lower = _bound(_get(stats_parsed, ("minValues", *column.physical_path)), column, up=False)
             upper = _bound(_get(stats_parsed, ("maxValues", *column.physical_path)), column, up=True)
         if lower is not None or upper is not None or null_count is not None:
@@ -36,7 +38,8 @@ def ranges_from_parsed(stats_parsed: pa.Array | pa.ChunkedArray, columns: Sequen
     )
 
 
-def _has_range(column: Column) -> bool:
+def has_range(column: Column) -> bool:
+    """Tell whether Delta keeps a minimum and maximum for columns of this type."""
     return isinstance(column.type, Decimal) or (
         isinstance(column.type, Primitive) and column.type.name not in {"binary", "void"}
     )
@@ -73,12 +76,17 @@ def _bound(values: pa.Array | None, column: Column, *, up: bool) -> pa.Array | N
         return values
     if pa.types.is_timestamp(values.type) and pa.types.is_timestamp(kind):
         if values.type.unit == "ns":
-            # A cast cuts towards zero: step outwards first, so that the bound stays one.
-            step = typed_scalar(999 if up else -999, pa.int64())
-            values = pc.add(values.view(pa.int64()), step).view(pa.timestamp("ns"))
-        return (
-            pc.cast(values, pa.timestamp("us"), safe=False).view(kind)
-            if values.type.tz is None
-            else (pc.cast(values, pa.timestamp("us", values.type.tz), safe=False).view(kind))
-        )
+            return _microseconds(values, up=up).view(kind)
+        wide = _cast(values, pa.timestamp("us", values.type.tz))
+        return None if wide is None else wide.view(kind)
     return _cast(values, kind)
+
+
+def _microseconds(nanoseconds: pa.Array, *, up: bool) -> pa.Array:
+    """Round outwards, so that the bound stays one; a cast would cut towards zero, which is upwards before 1970."""
+    stored = nanoseconds.view(pa.int64())
+    cut = pc.divide(stored, _THOUSAND)
+    rest = pc.subtract(stored, pc.multiply(cut, _THOUSAND))
+    if up:
+        return pc.add(cut, pc.cast(pc.greater(rest, _ZERO), pa.int64()))
+    return pc.subtract(cut, pc.cast(pc.less(rest, _ZERO), pa.int64()))

@@ -90,12 +90,12 @@ def _read(text: str | None, kind: DataType) -> Stored | None:
         return None
     if name in {"date", "timestamp", "timestamp_ntz"} and parse_instant(text) is None:
         return None
+    if name in {"float", "double"} and text.lower() == "nan":
+        return math.nan  # a value like others; what it says as a bound is for bounds to decide
     if not isinstance(kind, Primitive | Decimal):
         return None
     try:
         placed = place(text, Column((), (), kind))
     except PredicateError:
         return None
-    if not placed.exact or (isinstance(placed.low, float) and math.isnan(placed.low)):
-        return None
-    return placed.low
+    return placed.low if placed.exact else None

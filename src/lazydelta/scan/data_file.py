@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from lazydelta.log.actions import DeletionVector
 from lazydelta.log.file_batch import FileBatch
@@ -68,7 +69,7 @@ class _Rows:
     def stats(self) -> list[dict[str, Any] | None]:
         batch = self._batch.with_stats()
         text = [None] * len(batch) if batch.json_stats is None else batch.json_stats.to_pylist()
-        parsed = [None] * len(batch) if batch.parsed_stats is None else batch.parsed_stats.to_pylist()
+        parsed = [None] * len(batch) if batch.parsed_stats is None else _structs(batch.parsed_stats)
         return [_from_json(each) or _compact(struct) for each, struct in zip(text, parsed, strict=True)]
 
 
@@ -169,6 +170,24 @@ def data_files(batch: FileBatch, store: Store, schema: TableSchema) -> Iterator[
     """Yield the files of a batch as objects."""
     rows = _Rows(batch, store, schema)
     return (DataFile(rows, index) for index in range(len(batch)))
+
+
+def _structs(values: pa.StructArray) -> list[Any]:
+    """Return structs as Python values; those that Python has no type for, such as years past 9999, are left out."""
+    try:
+        found: list[Any] = values.to_pylist()
+    except (OverflowError, ValueError):
+        return [_python(each) for each in values]
+    return found
+
+
+def _python(value: pa.Scalar) -> Any:
+    if isinstance(value, pa.StructScalar):
+        return {name: _python(each) for name, each in value.items()} if value.is_valid else None
+    try:
+        return value.as_py()
+    except (OverflowError, ValueError):
+        return None
 
 
 def _from_json(text: str | None) -> dict[str, Any] | None:

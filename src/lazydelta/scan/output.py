@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from lazydelta.log.file_batch import DELETION_VECTOR, PARTITION_VALUES, FileBatch, string_array
 from lazydelta.log.schema import Column, TableSchema
-from lazydelta.scan.pruner import stats_ranges
+from lazydelta.pruning import stats_ranges
 
 __all__ = ["FILES_SCHEMA", "to_record_batch"]
 

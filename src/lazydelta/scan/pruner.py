@@ -21,18 +21,17 @@ from lazydelta.pruning import (
     bounded_columns,
     combine,
     counts_matter,
+    file_partition_ranges,
     may_match,
     partition_columns,
-    partition_ranges,
-    partition_ranges_from_parsed,
     ranges_from_json,
-    ranges_from_parsed,
     stats_columns,
+    stats_ranges,
 )
 from lazydelta.scan.arrays import flags
 from lazydelta.scan.request import ScanRequest
 
-__all__ = ["Pruner", "stats_ranges"]
+__all__ = ["Pruner"]
 
 
 class Pruner:
@@ -103,27 +102,13 @@ class Pruner:
         return np.maximum(counts, 0)
 
     def _partition_ranges(self, batch: FileBatch) -> Ranges:
-        if batch.parsed_partitions is not None:
-            return partition_ranges_from_parsed(batch.parsed_partitions, self._partitions)
-        return partition_ranges(batch.partition_values, self._partitions)
+        return file_partition_ranges(batch, self._partitions)
 
     def _all_ranges(self, batch: FileBatch) -> Ranges:
         return self._with_partitions(batch, stats_ranges(batch, self._columns))
 
     def _with_partitions(self, batch: FileBatch, stats: Ranges) -> Ranges:
         return combine([self._partition_ranges(batch), stats]) if self._partitions else stats
-
-
-def stats_ranges(batch: FileBatch, columns: tuple[Column, ...]) -> Ranges:
-    """Return what the statistics of a batch say, from native columns where there are any, else from JSON."""
-    sources = []
-    if batch.parsed_stats is not None:
-        sources.append(ranges_from_parsed(batch.parsed_stats, columns))
-    if batch.json_stats is not None:
-        sources.append(ranges_from_json(batch.json_stats, columns))
-    if not sources:
-        return Ranges(len(batch))
-    return sources[0] if len(sources) == 1 else combine(sources)
 
 
 def _all_known(ranges: Ranges, columns: Sequence[Column]) -> bool:

@@ -20,6 +20,7 @@ from lazydelta.log.snapshot import Snapshot
 from lazydelta.options import Options
 from lazydelta.read_ahead import ReadAhead
 from lazydelta.scan.arrays import boolean_array
+from lazydelta.scan.timestamp_check import false_timestamps, without_bounds
 from lazydelta.sidecar.discovery import check_single, read_single
 from lazydelta.sidecar.external_sort import ExternalSort
 from lazydelta.sidecar.format import GROUPS_PER_FILE, ROWS_PER_GROUP, sidecar_path
@@ -177,7 +178,8 @@ def _sorted_parts(
         # Only the parsing of statistics needs the interpreter: Parquet, sorting and temporary files go on beside it.
         stack.callback(sort.close)
         batches = stack.enter_context(_aside(reader.files(StatsWanted(extra=True))))
-        rows = (to_rows(batch, plan.layout, plan.schema) for batch in batches)
+        wrong = false_timestamps(snapshot)
+        rows = (to_rows(without_bounds(batch, wrong), plan.layout, plan.schema) for batch in batches)
         for batch in stack.enter_context(_aside(rows)):
             sort.add(batch)
             done += len(batch)

@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from lazydelta.log.file_batch import PARTITION_VALUES
 from lazydelta.log.names import LOG
-from lazydelta.log.schema import Array, Column, Map, Primitive, TableSchema
+from lazydelta.log.schema import Column, TableSchema
+from lazydelta.pruning import has_range
 
 __all__ = [
     "CORE_ROLES",
@@ -24,13 +25,13 @@ __all__ = [
     "SidecarColumn",
     "SidecarLayout",
     "SortColumn",
-    "has_range",
     "manifest_path",
     "part_path",
     "sidecar_path",
 ]
 
-FORMAT_VERSION = 1
+# 1 could have NaN as a null partition value, and timestamps that went through nanoseconds: such a sidecar is not used.
+FORMAT_VERSION = 2
 FOLDER = f"{LOG}/_sidecars"
 ROWS_PER_GROUP = 10_000
 GROUPS_PER_FILE = 16
@@ -121,12 +122,6 @@ class SidecarLayout(msgspec.Struct, frozen=True, dict=True):
         """Return the Arrow schema of the sidecar of a table with this schema."""
         types = {column.physical_path: column.type.to_arrow() for column in schema.leaves()}
         return pa.schema([pa.field(each.name, _type_of(each, types)) for each in self.columns])
-
-
-def has_range(column: Column) -> bool:
-    """Tell whether Delta keeps a minimum and maximum for columns of this type."""
-    kind = column.type
-    return not isinstance(kind, Array | Map) and kind not in (Primitive("binary"), Primitive("void"))
 
 
 def _distinct(planned: Iterable[tuple[str, str, tuple[str, ...]]]) -> Iterable[SidecarColumn]:

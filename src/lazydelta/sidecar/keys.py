@@ -12,11 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lazydelta.log.file_batch import int64_array
+from lazydelta.log.schema import Column, Primitive
+from lazydelta.pruning import partition_ranges
 from lazydelta.scan.arrays import boolean_array, flags
-from lazydelta.sidecar.format import SidecarLayout
+from lazydelta.sidecar.format import SidecarColumn, SidecarLayout
 from lazydelta.sidecar.manifest import RangeText, range_key
 
-__all__ = ["key_at", "ranges_of", "sort_indices", "text_of"]
+__all__ = ["key_at", "ranges_of", "text_of"]
 
 _UNWRITABLE = object()
 _ZERO, _FALSE = int64_array([0])[0], boolean_array(np.zeros(1, np.bool_))[0]
@@ -59,12 +61,6 @@ def _python(value: pa.Scalar) -> object:
         return _UNWRITABLE
 
 
-def sort_indices(rows: pa.Table, layout: SidecarLayout) -> pa.Array:
-    """Return the order of the sidecar: by the sort columns, missing last, then by path."""
-    keys = [(name, "ascending", "at_end") for name in (*layout.sort_names(), layout.name_of("path"))]
-    return pc.sort_indices(rows, sort_keys=keys)
-
-
 def key_at(rows: pa.Table, index: int, layout: SidecarLayout) -> tuple[str | None, ...]:
     """Return the key of one row: its sort values and its path."""
     names = (*layout.sort_names(), layout.name_of("path"))
@@ -76,21 +72,38 @@ def ranges_of(rows: pa.Table, layout: SidecarLayout, indexed: Sequence[tuple[str
     found: dict[str, RangeText] = {}
     for column in layout.columns:
         if column.role == "partition":
-            values = rows.column(column.name)
-            bounds = pc.min_max(values)
-            # A null partition value is knowledge: every row of the file is null there, and no bound is lacking.
-            found[range_key(column.path)] = RangeText(
-                text_of(_python(bounds["min"])),
-                text_of(_python(bounds["max"])),
-                has_missing=_unwritable(bounds),
-                has_null=values.null_count > 0,
-            )
+            found[range_key(column.path)] = _partition_range(rows, layout, column)
     for path in indexed:
         low, high = layout.name_of("min", path), layout.name_of("max", path)
         if low is None or high is None:
             continue
         found[range_key(path)] = _stats_range(rows, layout, path, low, high)
     return found
+
+
+def _partition_range(rows: pa.Table, layout: SidecarLayout, column: SidecarColumn) -> RangeText:
+    values = rows.column(column.name)
+    bounds = pc.min_max(values)
+    # A null partition value is knowledge: every row of the file is null there, and no bound is lacking. NaN lies within
+    # no bounds, and a text that could not be read is null here and may be anything.
+    outside = pa.types.is_floating(values.type) and bool(pc.any(pc.is_nan(values)).as_py())
+    return RangeText(
+        text_of(_python(bounds["min"])),
+        text_of(_python(bounds["max"])),
+        has_missing=outside or _unwritable(bounds) or _has_unread(rows, layout, column),
+        has_null=values.null_count > 0,
+    )
+
+
+def _has_unread(rows: pa.Table, layout: SidecarLayout, column: SidecarColumn) -> bool:
+    """Tell whether a null of this partition column is a text that its type does not have."""
+    values = rows.column(column.name)
+    if not values.null_count or pa.types.is_string(values.type):
+        return False
+    named = Column(column.path, column.path, Primitive("string"), is_partition=True)
+    maps = rows.column(layout.name_of("partition_values")).filter(values.is_null())
+    texts = partition_ranges(maps, [named]).column(named)
+    return texts is not None and texts.min is not None and texts.min.null_count < len(maps)
 
 
 def _stats_range(rows: pa.Table, layout: SidecarLayout, path: tuple[str, ...], low: str, high: str) -> RangeText:

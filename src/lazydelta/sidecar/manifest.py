@@ -138,8 +138,8 @@ class ManifestHead(msgspec.Struct, frozen=True, kw_only=True):
         except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError) as error:
             message = f"it cannot be decoded: {error}"
             raise SidecarError(message) from error
-        if manifest.format_version > FORMAT_VERSION:
-            message = f"its format version is {manifest.format_version}, and we know {FORMAT_VERSION}"
+        if manifest.format_version != FORMAT_VERSION:
+            message = f"its format version is {manifest.format_version}, and we read {FORMAT_VERSION}"
             raise SidecarError(message)
         return manifest
 

@@ -342,8 +342,9 @@ def _state(values: Mapping[bytes, bytes]) -> SidecarState:
             found[field.name] = msgspec.Raw(raw)
         else:
             found[field.name] = msgspec.json.decode(raw, type=field.type)
-    if int(values[f"{_PREFIX}format_version".encode()]) > FORMAT_VERSION:
-        message = "its format version is newer than ours"
+    version = int(values[f"{_PREFIX}format_version".encode()])
+    if version != FORMAT_VERSION:
+        message = f"its format version is {version}, and we read {FORMAT_VERSION}"
         raise SidecarError(message)
     return SidecarState(**found)
 

@@ -12,10 +12,11 @@ import pyarrow as pa
 from lazydelta.errors import OptionError
 from lazydelta.log.checkpoint import CheckpointReader, StatsWanted
 from lazydelta.log.opening import open_snapshot
-from lazydelta.log.schema import Column, Primitive, TableSchema
+from lazydelta.log.schema import Column, TableSchema
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.sidecar.format import SidecarLayout, SortColumn, has_range
+from lazydelta.pruning import has_range, is_timestamp
+from lazydelta.sidecar.format import SidecarLayout, SortColumn
 from lazydelta.storage import Store
 
 __all__ = ["SidecarPlan", "plan_of", "plan_sidecar", "snapshot_at_checkpoint"]
@@ -62,7 +63,7 @@ def plan_of(layout: SidecarLayout, schema: TableSchema) -> SidecarPlan:
 
 
 def _plan(schema: TableSchema, layout: SidecarLayout, stats: Sequence[Column]) -> SidecarPlan:
-    timestamps = [column for column in stats if _is_time(column)]
+    timestamps = [column for column in stats if is_timestamp(column)]
     ranged = [column for column in stats if has_range(column) and column not in timestamps[:1]]
     indexed = [column.physical_path for column in (*timestamps[:1], *ranged[:_INDEXED])]
     indexed += [each.path for each in layout.sort if each.role == "min" and each.path not in indexed]
@@ -133,9 +134,5 @@ def _sort_columns(schema: TableSchema, stats: Sequence[Column], sort_by: Sequenc
                 raise OptionError(message, hint="name partition columns or columns with statistics")
     else:
         columns = [schema.column(name) for name in schema.partition_columns]
-        columns = columns or [column for column in stats if _is_time(column)][:1]
+        columns = columns or [column for column in stats if is_timestamp(column)][:1]
     return [SortColumn("partition" if each.is_partition else "min", each.physical_path) for each in columns]
-
-
-def _is_time(column: Column) -> bool:
-    return column.type in (Primitive("timestamp"), Primitive("timestamp_ntz"))

@@ -10,8 +10,7 @@ import pyarrow.compute as pc
 
 from lazydelta.log.file_batch import DELETION_VECTOR, PARTITION_VALUES, FileBatch, string_array
 from lazydelta.log.schema import Column, TableSchema
-from lazydelta.pruning import partition_ranges
-from lazydelta.scan.pruner import stats_ranges
+from lazydelta.pruning import partition_ranges, stats_ranges
 from lazydelta.sidecar.format import SidecarColumn, SidecarLayout
 
 __all__ = ["from_rows", "has_plain_partitions", "partition_column", "to_rows"]

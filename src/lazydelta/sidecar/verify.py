@@ -10,16 +10,17 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from lazydelta.errors import ObjectNotFoundError, StorageError
 from lazydelta.log.checkpoint import CheckpointReader, StatsWanted
-from lazydelta.log.checkpoint_columns import add_fields, corrupt_if_unreadable, has_column
+from lazydelta.log.checkpoint_columns import add_fields, has_column
 from lazydelta.log.checksum import compare_totals
+from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.options import Options
 from lazydelta.scan.arrays import boolean_array, numpy_of
+from lazydelta.scan.timestamp_check import TimestampCheck
 from lazydelta.sidecar.build import Progress
 from lazydelta.sidecar.discovery import check_single, read_single
 from lazydelta.sidecar.format import SidecarColumn, SidecarLayout, manifest_path, sidecar_path
@@ -38,6 +39,7 @@ from lazydelta.sidecar.order import sortable
 from lazydelta.sidecar.part_file import PartFooter
 from lazydelta.sidecar.part_reader import open_part, typed
 from lazydelta.sidecar.planning import snapshot_at_checkpoint
+from lazydelta.sidecar.predicate_check import PredicateCheck
 from lazydelta.sidecar.publish import schema_hash
 from lazydelta.sidecar.row_digest import RowDigest, bucket_of
 from lazydelta.sidecar.rows import to_rows
@@ -100,6 +102,8 @@ class _Verification:
         self._progress = progress
         self._problems: list[str] = []
         self._done = 0
+        self._timestamps = TimestampCheck(snapshot)
+        self._asked: PredicateCheck | None = None
 
     def run(self) -> VerifyReport:
         found = self._find()
@@ -117,11 +121,19 @@ class _Verification:
             self._problems.append(str(error))
             readable = False
         size = 0
-        for rows in self._logged(layout):
-            logged.add(rows)
-            size += int(numpy_of(rows.column(layout.name_of("size"))).sum())
+        for batch in self._batches():
+            self._timestamps.look(batch)
+            if self._asked is not None and readable:
+                self._asked.ask_log(batch)
+            logged.add(to_rows(batch, layout, self._snapshot.schema))
+            size += int(numpy_of(batch.size).sum())
         if readable:
             self._compare(layout, parts, compared, ours, logged)
+            self._problems += [] if self._asked is None else list(self._asked.problems())[:_SHOWN]
+        self._problems += [
+            f"the checkpoint has false statistics: {reason}; write a new one, then build the sidecar again"
+            for reason in self._timestamps.wrong.values()
+        ]
         checksum = self._checksum(logged.rows, size)
         return VerifyReport(
             ok=not self._problems,
@@ -187,11 +199,15 @@ class _Verification:
         kept = [column.name for column in layout.columns if fields is None or _is_there(column, fields)]
         return kept, [column.name for column in layout.columns if column.name not in set(kept)]
 
-    def _logged(self, layout: SidecarLayout) -> Iterator[pa.RecordBatch]:
+    def _batches(self) -> Iterator[FileBatch]:
+        """Yield the files of the log."""
         reader = CheckpointReader(self._store, self._checkpoint, batch_size=_READ_ROWS)
         for batch in reader.files(StatsWanted(extra=True)):
-            yield to_rows(batch, layout, self._snapshot.schema)
+            yield batch
             self._tell(len(batch))
+
+    def _logged(self, layout: SidecarLayout) -> Iterator[pa.RecordBatch]:
+        return (to_rows(batch, layout, self._snapshot.schema) for batch in self._batches())
 
     def _tell(self, rows: int) -> None:
         self._done += rows
@@ -217,6 +233,11 @@ class _Verification:
             for index in range(len(footer.groups)):
                 rows = self._read_group(footer, index, layout, data, part)
                 last = self._check_group(rows, footer, index, layout, part, last)
+                if self._asked is None:
+                    self._asked = PredicateCheck(layout, self._snapshot.schema, rows)
+                by_part = part.ranges if manifest is not None and len(parts) > 1 else None
+                by_group = None if manifest is None else footer.row_groups()[index].ranges
+                self._asked.ask_sidecar(rows, by_part, by_group)
                 for batch in rows.to_batches():
                     digest.add(batch)
                 self._tell(rows.num_rows)
@@ -339,20 +360,15 @@ class _Verification:
 def _logged_fields(store: Store, checkpoint: Checkpoint) -> dict[str, pa.DataType] | None:
     """Return the fields that every part of the checkpoint has for a file; None where they are JSON and have any."""
     common: dict[str, pa.DataType] | None = None
-    for part in CheckpointReader(store, checkpoint).parts():
+    reader = CheckpointReader(store, checkpoint)
+    for part in reader.parts():
         if part.is_json:
             continue
-        with corrupt_if_unreadable(part):
-            size = part.info.size or store.head(part.path).size
-            source = store.open_input(part.path, size=size)
-            try:
-                parquet = pq.ParquetFile(source)
-                if has_column(parquet, "add"):
-                    fields = add_fields(parquet, part)
-                    known = fields if common is None else common
-                    common = {name: kind for name, kind in known.items() if name in fields}
-            finally:
-                source.close()
+        with reader.open(part) as parquet:
+            if has_column(parquet, "add"):
+                fields = add_fields(parquet, part)
+                known = fields if common is None else common
+                common = {name: kind for name, kind in known.items() if name in fields}
     return common
 
 

@@ -18,10 +18,9 @@ import pyarrow.compute as pc
 from lazydelta.log.file_batch import DELETION_VECTOR, PARTITION_VALUES, FileBatch, string_array
 from lazydelta.log.schema import Column
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.pruning import Ranges, combine, partition_ranges, ranges_from_json, ranges_from_parsed
+from lazydelta.pruning import Ranges, has_range, partition_ranges, stats_ranges
 from lazydelta.pruning.native import bitmap, typed_array
 from lazydelta.scan.arrays import boolean_array
-from lazydelta.sidecar.format import has_range
 from lazydelta.write.properties import TableProperties
 from lazydelta.write.stats import indexed_columns
 
@@ -144,7 +143,7 @@ class CheckpointLayout:
         return pa.StructArray.from_arrays(list(fields.values()), names=list(fields))
 
     def _stats_struct(self, batch: FileBatch) -> pa.StructArray:
-        ranges = _ranges(batch, self.stats)
+        ranges = stats_ranges(batch, self.stats)
         ranged = [column for column in self.stats if has_range(column)]
         leaves: list[tuple[_Path, pa.Array]] = [(("numRecords",), _or_null(ranges.num_records, len(batch), pa.int64()))]
         for section, side, columns in (
@@ -160,24 +159,6 @@ class CheckpointLayout:
 def remove_array(removes: Sequence[msgspec.Struct]) -> pa.StructArray:
     """Return ``remove`` actions as a column."""
     return _array([msgspec.to_builtins(remove) for remove in removes], REMOVE)
-
-
-def _ranges(batch: FileBatch, columns: tuple[Column, ...]) -> Ranges:
-    """Return what the statistics say; JSON is parsed only for what the previous checkpoint has not typed yet."""
-    if batch.parsed_stats is None:
-        return Ranges(len(batch)) if batch.json_stats is None else ranges_from_json(batch.json_stats, columns)
-    parsed = ranges_from_parsed(batch.parsed_stats, columns)
-    if batch.json_stats is None:
-        return parsed
-    only_json = pc.and_(batch.parsed_stats.is_null(), batch.json_stats.is_valid())
-    if only_json.true_count == 0:
-        columns = tuple(column for column in columns if _is_untyped(parsed, column))
-    return combine([parsed, ranges_from_json(batch.json_stats, columns)]) if columns else parsed
-
-
-def _is_untyped(parsed: Ranges, column: Column) -> bool:
-    known = parsed.column(column)
-    return known is None or known.null_count is None or (has_range(column) and (known.min is None or known.max is None))
 
 
 def _without_stats(batch: FileBatch) -> pa.Array:

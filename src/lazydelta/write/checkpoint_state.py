@@ -8,21 +8,18 @@ sixteen bytes each up to a limit, and not with the table.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from lazydelta.log.actions import Remove
 from lazydelta.log.checkpoint import CheckpointReader, StatsWanted
 from lazydelta.log.checkpoint_columns import corrupt_if_unreadable, has_column, read_batches
 from lazydelta.log.commits import CHUNK_SIZE, read_actions
 from lazydelta.log.file_batch import DELETION_VECTOR, FileBatch
-from lazydelta.log.names import LogFile
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.tail import TailCommit
@@ -30,12 +27,11 @@ from lazydelta.pruning.native import typed_scalar
 from lazydelta.scan.arrays import boolean_array, numpy_of
 from lazydelta.scan.reconcile import unmasked
 from lazydelta.scan.remove_set import RemoveSet
-from lazydelta.storage import Store
+from lazydelta.scan.timestamp_check import false_timestamps, without_bounds
 from lazydelta.write.checkpoint_rows import REMOVE, CheckpointLayout, remove_array
 
 __all__ = ["CheckpointState"]
 
-_BUFFER = 1 << 20
 _EVERYTHING = StatsWanted(extra=True)
 
 
@@ -70,8 +66,9 @@ class CheckpointState:
                 reader = CheckpointReader(
                     self.snapshot.store, self.snapshot.segment.checkpoint, batch_size=self.batch_rows
                 )
+                wrong = false_timestamps(self.snapshot)
                 for files in _base_files(reader):
-                    yield from self._adds(unmasked(files, seen))
+                    yield from self._adds(unmasked(without_bounds(files, wrong), seen))
                 for removes in _base_removes(reader):
                     yield from self._removes(removes, seen)
         finally:
@@ -162,7 +159,7 @@ def _base_removes(reader: CheckpointReader) -> Iterator[pa.StructArray]:
             for lines in read_actions(reader.store, part):
                 yield remove_array([line.remove for line in lines if line.remove is not None])
             continue
-        with _open(reader.store, part) as parquet:
+        with reader.open(part) as parquet:
             if not has_column(parquet, "remove"):
                 continue
             with corrupt_if_unreadable(part):
@@ -174,17 +171,6 @@ def _base_removes(reader: CheckpointReader) -> Iterator[pa.StructArray]:
                     with corrupt_if_unreadable(part):
                         typed = _typed(removes.filter(removes.is_valid()))
                     yield typed
-
-
-@contextmanager
-def _open(store: Store, part: LogFile) -> Iterator[pq.ParquetFile]:
-    with corrupt_if_unreadable(part):
-        size = part.info.size if part.info.size > 0 else store.head(part.path).size
-        source = store.open_input(part.path, size=size, read_ahead=_BUFFER)
-        try:
-            yield pq.ParquetFile(source, pre_buffer=False, buffer_size=_BUFFER, page_checksum_verification=True)
-        finally:
-            source.close()
 
 
 def _typed(removes: pa.StructArray) -> pa.StructArray:
