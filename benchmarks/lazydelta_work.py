@@ -42,8 +42,8 @@ def take(uri: str, limit: int) -> int:
     return sum(batch.num_rows for batch in DeltaTable(uri).files(limit=limit).batches())
 
 
-def build_sidecar(uri: str) -> int:
-    return build(uri).num_files
+def build_sidecar(uri: str, memory_budget: int | None = None) -> int:
+    return (build(uri) if memory_budget is None else build(uri, memory_budget=memory_budget)).num_files
 
 
 def refresh_sidecar(uri: str) -> int:

@@ -18,6 +18,7 @@
     ├── PredicateError              a predicate that cannot be understood
     │   └── UnknownColumnError
     ├── DataFileError               a data file or deletion vector is missing or unreadable
+    ├── MemoryLimitError            it does not fit into the memory budget
     ├── ScanError                   the scan may not go on
     │   ├── FallbackDisabledError   the tripwire fired and `enable_fallback` is off
     │   ├── RetentionGuardError     the caller's guard refused the scan's floor
@@ -41,6 +42,7 @@ __all__ = [
     "FallbackDisabledError",
     "LazyDeltaError",
     "LogError",
+    "MemoryLimitError",
     "MissingCommitError",
     "ObjectChangedError",
     "ObjectExistsError",
@@ -179,6 +181,10 @@ class UnknownColumnError(PredicateError):
 
 class DataFileError(LazyDeltaError):
     """A data file or deletion vector is missing or unreadable."""
+
+
+class MemoryLimitError(LazyDeltaError):
+    """Something cannot be read or written within the memory budget; nothing of it was loaded."""
 
 
 class ScanError(LazyDeltaError):

@@ -156,7 +156,10 @@ def test_deltalake_agrees_on_the_logs_it_can_read(tmp_path: Path) -> None:
                 (f.path, f.size, f.modification_time, f.num_records)
                 for f in DeltaTable(str(log.path), version=version).files()
             ]
-            if not theirs == sorted(replayed, key=repr) == sorted(ours, key=repr):
+            if any("stats=struct int96" in note for note in log.notes):
+                # deltalake leaves typed statistics out altogether where a timestamp among them is INT96.
+                theirs, replayed, ours = ([each[:3] for each in found] for found in (theirs, replayed, ours))
+            if not sorted(theirs, key=repr) == sorted(replayed, key=repr) == sorted(ours, key=repr):
                 failures.append(f"seed {seed} version {version} {log.notes}")
     assert compared > CHUNK
     assert not failures, "\n".join(failures)

@@ -80,7 +80,7 @@ def physical_name(field: Json) -> str:
 
 
 def typed(value: Any, delta_type: str) -> Any:
-    """Turn a logged statistic or partition string into the Python value of its type; null if it is none, as in Spark."""
+    """Return a logged statistic or partition text as the value of its type; None if it is none, as Spark does."""
     try:
         return _typed(value, delta_type)
     except ValueError:

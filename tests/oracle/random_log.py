@@ -105,7 +105,7 @@ class _Layout:
                     kind += f"+{sidecars}"
                     paths = writer.v2(main=kind.removeprefix("v2-").split("+")[0], sidecars=sidecars)
                     hint = hint_for(snapshot, paths)
-            self.notes.append(f"checkpoint {version} {kind} stats={writer.stats}")
+            self.notes.append(f"checkpoint {version} {kind} stats={writer.stats}{' int96' if writer.int96 else ''}")
             self.checkpoints[version] = (paths, hint)
 
     def write_unusable_checkpoints(self) -> None:

@@ -56,7 +56,9 @@ def _ask(spark: DeltaSpark, table: Path, wheres: Sequence[Condition | None]) -> 
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer"
         spark.sql(f"INSERT OVERWRITE DIRECTORY '{answer}' USING parquet {' UNION ALL '.join(queries)}")
-        found = pa.concat_tables([pq.read_table(file) for file in sorted(answer.glob("*.parquet"))])
+        found = pa.concat_tables(
+            [pq.read_table(file, coerce_int96_timestamp_unit="us") for file in sorted(answer.glob("*.parquet"))]
+        )
     return [found.filter(pc.equal(found[QUERY], number)) for number in range(len(wheres))]
 
 

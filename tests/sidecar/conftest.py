@@ -13,7 +13,7 @@ from lazydelta.sidecar.cache import shared_cache
 Split = Callable[[int, int], None]
 
 # The package has functions of the same names as these modules.
-building = importlib.import_module("lazydelta.sidecar.build")
+planning = importlib.import_module("lazydelta.sidecar.planning")
 
 
 @pytest.fixture(autouse=True)
@@ -33,4 +33,4 @@ def split(monkeypatch: pytest.MonkeyPatch) -> Split:
 def set_sizes(patch: pytest.MonkeyPatch, rows: int, groups: int) -> None:
     """Set how many rows a row group has and how many row groups a part."""
     patch.setattr(part_file, "ROWS_PER_GROUP", rows)
-    patch.setattr(building, "PART_ROWS", rows * groups)
+    patch.setattr(planning, "PART_ROWS", rows * groups)

@@ -175,7 +175,7 @@ from lazydelta.cli.app import main
 from lazydelta.sidecar import part_file
 from lazydelta.storage import observe
 part_file.ROWS_PER_GROUP = 5
-importlib.import_module("lazydelta.sidecar.build").PART_ROWS = 20
+importlib.import_module("lazydelta.sidecar.planning").PART_ROWS = 20
 seen = []
 def third_write(request):
     if request.verb == "PUT":

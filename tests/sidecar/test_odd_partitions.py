@@ -65,7 +65,7 @@ def test_no_sidecar_loses_a_file_with_an_odd_partition_value(
     tmp_path: Path, split: Split, kind: str, texts: list[str | None], *, split_up: bool
 ) -> None:
     if split_up:
-        split(rows=1, groups=1)
+        split(1, 1)
     place = table(tmp_path / "t", kind, texts)
     assert place.build() == "built"
     assert sidecar.verify(place.uri).problems == []
@@ -90,7 +90,7 @@ def test_verify_asks_both_sides_and_finds_what_no_comparison_of_values_shows(
     tmp_path: Path, split: Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ranges that have NaN as null are what a mistaken builder writes, and what it would find when it checks them."""
-    split(rows=1, groups=1)
+    split(1, 1)
     place = table(tmp_path / "t", "double", ["1.0", "NaN", "5.0"])
     for module in (part_file, verifying):
         real = module.ranges_of

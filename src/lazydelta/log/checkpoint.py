@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from lazydelta.errors import CorruptLogError
 from lazydelta.log.actions import DomainMetadata, LogLine, Metadata, Protocol, SidecarFile, Txn
+from lazydelta.log.bounded_batches import MEMORY_BUDGET, BoundedBatches
 from lazydelta.log.checkpoint_columns import (
     TIER,
     StatsWanted,
@@ -31,13 +32,13 @@ from lazydelta.log.checkpoint_columns import (
     has_column,
     joined,
     read_batches,
-    rows_at_once,
     stats_columns,
 )
 from lazydelta.log.commits import read_actions
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.later_stats import LaterStats
 from lazydelta.log.names import LOG, FileKind, LogFile
+from lazydelta.log.parquet_pages import PageWatch
 from lazydelta.log.segment import Checkpoint
 from lazydelta.read_ahead import ReadAhead
 from lazydelta.storage import ObjectInfo, Store
@@ -72,6 +73,7 @@ class CheckpointReader:
     ``stats_store`` is where statistics are read that somebody asks for after the scan (``store`` may be closed by
     then); ``row_groups`` is told how many row groups were begun; ``parallel`` decodes columns side by side where that
     pays; ``coded`` leaves partition values in the codes of the file where it has any, for those who compare them.
+    Statistics that do not fit ``memory_budget`` are left out, or are an error for those who say ``needs_stats``.
     """
 
     store: Store
@@ -81,6 +83,8 @@ class CheckpointReader:
     row_groups: Callable[[int], None] | None = None
     parallel: bool = False
     coded: bool = False
+    memory_budget: int = MEMORY_BUDGET
+    needs_stats: bool = False
 
     def actions(self, *names: str) -> Iterator[LogLine]:
         """Yield the actions of the given kinds (``protocol``, ``metaData``, …) that are not files."""
@@ -136,10 +140,9 @@ class CheckpointReader:
             later = self._later_stats(part, available) if stats is None else None
             codes = coded_partitions(parquet) if self.coded else []
             row, begun = 0, _RowGroups(parquet)
-            size = rows_at_once(parquet, columns, self.batch_size)
             # With statistics as text, parsing them takes longer than decoding does: a thread more would gain nothing.
             read = self._side_by_side if self.parallel and "add.stats" not in columns else self._rows
-            rows = read(part, parquet.metadata, columns, size, codes)
+            rows = read(part, parquet.metadata, columns, codes)
             with closing(rows):
                 for adds in rows:
                     if self.row_groups is not None:
@@ -150,25 +153,40 @@ class CheckpointReader:
                     row += len(adds)
 
     def _rows(
-        self, part: LogFile, metadata: pq.FileMetaData, columns: Sequence[str], size: int, codes: Sequence[str]
+        self, part: LogFile, metadata: pq.FileMetaData, columns: Sequence[str], codes: Sequence[str] = ()
     ) -> Generator[pa.StructArray]:
-        groups = [[number] for number in range(metadata.num_row_groups)] if codes else [None]
-        with self.open(part, metadata, codes) as parquet:
-            for group in groups:
-                for batch in read_batches(parquet, part, columns, size, group):
-                    yield batch.column("add")
+        batches = BoundedBatches(
+            lambda watch: self.open(part, metadata, codes, watch),
+            part,
+            metadata,
+            columns,
+            self.batch_size,
+            memory_budget=self.memory_budget,
+            needs_stats=self.needs_stats,
+            by_group=bool(codes),
+        )
+        with closing(iter(batches)) as found:
+            for batch in found:
+                yield batch.column("add")
 
     def _side_by_side(
-        self, part: LogFile, metadata: pq.FileMetaData, columns: Sequence[str], size: int, codes: Sequence[str]
+        self, part: LogFile, metadata: pq.FileMetaData, columns: Sequence[str], codes: Sequence[str]
     ) -> Generator[pa.StructArray]:
         """Decode paths, which take half of the time, in this thread and the other columns in another one."""
-        others = self._rows(part, metadata, [name for name in columns if name != _PATH], size, codes)
+        others = self._rows(part, metadata, [name for name in columns if name != _PATH], codes)
         with (
             closing(ReadAhead(others, depth=1, stop=_nothing)) as rest,
-            closing(self._rows(part, metadata, [_PATH], size, codes)) as rows,
+            closing(self._rows(part, metadata, [_PATH], codes)) as rows,
         ):
-            for paths in rows:
-                yield joined(paths, next(rest, None), part)
+            more: pa.StructArray | None = None
+            for some in rows:
+                paths = some
+                while len(paths):
+                    # Either side ends its batches by what its own columns take.
+                    more = next(rest, None) if more is None or not len(more) else more
+                    count = len(paths) if more is None else min(len(paths), len(more))
+                    yield joined(paths.slice(0, count), None if more is None else more.slice(0, count), part)
+                    paths, more = paths.slice(count), None if more is None else more.slice(count)
 
     def _later_stats(self, part: LogFile, available: dict[str, pa.DataType]) -> LaterStats | None:
         columns = stats_columns(StatsWanted(), available)
@@ -176,15 +194,20 @@ class CheckpointReader:
             return None
         reader = replace(self, store=self.stats_store or self.store)
 
-        def read() -> Iterator[pa.RecordBatch]:
+        def read() -> Iterator[pa.StructArray]:
             with reader.open(part) as parquet:
-                yield from read_batches(parquet, part, columns, rows_at_once(parquet, columns, self.batch_size))
+                metadata = parquet.metadata
+            yield from reader._rows(part, metadata, columns)  # noqa: SLF001 - itself, over another store
 
         return LaterStats(part, read)
 
     @contextmanager
     def open(
-        self, file: LogFile, metadata: pq.FileMetaData | None = None, codes: Sequence[str] = ()
+        self,
+        file: LogFile,
+        metadata: pq.FileMetaData | None = None,
+        codes: Sequence[str] = (),
+        watch: PageWatch | None = None,
     ) -> Iterator[pq.ParquetFile]:
         """Open a Parquet file of the checkpoint: nobody else does, so that all read the same values."""
         size = file.info.size
@@ -192,6 +215,8 @@ class CheckpointReader:
             if size <= 0:
                 size = self.store.head(file.path).size
             source = self.store.open_input(file.path, size=size, read_ahead=_BUFFER)
+            if watch is not None:
+                source = watch.over(source, size, file.path)
             try:
                 yield pq.ParquetFile(
                     source,

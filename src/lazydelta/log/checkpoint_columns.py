@@ -33,7 +33,6 @@ __all__ = [
 
 TIER = 3
 _RELEASE_AFTER = 48 << 20
-_BATCH_BYTES = 6 << 20
 _CORE = ("path", "size", "modificationTime", "partitionValues", "deletionVector")
 _VECTOR = "add.deletionVector.storageType"
 _PARTITIONS = "add.partitionValues."
@@ -41,7 +40,6 @@ _CODE_BYTES = 4
 _FEW_BYTES = 64 << 10
 _FEWEST_CODED = 1_000
 _CODED_VALUES = pa.map_(pa.dictionary(pa.int32(), pa.string()), pa.dictionary(pa.int32(), pa.string()))
-_FEWEST_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +97,21 @@ def read_batches(
             decoded = 0
 
 
-def rows_at_once(parquet: pq.ParquetFile, columns: Sequence[str], most: int) -> int:
-    """Return how many rows of these columns to decode at a time: ``most``, or fewer where they are wide.
+def rows_at_once(metadata: pq.FileMetaData, columns: Sequence[str], most: int, batch_bytes: int) -> int:
+    """Return how many rows of these columns to decode at a time: ``most``, or those that ``batch_bytes`` hold.
 
     Statistics of a hundred columns are several kilobytes a file; batches of as many rows as of narrow ones would take
     memory in proportion.
     """
     prefixes = tuple(f"{name}." for name in columns)
-    metadata, widest = parquet.metadata, 0
+    widest = 0
     paths = [_path_of(metadata, index) for index in range(metadata.num_columns)]
     read = [index for index, path in enumerate(paths) if f"{path}.".startswith(prefixes)]
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         size = sum(group.column(index).total_uncompressed_size for index in read)
         widest = max(widest, size // max(1, group.num_rows))
-    return min(most, max(_FEWEST_ROWS, _BATCH_BYTES // max(1, widest)))
+    return min(most, max(1, batch_bytes // max(1, widest)))
 
 
 def joined(first: pa.StructArray, second: pa.StructArray | None, file: LogFile) -> pa.StructArray:

@@ -24,10 +24,10 @@ class LaterStats:
     asks for none costs nothing.
     """
 
-    def __init__(self, part: LogFile, read: Callable[[], Iterator[pa.RecordBatch]]) -> None:
+    def __init__(self, part: LogFile, read: Callable[[], Iterator[pa.StructArray]]) -> None:
         self._part = part
         self._open = read
-        self._cursor: Iterator[pa.RecordBatch] | None = None
+        self._cursor: Iterator[pa.StructArray] | None = None
         self._held: list[tuple[int, pa.Array]] = []
         self._next_row = 0
         self._lock = Lock()
@@ -51,16 +51,18 @@ class LaterStats:
             self._cursor = self._open()
             self._held, self._next_row = [], 0
         while self._next_row < first_row + count:
-            batch = next(self._cursor, None)
-            if batch is None:
+            adds = next(self._cursor, None)
+            if adds is None:
                 message = f"{self._part.path} changed while it was read"
                 raise CorruptLogError(message, path=self._part.path, version=self._part.version)
-            self._held.append((self._next_row, batch.column("add")))
-            self._next_row += batch.num_rows
+            self._held.append((self._next_row, adds))
+            self._next_row += len(adds)
             self._held = [(row, adds) for row, adds in self._held if row + len(adds) > first_row]
         pieces = [
             adds.slice(max(0, first_row - row), min(row + len(adds), first_row + count) - max(row, first_row))
             for row, adds in self._held
             if row < first_row + count
         ]
+        if any(piece.type != pieces[0].type for piece in pieces):
+            return pa.nulls(count, pa.struct([]))  # some did not fit into memory: this batch has none
         return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from lazydelta.log.bounded_batches import MEMORY_BUDGET
 from lazydelta.log.checkpoint import CheckpointReader
 from lazydelta.log.checkpoint_columns import StatsWanted
 from lazydelta.log.file_batch import FileBatch
@@ -31,6 +32,7 @@ class BaseScan:
     batch_size: int
     metrics: ScanMetrics
     limited: bool = False
+    memory_budget: int = MEMORY_BUDGET
 
 
 _LARGER = 2
@@ -55,5 +57,6 @@ def checkpoint_files(scan: BaseScan) -> Iterator[FileBatch]:
         row_groups=scan.metrics.count_row_groups,
         parallel=not scan.newest_first,
         coded=bool(partition_columns(scan.predicate)),
+        memory_budget=scan.memory_budget,
     )
     yield from reader.files(scan.wanted)

@@ -99,6 +99,7 @@ class LazyDeltaScanner:
                 batch_size=self.request.batch_size,
                 metrics=self.metrics,
                 limited=self.request.limit is not None or self.request.row_limit is not None,
+                memory_budget=self.options.memory_budget,
             )
         )
         if not newest_first:

@@ -23,28 +23,25 @@ from lazydelta.scan.arrays import boolean_array
 from lazydelta.scan.timestamp_check import false_timestamps, without_bounds
 from lazydelta.sidecar.discovery import check_single, read_single
 from lazydelta.sidecar.external_sort import ExternalSort
-from lazydelta.sidecar.format import GROUPS_PER_FILE, ROWS_PER_GROUP, sidecar_path
+from lazydelta.sidecar.format import sidecar_path
 from lazydelta.sidecar.lifecycle import sweep
 from lazydelta.sidecar.manifest import SidecarError
 from lazydelta.sidecar.mirrored import prove
 from lazydelta.sidecar.order import sortable
 from lazydelta.sidecar.part_order import key_layout
 from lazydelta.sidecar.part_reader import check_part
-from lazydelta.sidecar.planning import SidecarPlan, plan_of, plan_sidecar, snapshot_at_checkpoint
+from lazydelta.sidecar.planning import MEMORY_BUDGET, SidecarPlan, plan_of, plan_sidecar, snapshot_at_checkpoint
 from lazydelta.sidecar.publish import BuildResult, Publication, load_manifest, result_of, schema_hash
 from lazydelta.sidecar.rows import to_rows
 from lazydelta.storage import Store, open_store
 
 __all__ = [
     "MEMORY_BUDGET",
-    "PART_ROWS",
-    "ROW_BYTES",
     "Progress",
     "assemble",
     "build",
     "build_at",
     "existing",
-    "part_rows",
 ]
 
 logger = logging.getLogger(__name__)
@@ -54,11 +51,9 @@ T = TypeVar("T")
 Progress = Callable[[int, int | None], None]
 """Called with the files done so far and, where it is known, how many there are."""
 
-PART_ROWS = ROWS_PER_GROUP * GROUPS_PER_FILE
-MEMORY_BUDGET = 512 << 20
-ROW_BYTES = 1_000  # a row in memory, with room for the copies that sorting makes
 _READ_ROWS = 32_768
 _SAMPLED = 200_000
+_FLUSH_BYTES = 4 << 20
 
 
 def build(
@@ -112,7 +107,7 @@ def build_at(
 
     ``replaces`` is the digest of a manifest that gives way to the new one, ``reason`` goes into the result.
     """
-    plan = plan_sidecar(snapshot, checkpoint, sort_by)
+    plan = plan_sidecar(snapshot, checkpoint, sort_by, memory_budget=memory_budget)
     parts = _sorted_parts(snapshot, checkpoint, plan, memory_budget, progress)
     result = Publication(store, snapshot, checkpoint, plan, replaces=replaces).publish(parts)
     sweep(store, snapshot)
@@ -170,9 +165,11 @@ def _sorted_parts(
     progress: Progress | None,
 ) -> Iterator[pa.Table]:
     """Yield the rows of each part, in order."""
-    reader = CheckpointReader(snapshot.store, checkpoint, batch_size=_READ_ROWS)
-    splitters = _splitters(snapshot, checkpoint, plan, max(1, memory_budget // ROW_BYTES // 2))
-    sort = ExternalSort(plan.layout, splitters, plan.layout.arrow_schema(plan.schema))
+    reader = CheckpointReader(snapshot.store, checkpoint, batch_size=_READ_ROWS, memory_budget=memory_budget)
+    splitters = _splitters(reader, plan, plan.rows_at_once(memory_budget))
+    sort = ExternalSort(
+        plan.layout, splitters, plan.layout.arrow_schema(plan.schema), flush_rows=plan.rows_in(_FLUSH_BYTES)
+    )
     done = 0
     with contextlib.ExitStack() as stack:
         # Only the parsing of statistics needs the interpreter: Parquet, sorting and temporary files go on beside it.
@@ -185,7 +182,10 @@ def _sorted_parts(
             done += len(batch)
             if progress is not None:
                 progress(done, None)
-        yield from stack.enter_context(_aside(assemble(sort.sorted_tables())))
+        for part in stack.enter_context(_aside(assemble(sort.sorted_tables(), plan.rows_in_part))):
+            # The allocator keeps what each thread has freed, and each of these is as large as all that is under way.
+            pa.default_memory_pool().release_unused()
+            yield part
 
 
 def _aside(source: Iterator[T]) -> contextlib.closing[ReadAhead[T]]:
@@ -193,16 +193,10 @@ def _aside(source: Iterator[T]) -> contextlib.closing[ReadAhead[T]]:
     return contextlib.closing(ReadAhead(source, depth=1, stop=lambda: None))
 
 
-def part_rows() -> int:
-    """Return how many rows a full part has."""
-    return PART_ROWS
-
-
-def assemble(tables: Iterator[pa.Table], size: int | None = None) -> Iterator[pa.Table]:
-    """Cut sorted rows into parts, full ones unless ``size`` says how many rows each shall have."""
+def assemble(tables: Iterator[pa.Table], size: int) -> Iterator[pa.Table]:
+    """Cut sorted rows into parts of ``size`` rows; the last one has the rest."""
     held: list[pa.Table] = []
     count = 0
-    size = part_rows() if size is None else size
     for table in tables:
         held.append(table)
         count += table.num_rows
@@ -215,9 +209,8 @@ def assemble(tables: Iterator[pa.Table], size: int | None = None) -> Iterator[pa
         yield pa.concat_tables(held).combine_chunks()
 
 
-def _splitters(snapshot: Snapshot, checkpoint: Checkpoint, plan: SidecarPlan, bucket_rows: int) -> pa.BinaryArray:
+def _splitters(reader: CheckpointReader, plan: SidecarPlan, bucket_rows: int) -> pa.BinaryArray:
     """Choose splitters from a sample so that buckets have about ``bucket_rows`` rows; few files need none."""
-    reader = CheckpointReader(snapshot.store, checkpoint, batch_size=_READ_ROWS)
     layout = key_layout(plan.layout)
     wanted = tuple(each.path for each in layout.sort if each.role == "min")
     total, step = 0, 1

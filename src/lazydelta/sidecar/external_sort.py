@@ -18,16 +18,20 @@ from lazydelta.sidecar.spill import SpillFile
 
 __all__ = ["ExternalSort"]
 
-_FLUSH_ROWS = 4096
-
 
 class ExternalSort:
-    """Takes rows in any order with ``add``, gives them back sorted with ``sorted_tables``."""
+    """Takes rows in any order with ``add``, gives them back sorted with ``sorted_tables``.
 
-    def __init__(self, layout: SidecarLayout, splitters: pa.BinaryArray, schema: pa.Schema) -> None:
+    A bucket goes to disk whenever ``flush_rows`` wait for it.
+    """
+
+    def __init__(
+        self, layout: SidecarLayout, splitters: pa.BinaryArray, schema: pa.Schema, *, flush_rows: int = 4096
+    ) -> None:
         self._layout = layout
         self._splitters = splitters
         self._schema = schema
+        self._flush_rows = flush_rows
         self._waiting: list[list[pa.RecordBatch]] = [[] for _ in range(len(splitters) + 1)]
         self._rows = [0] * (len(splitters) + 1)
         self._spilled: dict[int, SpillFile] = {}
@@ -47,7 +51,7 @@ class ExternalSort:
             bucket = int(numbers[start])
             self._waiting[bucket].append(grouped.slice(start, end - start))
             self._rows[bucket] += end - start
-            if self._rows[bucket] >= _FLUSH_ROWS:
+            if self._rows[bucket] >= self._flush_rows:
                 self._flush(bucket)
 
     def sorted_tables(self) -> Iterator[pa.Table]:

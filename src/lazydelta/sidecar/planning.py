@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -16,22 +17,53 @@ from lazydelta.log.schema import Column, TableSchema
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.pruning import has_range, is_timestamp
-from lazydelta.sidecar.format import SidecarLayout, SortColumn
+from lazydelta.sidecar.format import GROUPS_PER_FILE, ROWS_PER_GROUP, SidecarLayout, SortColumn
 from lazydelta.storage import Store
 
-__all__ = ["SidecarPlan", "plan_of", "plan_sidecar", "snapshot_at_checkpoint"]
+__all__ = ["MEMORY_BUDGET", "SidecarPlan", "plan_of", "plan_sidecar", "snapshot_at_checkpoint"]
 
+MEMORY_BUDGET = 512 << 20
+PART_ROWS = ROWS_PER_GROUP * GROUPS_PER_FILE
 _INDEXED = 8
+_LEAST_ROW_BYTES = 400
+_PART_BYTES = 64 << 20
+_TEXT_BYTES = 32
+_COPIES = 10
 _DEFAULT_STATS_COLUMNS = 32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SidecarPlan:
     """How a table's sidecar is laid out."""
 
     schema: TableSchema
     layout: SidecarLayout
     indexed: tuple[tuple[str, ...], ...]
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Return about how much a row takes in memory."""
+        return max(_LEAST_ROW_BYTES, sum(_width(each.type) for each in self.layout.arrow_schema(self.schema)))
+
+    def rows_in(self, memory: int) -> int:
+        """Return how many rows fit into some bytes of memory; one does always."""
+        return max(1, memory // self.row_bytes)
+
+    def rows_at_once(self, memory_budget: int) -> int:
+        """Return how many rows to sort at a time: they are there as read, sorted, waiting, and as Parquet pages."""
+        return self.rows_in(memory_budget // _COPIES)
+
+    @property
+    def rows_in_part(self) -> int:
+        """Return how many rows a full part has: fewer where they are wide."""
+        return min(PART_ROWS, self.rows_in(_PART_BYTES))
+
+
+def _width(kind: pa.DataType) -> int:
+    try:
+        return -(-int(kind.bit_width) // 8)
+    except ValueError:
+        return _TEXT_BYTES  # text and maps are as long as they are: bounds of text are cut at 32 characters
 
 
 def snapshot_at_checkpoint(store: Store, version: int | None = None) -> tuple[Snapshot, Checkpoint]:
@@ -47,10 +79,16 @@ def snapshot_at_checkpoint(store: Store, version: int | None = None) -> tuple[Sn
     return snapshot, checkpoint
 
 
-def plan_sidecar(snapshot: Snapshot, checkpoint: Checkpoint, sort_by: Sequence[str] | None = None) -> SidecarPlan:
+def plan_sidecar(
+    snapshot: Snapshot,
+    checkpoint: Checkpoint,
+    sort_by: Sequence[str] | None = None,
+    *,
+    memory_budget: int = MEMORY_BUDGET,
+) -> SidecarPlan:
     """Decide on sort columns, statistics columns and the columns whose ranges the manifest keeps."""
     schema = snapshot.schema
-    stats = _stats_columns(snapshot, checkpoint)
+    stats = _stats_columns(snapshot, CheckpointReader(snapshot.store, checkpoint, 1_000, memory_budget=memory_budget))
     sort = _sort_columns(schema, stats, sort_by)
     return _plan(schema, SidecarLayout.of(schema, stats, sort), stats)
 
@@ -70,10 +108,10 @@ def _plan(schema: TableSchema, layout: SidecarLayout, stats: Sequence[Column]) -
     return SidecarPlan(schema, layout, tuple(indexed))
 
 
-def _stats_columns(snapshot: Snapshot, checkpoint: Checkpoint) -> list[Column]:
+def _stats_columns(snapshot: Snapshot, reader: CheckpointReader) -> list[Column]:
     """Return the columns that have statistics: those the table's properties name, and those that a sample shows."""
     leaves = [column for column in snapshot.schema.leaves() if not column.is_partition]
-    seen = _sampled_columns(snapshot, checkpoint)
+    seen = _sampled_columns(reader)
     wanted = snapshot.metadata.property("delta.dataSkippingNumIndexedCols")
     try:
         count = int(wanted) if wanted is not None else _DEFAULT_STATS_COLUMNS
@@ -83,8 +121,7 @@ def _stats_columns(snapshot: Snapshot, checkpoint: Checkpoint) -> list[Column]:
     return [column for column in leaves if column in likely or column.physical_path in seen]
 
 
-def _sampled_columns(snapshot: Snapshot, checkpoint: Checkpoint) -> set[tuple[str, ...]]:
-    reader = CheckpointReader(snapshot.store, checkpoint, batch_size=1_000)
+def _sampled_columns(reader: CheckpointReader) -> set[tuple[str, ...]]:
     found: set[tuple[str, ...]] = set()
     for batch in reader.files(StatsWanted()):
         for text in [] if batch.json_stats is None else batch.json_stats.slice(0, 200).to_pylist():

@@ -32,7 +32,7 @@ from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.tail import ReverseCommitReader
 from lazydelta.options import Options
 from lazydelta.scan.arrays import boolean_array
-from lazydelta.sidecar.build import MEMORY_BUDGET, ROW_BYTES, Progress, assemble, build_at, existing, part_rows
+from lazydelta.sidecar.build import MEMORY_BUDGET, Progress, assemble, build_at, existing
 from lazydelta.sidecar.changes import NetChange, read_change
 from lazydelta.sidecar.folder import FolderFile, list_folder
 from lazydelta.sidecar.lifecycle import sweep
@@ -186,14 +186,14 @@ class _Refresh:
         self._checkpoint = checkpoint
         self._base = base
         self._settings = settings
-        self._memory_rows = max(1, memory_budget // ROW_BYTES // 2)
         self._progress = progress
         manifest = base.manifest
         self._plan: SidecarPlan = plan_of(manifest.layout, snapshot.schema)
+        self._memory_rows = self._plan.rows_at_once(memory_budget)
         self._schema = self._plan.layout.arrow_schema(self._plan.schema)
         self._parts = [part for part in manifest.parts if part.num_rows]
         self._groups = _groups_by_part(manifest)
-        self._full = part_rows()
+        self._full = self._plan.rows_in_part
 
     def run(self) -> BuildResult:
         order = PartOrder(self._parts, self._plan.layout, self._plan.schema)
@@ -305,14 +305,14 @@ class _Refresh:
             rows = sum(self._parts[each].num_rows - lost[each] + int(change.arrivals[each]) for each in run)
             if end == count:
                 # Time goes on at this end: full parts, and a rest that grows.
-                yield from assemble(self._run_tables(run, change, arrivals, last=True))
+                yield from assemble(self._run_tables(run, change, arrivals, last=True), self._full)
                 return
             if rows:
                 yield from assemble(
                     self._run_tables(run, change, arrivals, last=False), -(-rows // -(-rows // self._full))
                 )
             number = end
-        yield from assemble(arrivals.of(count))
+        yield from assemble(arrivals.of(count), self._full)
 
     def _run_tables(self, run: range, change: NetChange, arrivals: _Arrivals, *, last: bool) -> Iterator[pa.Table]:
         layout = self._plan.layout

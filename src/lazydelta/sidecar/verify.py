@@ -38,7 +38,7 @@ from lazydelta.sidecar.mirrored import prove
 from lazydelta.sidecar.order import sortable
 from lazydelta.sidecar.part_file import PartFooter
 from lazydelta.sidecar.part_reader import open_part, typed
-from lazydelta.sidecar.planning import snapshot_at_checkpoint
+from lazydelta.sidecar.planning import MEMORY_BUDGET, snapshot_at_checkpoint
 from lazydelta.sidecar.predicate_check import PredicateCheck
 from lazydelta.sidecar.publish import schema_hash
 from lazydelta.sidecar.row_digest import RowDigest, bucket_of
@@ -201,7 +201,7 @@ class _Verification:
 
     def _batches(self) -> Iterator[FileBatch]:
         """Yield the files of the log."""
-        reader = CheckpointReader(self._store, self._checkpoint, batch_size=_READ_ROWS)
+        reader = CheckpointReader(self._store, self._checkpoint, batch_size=_READ_ROWS, memory_budget=MEMORY_BUDGET)
         for batch in reader.files(StatsWanted(extra=True)):
             yield batch
             self._tell(len(batch))

@@ -41,6 +41,7 @@ _GROUP_ROWS = 65_536
 _GROUP_SHARE = 6
 _KEYS_SHARE = 4
 _ROW_BYTES = 4_096
+_PAGE_BYTES = 1 << 20
 _LEAST_BATCH, _MOST_BATCH = 1_024, 16_384
 _FEATURES_VERSION = 7
 # One leaf of each action has Parquet statistics: its nulls tell readers which row groups hold none of that kind. Ranges
@@ -149,6 +150,7 @@ def _state(snapshot: Snapshot, memory_budget: int, now: int) -> CheckpointState:
         seen_after=None if forgotten is None else _before(now, forgotten),
         batch_rows=min(max(rows, _LEAST_BATCH), _MOST_BATCH),
         key_memory=max(1, memory_budget // _KEYS_SHARE),
+        memory_budget=memory_budget,
     )
 
 
@@ -192,6 +194,8 @@ class _Writing:
                 compression="zstd",
                 write_statistics=list(_COUNTED),
                 write_page_checksum=True,
+                # A page is cut where it is full, which is looked at only after so many rows; readers decode it whole.
+                write_batch_size=self._state.layout.rows_in(_PAGE_BYTES),
                 store_schema=False,
             )
         ) as writer:

@@ -26,6 +26,7 @@ from lazydelta.write.stats import indexed_columns
 
 __all__ = ["REMOVE", "CheckpointLayout", "remove_array"]
 
+_STATS_BYTES = 100  # of a column, as text: minimum, maximum and count of nulls with their names
 _STRINGS = pa.list_(pa.field("element", pa.string()))
 _TXN = pa.struct([("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())])
 # Tombstones are there for VACUUM: the protocol leaves `stats` and `tags` out of them.
@@ -101,6 +102,10 @@ class CheckpointLayout:
             "domainMetadata": _DOMAIN,
         }
         return replace(layout, schema=pa.schema(list(columns.items())))
+
+    def rows_in(self, size: int) -> int:
+        """Return how many files have about ``size`` bytes of statistics, 1,024 at the most."""
+        return min(1024, max(1, size // (_STATS_BYTES * (len(self.stats) + 1))))
 
     def actions(self, name: str, actions: Sequence[msgspec.Struct]) -> pa.RecordBatch:
         """Return rows for actions that are not files."""

@@ -52,6 +52,7 @@ class CheckpointState:
     seen_after: int | None = None
     batch_rows: int = 16_384
     key_memory: int = 64 << 20
+    memory_budget: int = 256 << 20
     num_adds: int = field(default=0, init=False)
     size_of_adds: int = field(default=0, init=False)
 
@@ -64,7 +65,11 @@ class CheckpointState:
                 yield from self._tail_rows(commit, seen)
             if self.snapshot.segment.checkpoint is not None:
                 reader = CheckpointReader(
-                    self.snapshot.store, self.snapshot.segment.checkpoint, batch_size=self.batch_rows
+                    self.snapshot.store,
+                    self.snapshot.segment.checkpoint,
+                    batch_size=self.batch_rows,
+                    memory_budget=self.memory_budget,
+                    needs_stats=True,
                 )
                 wrong = false_timestamps(self.snapshot)
                 for files in _base_files(reader):

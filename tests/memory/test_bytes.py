@@ -1,0 +1,155 @@
+"""Memory is bounded in bytes: rows that are large, or become large, are read a few at a time or without statistics."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks.measure import measure
+from lazydelta import DeltaTable, sidecar
+from lazydelta.errors import MemoryLimitError
+from lazydelta.storage import open_store
+from lazydelta.write.checkpoint import write_checkpoint
+from tests.oracle.checkpoints import CheckpointWriter, hint_for
+from tests.scan.hand_log import HandLog, add
+
+pytestmark = [pytest.mark.memory, pytest.mark.timeout(300)]
+
+LIMIT = 150 << 20
+IMPORTS = ("lazydelta", "pyarrow.parquet", "obstore")
+LARGE = 6_000_000
+FILES = 60
+"""Statistics of so many files that all at once they would take more than twice the budget."""
+
+_BUDGET = 24 << 20
+
+
+def small(number: int) -> dict[str, Any]:
+    return {"minValues": {"id": number}, "maxValues": {"id": number}, "nullCount": {"id": 0}}
+
+
+def large(number: int) -> dict[str, Any]:
+    return small(number) | {"minValues": {"id": number, "name": "x" * LARGE}}
+
+
+def table(folder: Path, stats: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, **writing: Any) -> Path:
+    """Make a table whose checkpoint is a few kilobytes and holds these statistics."""
+    log = HandLog(folder)
+    log.commit(*(add(f"{number:06}.parquet", stats=each) for number, each in enumerate(stats)))
+    snapshot = log.state()
+    writer = CheckpointWriter(log.log, snapshot, random.Random(0))
+    writer.stats, writer.compression = "json", "zstd"
+    write = pq.write_table
+    with monkeypatch.context() as patch:
+        patch.setattr(pq, "write_table", lambda *given, **more: write(*given, **(more | writing)))
+        [path] = writer.classic()
+    (log.log / "_last_checkpoint").write_text(json.dumps(hint_for(snapshot, [path])))
+    (log.log / f"{0:020d}.json").unlink()
+    assert path.stat().st_size < 2 << 20
+    return folder
+
+
+CASES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], bool]] = {
+    "one text that a dictionary repeats": ([large(1)] * FILES, {"row_group_size": 1000}, True),
+    "texts in pages of their own": (
+        [large(n) for n in range(FILES)],
+        {"row_group_size": 1000, "use_dictionary": False, "write_batch_size": 1},
+        True,
+    ),
+    "texts in a page that is too large": (
+        [large(n) for n in range(FILES)],
+        {"row_group_size": 1000, "use_dictionary": False, "write_batch_size": 1000},
+        False,
+    ),
+    "a few among many": (
+        [small(n) for n in range(20_000)] + [large(n) for n in range(20_000, 20_000 + FILES)],
+        {"row_group_size": 100_000, "write_batch_size": 1},
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_large_statistics_in_a_small_checkpoint_stay_within_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    stats, writing, prunes = CASES[case]
+    folder = table(tmp_path / "t", stats, monkeypatch, **writing)
+    half = len(stats) - FILES // 2
+    where = [("id", ">=", half)] if case != "one text that a dictionary repeats" else [("id", ">", 1)]
+    measured = measure("benchmarks.lazydelta_work:matching_files", str(folder), where, imports=IMPORTS)
+    assert measured.failure is None
+    expected = 0 if where[0][2] == 1 else FILES // 2
+    assert measured.answer == (expected if prunes else len(stats))
+    assert measured.peak_bytes is not None
+    assert measured.peak_bytes < LIMIT
+
+
+def test_files_are_the_same_whether_their_statistics_fit_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stats = [small(n) if n % 7 else large(n) for n in range(FILES)]
+    folder = table(tmp_path / "t", stats, monkeypatch, row_group_size=30, use_dictionary=False, write_batch_size=1)
+    plenty = {"memory_budget": 4 << 30}
+    everything = [file.path for file in DeltaTable(folder, options=plenty).files()]
+    assert len(everything) == FILES
+    for budget in (1 << 20, 4 << 20, 20 << 20, 60 << 20):
+        few = DeltaTable(folder, options={"memory_budget": budget})
+        assert [file.path for file in few.files()] == everything
+        found = {file.path for file in few.files([("id", "<", 40)], batch_size=16)}
+        right = {file.path for file in DeltaTable(folder, options=plenty).files([("id", "<", 40)])}
+        assert right <= found
+        assert (found == right) is (budget > 2 * LARGE), budget
+    assert "listed without statistics" in caplog.text
+
+
+def test_a_checkpoint_is_not_copied_without_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = table(
+        tmp_path / "t",
+        [large(n) for n in range(20)],
+        monkeypatch,
+        row_group_size=1000,
+        use_dictionary=False,
+        write_batch_size=1000,
+    )
+    log = folder / "_delta_log"
+    (log / f"{1:020d}.json").write_text(json.dumps(add("new.parquet", stats=small(1))) + "\n")
+    with pytest.raises(MemoryLimitError, match=r"page of .* bytes in column 'add\.stats'") as caught:
+        write_checkpoint(open_store(folder), memory_budget=32 << 20)
+    assert "memory_budget" in str(caught.value.hint)
+    assert not list(log.glob("*1.checkpoint.parquet"))
+    assert write_checkpoint(open_store(folder)).action == "written"
+    assert len(DeltaTable(folder).files("id = 7").collect()) == 1
+
+
+def test_a_sidecar_of_many_columns_takes_no_more_memory_to_build_for_more_files(tmp_path: Path) -> None:
+    names = [f"c{number}" for number in range(600)]
+
+    def stats(number: int) -> dict[str, Any]:
+        return {
+            "minValues": {name: number + place for place, name in enumerate(names)},
+            "maxValues": {name: number + place + 5 for place, name in enumerate(names)},
+            "nullCount": dict.fromkeys(names, 0),
+        }
+
+    def peak(files: int) -> int:
+        log = HandLog(tmp_path / str(files), dict.fromkeys(names, "long"))
+        log.commit(*(add(f"{number}.parquet", stats=stats(number)) for number in range(files)))
+        write_checkpoint(open_store(log.table))
+        built = "benchmarks.lazydelta_work:build_sidecar"
+        runs = []
+        for _ in range(2):
+            sidecar.drop(log.table)
+            runs.append(measure(built, str(log.table), _BUDGET, imports=(*IMPORTS, "lazydelta.sidecar")))
+        assert [run.failure for run in runs] == [None] * len(runs)
+        assert sidecar.verify(log.table).ok
+        assert len(DeltaTable(log.table).files([("c599", ">=", files + 590)]).collect()) == 14
+        return min(run.peak_bytes or 0 for run in runs)
+
+    few, many = peak(800), peak(3_200)
+    assert 0 < many <= 1.3 * max(few, 4 * _BUDGET), (few, many)
