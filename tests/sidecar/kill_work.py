@@ -6,7 +6,6 @@ The processes are copies of one that has everything loaded and no thread running
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 import os
 import signal
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lazydelta import sidecar
+from lazydelta.sidecar import external_sort
 from lazydelta.storage import observe
 from tests.sidecar.conftest import set_sizes
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["main"]
-
-building = importlib.import_module("lazydelta.sidecar.build")
 
 _FLUSHED_ROWS = 8  # so that small tables go through temporary files as well
 
@@ -82,7 +80,7 @@ class _Moments:
 def _work(job: dict[str, Any], writing: int) -> None:
     # For good: this process has no other work.
     set_sizes(pytest.MonkeyPatch(), job["rows"], job["groups"])
-    pytest.MonkeyPatch().setattr(building, "_FLUSH_BYTES", 400 * _FLUSHED_ROWS)
+    pytest.MonkeyPatch().setattr(external_sort, "_FLUSH_ROWS", _FLUSHED_ROWS)
     moments = _Moments(job["moment"], job["at"])
     # A file that is written whole and has its name not yet: the moment that leaves temporary files behind.
     os.link = moments.before("publication", os.link)

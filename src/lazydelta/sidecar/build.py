@@ -53,7 +53,6 @@ Progress = Callable[[int, int | None], None]
 
 _READ_ROWS = 32_768
 _SAMPLED = 200_000
-_FLUSH_BYTES = 4 << 20
 
 
 def build(
@@ -166,10 +165,9 @@ def _sorted_parts(
 ) -> Iterator[pa.Table]:
     """Yield the rows of each part, in order."""
     reader = CheckpointReader(snapshot.store, checkpoint, batch_size=_READ_ROWS, memory_budget=memory_budget)
-    splitters = _splitters(reader, plan, plan.rows_at_once(memory_budget))
-    sort = ExternalSort(
-        plan.layout, splitters, plan.layout.arrow_schema(plan.schema), flush_rows=plan.rows_in(_FLUSH_BYTES)
-    )
+    at_once = plan.rows_at_once(memory_budget)
+    splitters = _splitters(reader, plan, at_once)
+    sort = ExternalSort(plan.layout, splitters, plan.layout.arrow_schema(plan.schema), most_waiting=at_once)
     done = 0
     with contextlib.ExitStack() as stack:
         # Only the parsing of statistics needs the interpreter: Parquet, sorting and temporary files go on beside it.
@@ -182,7 +180,7 @@ def _sorted_parts(
             done += len(batch)
             if progress is not None:
                 progress(done, None)
-        for part in stack.enter_context(_aside(assemble(sort.sorted_tables(), plan.rows_in_part))):
+        for part in stack.enter_context(_aside(assemble(sort.sorted_tables(), plan.rows_in_part(memory_budget)))):
             # The allocator keeps what each thread has freed, and each of these is as large as all that is under way.
             pa.default_memory_pool().release_unused()
             yield part

@@ -163,7 +163,7 @@ class RowSpool:
 
     def sorted_tables(self) -> Iterator[pa.Table]:
         """Yield all rows in order; may be called once."""
-        sort = ExternalSort(self._layout, self._splitters(), self._schema)
+        sort = ExternalSort(self._layout, self._splitters(), self._schema, most_waiting=self._memory_rows)
         try:
             for file in self._spilled:
                 for batch in file.batches():

@@ -18,20 +18,24 @@ from lazydelta.sidecar.spill import SpillFile
 
 __all__ = ["ExternalSort"]
 
+_FLUSH_ROWS = 4096
+
 
 class ExternalSort:
     """Takes rows in any order with ``add``, gives them back sorted with ``sorted_tables``.
 
-    A bucket goes to disk whenever ``flush_rows`` wait for it.
+    A bucket goes to disk whenever enough rows wait for it to make that worth while, and the fullest ones do as soon as
+    more than ``most_waiting`` wait for all.
     """
 
     def __init__(
-        self, layout: SidecarLayout, splitters: pa.BinaryArray, schema: pa.Schema, *, flush_rows: int = 4096
+        self, layout: SidecarLayout, splitters: pa.BinaryArray, schema: pa.Schema, *, most_waiting: int
     ) -> None:
         self._layout = layout
         self._splitters = splitters
         self._schema = schema
-        self._flush_rows = flush_rows
+        self._most_waiting = most_waiting
+        self._total = 0
         self._waiting: list[list[pa.RecordBatch]] = [[] for _ in range(len(splitters) + 1)]
         self._rows = [0] * (len(splitters) + 1)
         self._spilled: dict[int, SpillFile] = {}
@@ -51,8 +55,11 @@ class ExternalSort:
             bucket = int(numbers[start])
             self._waiting[bucket].append(grouped.slice(start, end - start))
             self._rows[bucket] += end - start
-            if self._rows[bucket] >= self._flush_rows:
+            self._total += end - start
+            if self._rows[bucket] >= _FLUSH_ROWS:
                 self._flush(bucket)
+        while self._total > self._most_waiting:
+            self._flush(max(range(len(self._rows)), key=self._rows.__getitem__))
 
     def sorted_tables(self) -> Iterator[pa.Table]:
         """Yield all rows, bucket by bucket, each sorted; the input ends here."""
@@ -71,6 +78,7 @@ class ExternalSort:
         if bucket not in self._spilled:
             self._spilled[bucket] = SpillFile(self._schema)
         self._spilled[bucket].add(pa.Table.from_batches(self._waiting[bucket], schema=self._schema).combine_chunks())
+        self._total -= self._rows[bucket]
         self._waiting[bucket], self._rows[bucket] = [], 0
 
     def _load(self, bucket: int) -> pa.Table:

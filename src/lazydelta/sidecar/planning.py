@@ -28,7 +28,7 @@ _INDEXED = 8
 _LEAST_ROW_BYTES = 400
 _PART_BYTES = 64 << 20
 _TEXT_BYTES = 32
-_COPIES = 10
+_COPIES, _PARTS = 10, 4
 _DEFAULT_STATS_COLUMNS = 32
 
 
@@ -53,10 +53,9 @@ class SidecarPlan:
         """Return how many rows to sort at a time: they are there as read, sorted, waiting, and as Parquet pages."""
         return self.rows_in(memory_budget // _COPIES)
 
-    @property
-    def rows_in_part(self) -> int:
-        """Return how many rows a full part has: fewer where they are wide."""
-        return min(PART_ROWS, self.rows_in(_PART_BYTES))
+    def rows_in_part(self, memory_budget: int) -> int:
+        """Return how many rows a full part has: fewer where they are wide, or memory is scarce."""
+        return min(PART_ROWS, self.rows_in(min(_PART_BYTES, memory_budget // _PARTS)))
 
 
 def _width(kind: pa.DataType) -> int:

@@ -193,7 +193,7 @@ class _Refresh:
         self._schema = self._plan.layout.arrow_schema(self._plan.schema)
         self._parts = [part for part in manifest.parts if part.num_rows]
         self._groups = _groups_by_part(manifest)
-        self._full = self._plan.rows_in_part
+        self._full = self._plan.rows_in_part(memory_budget)
 
     def run(self) -> BuildResult:
         order = PartOrder(self._parts, self._plan.layout, self._plan.schema)
