@@ -18,6 +18,7 @@
     ├── PredicateError              a predicate that cannot be understood
     │   └── UnknownColumnError
     ├── DataFileError               a data file or deletion vector is missing or unreadable
+    │   └── ExternalLocationError   the log leads to an account or bucket that was not allowed
     ├── MemoryLimitError            it does not fit into the memory budget
     ├── ScanError                   the scan may not go on
     │   ├── FallbackDisabledError   the tripwire fired and `enable_fallback` is off
@@ -39,6 +40,7 @@ __all__ = [
     "CommitConflictError",
     "CorruptLogError",
     "DataFileError",
+    "ExternalLocationError",
     "FallbackDisabledError",
     "LazyDeltaError",
     "LogError",
@@ -181,6 +183,10 @@ class UnknownColumnError(PredicateError):
 
 class DataFileError(LazyDeltaError):
     """A data file or deletion vector is missing or unreadable."""
+
+
+class ExternalLocationError(DataFileError):
+    """The log names a file outside the table's own account or bucket, and nobody has allowed to look there."""
 
 
 class MemoryLimitError(LazyDeltaError):

@@ -48,11 +48,13 @@ class DeltaTable:
 
     ``version`` is a number, or a moment (``datetime`` or ISO 8601 text) that stands for the newest version not younger
     than it. ``options`` are lazydelta's own (see ``Options``); ``log_tail`` are the commits that a catalog has
-    ratified, for catalog-managed tables. ``without_files``, ``log_buffer_size`` and ``skip_stats`` are accepted because
-    deltalake has them; they change nothing here, where no file is loaded before somebody asks.
+    ratified, for catalog-managed tables. ``external_locations`` are the folders of other accounts or buckets in which
+    the log may name files, each with storage options of its own; files anywhere else than in the table's own account (on
+    Azure) or bucket are refused. ``without_files``, ``log_buffer_size`` and ``skip_stats`` are accepted because deltalake
+    has them; they change nothing here, where no file is loaded before somebody asks.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - keyword-only but for those of deltalake
         self,
         table_uri: str | os.PathLike[str],
         version: int | str | datetime | None = None,
@@ -60,6 +62,7 @@ class DeltaTable:
         options: Mapping[str, Any] | None = None,
         log_tail: Sequence[LogTailCommit | str] | None = None,
         *,
+        external_locations: Mapping[str, Mapping[str, str] | None] | None = None,
         without_files: bool = False,  # noqa: ARG002 - deltalake's parameter, see above
         log_buffer_size: int | None = None,  # noqa: ARG002
         skip_stats: bool = False,  # noqa: ARG002
@@ -70,6 +73,7 @@ class DeltaTable:
             storage_options,
             retries=self._options.retries,
             request_timeout=self._options.request_timeout,
+            external_locations=external_locations,
         )
         self._log_tail = None if log_tail is None else log_tail_files(log_tail)
         self._remembered = self._memory()

@@ -90,14 +90,14 @@ def test_a_store_opened_but_not_used_before_a_fork_works_in_the_child(remote: Pl
         os.waitpid(child, 0)
         print(store.get("a").decode())
         """,
-        pickle.dumps(remote.open()).hex(),
+        pickle.dumps(remote.open().carrying_credentials()).hex(),
     )
     assert (child.stdout, child.stderr) == ("content\ncontent\n", "")
 
 
-def test_a_store_can_be_pickled(store: Store) -> None:
+def test_a_store_can_be_pickled_with_its_credentials(store: Store) -> None:
     store.put("a", b"content")
-    twin = pickle.loads(pickle.dumps(store))  # noqa: S301 - our own
+    twin = pickle.loads(pickle.dumps(store.carrying_credentials()))  # noqa: S301 - our own
     assert twin.uri == store.uri
     assert twin.get("a") == b"content"
     assert (twin.counters.requests, store.counters.requests) == (1, 1)
@@ -128,7 +128,7 @@ def test_the_interpreter_ends_quietly_with_requests_in_flight(remote: Place, end
             next(listing)
             {ending}
             """,
-            pickle.dumps(remote.through(relay.port).open()).hex(),
+            pickle.dumps(remote.through(relay.port).open().carrying_credentials()).hex(),
         )
     assert (child.returncode, child.stdout, child.stderr) == (0, "", "")
 
@@ -146,6 +146,6 @@ def test_an_interrupt_ends_the_wait_and_the_request(remote: Place) -> None:
             except KeyboardInterrupt:
                 print("interrupted")
             """,
-            pickle.dumps(remote.through(relay.port).open()).hex(),
+            pickle.dumps(remote.through(relay.port).open().carrying_credentials()).hex(),
         )
     assert (child.returncode, child.stdout, child.stderr) == (0, "interrupted\n", "")

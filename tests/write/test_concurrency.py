@@ -98,7 +98,7 @@ def _start(program: str, *arguments: str) -> subprocess.Popen[str]:
 
 def _write_together(store: Store, writers: int, commits: int) -> list[Outcome]:
     """Let all writers begin at once, one more process checkpointing meanwhile, and collect what they were told."""
-    shipped = pickle.dumps(store).hex()
+    shipped = pickle.dumps(store.carrying_credentials()).hex()
     checkpointer = _start(_CHECKPOINTER, shipped)
     processes = [_start(_WRITER, shipped, str(number), str(commits)) for number in range(1, writers + 1)]
     everyone = [checkpointer, *processes]

@@ -461,7 +461,7 @@ maintenance.offer(10, open_snapshot(store).metadata)
 
 def _run_to_its_end(store: Store) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, pickle.dumps(store).hex()],
+        [sys.executable, "-c", _PROGRAM, pickle.dumps(store.carrying_credentials()).hex()],
         capture_output=True,
         text=True,
         check=False,

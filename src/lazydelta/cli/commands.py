@@ -168,7 +168,10 @@ def describe_table(table: DeltaTable) -> TableInfo:
 
 def file_records(stream: FileStream, resolve: TableSource | None = None) -> Iterator[Iterator[Record]]:
     """Yield the files of a stream by batch, with their URIs where the table's source is given."""
-    store = None if resolve is None else open_store(resolve.uri, resolve.storage_options or None)
+    store = None
+    if resolve is not None:
+        external = resolve.external_locations
+        store = open_store(resolve.uri, resolve.storage_options or None, external_locations=external)
     for batch in stream.batches():
         if store is None:
             yield records(batch)

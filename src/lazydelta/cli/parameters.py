@@ -21,10 +21,12 @@ __all__ = [
     "TableSource",
     "check_uri",
     "debug_option",
+    "external_option",
     "in_debug_mode",
     "json_option",
     "library_option",
     "pairs",
+    "prefixed_pairs",
     "refuse_extra_arguments",
     "scan_options",
     "storage_option",
@@ -49,12 +51,19 @@ class TableSource:
     storage_options: dict[str, str]
     options: dict[str, str]
     as_json: bool
+    external_locations: dict[str, dict[str, str]]
 
     def open(self) -> DeltaTable:
         """Open the table."""
         check_uri(self.uri)
         pinned = self.timestamp if self.version is None else self.version
-        return DeltaTable(self.uri, version=pinned, storage_options=self.storage_options or None, options=self.options)
+        return DeltaTable(
+            self.uri,
+            version=pinned,
+            storage_options=self.storage_options or None,
+            options=self.options,
+            external_locations=self.external_locations,
+        )
 
 
 def debug_option(function: F) -> F:
@@ -85,12 +94,31 @@ def pairs(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]
     return found
 
 
+def prefixed_pairs(
+    ctx: click.Context, parameter: click.Parameter, given: tuple[tuple[str, str], ...]
+) -> dict[str, dict[str, str]]:
+    """Read the values of an option that is given as a prefix and key=value, any number of times for each prefix."""
+    found: dict[str, dict[str, str]] = {}
+    for prefix, pair in given:
+        found.setdefault(prefix, {}).update(pairs(ctx, parameter, (pair,)))
+    return found
+
+
 storage_option = click.option(
     "--storage-option",
     multiple=True,
     metavar="K=V",
     callback=pairs,
     help="Credentials and settings of the store; repeatable. Values are never shown.",
+)
+external_option = click.option(
+    "--external-location",
+    "external_location",
+    multiple=True,
+    type=(str, str),
+    metavar="PREFIX K=V",
+    callback=prefixed_pairs,
+    help="A folder of another account or bucket that the log may lead to, and an option of its own; repeatable.",
 )
 library_option = click.option(
     "--option",
@@ -136,12 +164,13 @@ def table_command(function: Callable[Concatenate[TableSource, ...], None]) -> Ca
         storage_option: dict[str, str],
         option: dict[str, str],
         as_json: bool,
+        external_location: dict[str, dict[str, str]],
         **rest: Any,
     ) -> None:
         refuse_extra_arguments()
         if version is not None and timestamp is not None:
             raise click.UsageError("--version and --timestamp exclude each other.", click.get_current_context())
-        function(TableSource(uri, version, timestamp, storage_option, option, as_json), **rest)
+        function(TableSource(uri, version, timestamp, storage_option, option, as_json, external_location), **rest)
 
     decorators: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
         click.argument("uri"),
@@ -152,6 +181,7 @@ def table_command(function: Callable[Concatenate[TableSource, ...], None]) -> Ca
             help="Read the version of this moment: ISO 8601, UTC unless it has a zone.",
         ),
         storage_option,
+        external_option,
         library_option,
         json_option,
         debug_option,

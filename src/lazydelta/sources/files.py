@@ -10,14 +10,14 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import translate
 from functools import cached_property
 from urllib.parse import unquote
 
 from lazydelta.errors import OptionError
 from lazydelta.sources.parquet import sizes_of_groups
-from lazydelta.storage import Store, open_store
+from lazydelta.storage import CarriedOptions, Store, open_store, refuse_half_uri, shipped_options
 from lazydelta.storage.location import split_scheme
 
 __all__ = ["FORMATS", "Source", "SourceFile", "Unit", "tasks_of"]
@@ -71,6 +71,7 @@ class Source:
         options = dict(storage_options or {})
         is_uri = split_scheme(text) is not None
         if not is_uri:
+            refuse_half_uri(source)
             text = os.path.abspath(text)  # noqa: PTH100 - tasks may run elsewhere; links stay
         place, mark, query = text.partition("?") if text.startswith("http") else (text, "", "")
         above, _, last = place.rstrip("/").rpartition("/")
@@ -96,7 +97,12 @@ class Source:
 
     def __getstate__(self) -> dict[str, object]:
         # A store that was opened before a fork must not be used after it.
-        return {name: value for name, value in self.__dict__.items() if name != "store"}
+        kept = {name: value for name, value in self.__dict__.items() if name != "store"}
+        return kept | {"storage_options": shipped_options(self.storage_options)}
+
+    def carrying_credentials(self) -> Source:
+        """Return the same source, whose pickles hold its credentials: for tasks that read it elsewhere."""
+        return replace(self, storage_options=CarriedOptions(self.storage_options))
 
     def exists(self) -> bool:
         """Tell whether there is such a folder; in an object store, one that has objects."""

@@ -166,7 +166,8 @@ class FilesIngestion:
             return IngestResult(job.version, already_committed=True, metadata=job.metadata)
         tasks = tasks_of(self.source, files, file_format, self.spark.sparkContext.defaultParallelism)
         timed = job.plan.timestamp_column if self.options.null_timestamps == "reject" else None
-        work = _Task(job, self.source, file_format, columns, required_columns(columns, timed), self.on_bad_rows)
+        source = self.source.carrying_credentials()
+        work = _Task(job, source, file_format, columns, required_columns(columns, timed), self.on_bad_rows)
         progress.source_files, progress.source_bytes = len(files), sum(each.size for each in files)
         progress.tasks = len(tasks)
         progress.enter("reading")

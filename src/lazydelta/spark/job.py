@@ -22,7 +22,7 @@ from lazydelta.log.actions import Add, Metadata, Txn
 from lazydelta.log.segment import list_commits
 from lazydelta.spark.maintenance import start_maintenance
 from lazydelta.spark.options import IngestOptions
-from lazydelta.storage import Store, open_store
+from lazydelta.storage import Store, open_store, refuse_half_uri
 from lazydelta.write.data_files import DataFileWriter
 from lazydelta.write.maintenance import is_due
 from lazydelta.write.plan import TableRows, WritePlan, commit_files, schema_of
@@ -91,8 +91,8 @@ class IngestJob:
     @classmethod
     def prepare(cls, uri: str, source: pa.Schema, options: IngestOptions, mode: str = "append") -> IngestJob:
         """Look at the table, and refuse what cannot be written to it; nothing is written yet."""
-        # The tasks may run in other folders.
-        uri = _absolute(uri)
+        # The tasks may run in other folders, and on machines that have no credentials: the job brings them along.
+        uri, options = _absolute(uri), options.carrying_credentials()
         if options.rejected_table is not None:
             options = replace(options, rejected_table=_absolute(options.rejected_table))
         plan = options.plan(mode)
@@ -259,6 +259,7 @@ def refuse_older(uri: str, txn: Txn, known: int | None) -> None:
 
 
 def _absolute(uri: str) -> str:
+    refuse_half_uri(uri)
     return uri if "://" in uri or uri.startswith("file:") else os.path.abspath(uri)  # noqa: PTH100 - links stay
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from lazydelta.errors import OptionError
 from lazydelta.log.actions import Txn
+from lazydelta.storage import CarriedOptions, shipped_options
 from lazydelta.write.data_files import COMPRESSIONS, MEMORY_BUDGET, TARGET_FILE_SIZE
 from lazydelta.write.plan import Creation, WritePlan
 from lazydelta.write.properties import split_columns
@@ -69,7 +70,7 @@ class IngestOptions:
     app_version: int | None = None
     maintain: bool = True
     properties: Mapping[str, str] = field(default_factory=dict)
-    storage_options: Mapping[str, str] = field(default_factory=dict)
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense before Spark begins to work."""
@@ -86,6 +87,24 @@ class IngestOptions:
         if self.app_version is not None and self.app_id is None:
             raise OptionError("app_version makes no sense without app_id", hint="give both or neither")
         self.plan("append" if self.overwrite_where is None else "overwrite")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle holds: no credentials, unless ``carrying_credentials`` was called."""
+        state = {each.name: getattr(self, each.name) for each in fields(self)}
+        return state | {"storage_options": shipped_options(self.storage_options)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take what a pickle held; it was checked before."""
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+
+    def carrying_credentials(self) -> IngestOptions:
+        """Return the same options, whose pickles hold the storage options whole.
+
+        That is how they reach Spark's tasks. Spark's own traffic between driver and executors is as secret as it is
+        configured to be (``spark.network.crypto.enabled``, ``spark.io.encryption.enabled``).
+        """
+        return replace(self, storage_options=CarriedOptions(self.storage_options))
 
     def plan(self, mode: str) -> WritePlan:
         """Return what is to be written."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 from lazydelta.storage.bridge import Pending
 from lazydelta.storage.counters import IoCounters, Request, observe
 from lazydelta.storage.input import open_native
+from lazydelta.storage.location import refuse_half_uri
 from lazydelta.storage.opening import open_store
+from lazydelta.storage.options import CarriedOptions, shipped_options
 from lazydelta.storage.store import ObjectInfo, Store
 from lazydelta.storage.stream import ByteStream
 
 __all__ = [
     "ByteStream",
+    "CarriedOptions",
     "IoCounters",
     "ObjectInfo",
     "Pending",
@@ -19,4 +22,6 @@ __all__ = [
     "observe",
     "open_native",
     "open_store",
+    "refuse_half_uri",
+    "shipped_options",
 ]

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 import obstore
 from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
-from lazydelta.errors import OptionError
+from lazydelta.errors import AccessDeniedError, OptionError
+from lazydelta.storage.address import LOOPBACK, address_of, client_config, from_environment, is_true
+from lazydelta.storage.credentials import isolate, lasting_credentials
 from lazydelta.storage.faults import option_fault
-from lazydelta.storage.options import EMULATOR_ACCOUNT, EMULATOR_KEY, sort_options
+from lazydelta.storage.options import is_secret, sort_options
+from lazydelta.storage.redirects import fence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,14 +23,13 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore, RetryConfig
 
     from lazydelta.storage.location import Location
-    from lazydelta.storage.store import Settings
+    from lazydelta.storage.settings import Settings
 
 __all__ = ["Client"]
 
 _CONNECT_SECONDS = 5.0
 _WHOLE_REQUEST_FACTOR = 20
 _MAX_BACKOFF = timedelta(seconds=5)
-_LOOPBACK_URLS = ("http://127.0.0.1", "http://localhost", "http://[::1]")
 
 _memory: dict[str, MemoryStore] = {}
 _memory_lock = threading.Lock()
@@ -45,7 +47,16 @@ class Client:
     def __init__(self, location: Location, settings: Settings) -> None:
         self._location = location
         self._settings = settings
-        self._store = self._build()
+        self._built = None if settings.left_behind and location.kind != "memory" else self._build()
+
+    @property
+    def _store(self) -> ObjectStore:
+        if self._built is None:
+            uri = self._location.uri
+            message = f"the credentials for {uri} stayed behind when it was sent to this process"
+            hint = "open it here with its storage_options, or send a store that carries them: carrying_credentials()"
+            raise AccessDeniedError(message, path=uri, hint=hint)
+        return self._built
 
     def _build(self) -> ObjectStore:
         location, settings = self._location, self._settings
@@ -59,22 +70,34 @@ class Client:
 
     def _build_remote(self) -> ObjectStore:
         location, settings = self._location, self._settings
-        options = sort_options(location.kind, settings.options)
-        config: dict[str, Any] = {**options.config, **dict(location.implied)}
+        kind = location.kind
+        options = sort_options(kind, settings.options)
+        config = client_config(location, settings.options, settings.environment)
+        address = address_of(location, settings.options, settings.environment)
         client = self._client_options(options.client)
+        if address is None:  # no kind without an address comes here
+            message = f"{location.uri} is not in an object store"
+            raise OptionError(message, path=location.uri)
+        if address.service.startswith("http:"):
+            if address.host in LOOPBACK:
+                client.setdefault("allow_http", "true")
+            elif not is_true(client.get("allow_http")):
+                message = f"the endpoint of {location.uri} is not encrypted"
+                raise OptionError(message, path=location.uri, hint="use https, or set allow_http to true")
+        around = from_environment(kind)
+        if settings.environment is not None:
+            provider = isolate(location, config, address, around)
+            around = {}
+        else:
+            # The client would let a token of the environment win over a key that the table was given.
+            mixed = any(is_secret(name, value) and name not in config for name, (_, value) in around.items())
+            provider = lasting_credentials(kind, config) if mixed else None
+        if "proxy_url" not in client:
+            client |= fence(kind, address, config, {name: value for name, (_, value) in around.items()})
+        build: Callable[..., ObjectStore] = {"azure": AzureStore, "s3": S3Store, "gcs": GCSStore}[kind]
+        more = {} if provider is None else {"credential_provider": provider}
         retry = self._retry(options.retry)
-        for name in ("bucket", "container_name", "connection_string"):
-            config.pop(name, None)
-        if location.kind == "azure":
-            _settle_emulator(config)
-        endpoint = str(config.get("endpoint", ""))
-        if endpoint.startswith(_LOOPBACK_URLS):
-            client.setdefault("allow_http", "true")
-        elif endpoint.startswith("http:") and str(client.get("allow_http", "")).lower() not in ("true", "1"):
-            message = f"the endpoint of {location.uri} is not encrypted"
-            raise OptionError(message, path=location.uri, hint="use https, or set allow_http to true")
-        build: Callable[..., ObjectStore] = {"azure": AzureStore, "s3": S3Store, "gcs": GCSStore}[location.kind]
-        return build(location.container, config=config, client_options=client, retry_config=retry)
+        return build(location.container, config=config, client_options=client, retry_config=retry, **more)
 
     def _client_options(self, given: dict[str, str]) -> dict[str, Any]:
         """Time-outs: silence for ``request_timeout`` ends an attempt; a long answer that keeps coming does not."""
@@ -130,17 +153,3 @@ class Client:
     def upload(self, key: str, part_size: int, concurrency: int) -> AsyncWritableFile:
         """Begin a multipart upload: nothing is visible before it is closed."""
         return obstore.open_writer_async(self._store, key, buffer_size=part_size, max_concurrency=concurrency)
-
-
-def _settle_emulator(config: dict[str, Any]) -> None:
-    """Make the emulator switch and an endpoint work together: the client alone ignores the endpoint then."""
-    if str(config.get("use_emulator", "")).lower() not in ("true", "1") or "endpoint" not in config:
-        return
-    del config["use_emulator"]
-    account = config.setdefault("account_name", EMULATOR_ACCOUNT)
-    endpoint = str(config["endpoint"]).rstrip("/")
-    if not endpoint.endswith(f"/{account}"):
-        endpoint = f"{endpoint}/{account}"
-    config["endpoint"] = endpoint
-    if account == EMULATOR_ACCOUNT and not {"account_key", "sas_key", "token", "skip_signature"} & config.keys():
-        config["account_key"] = EMULATOR_KEY

@@ -23,6 +23,7 @@ from lazydelta.errors import (
     StorageError,
     StorageTimeoutError,
 )
+from lazydelta.storage.redirects import was_redirected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -148,6 +149,9 @@ def _from_text(error: BaseException, attempt: Attempt) -> StorageError:
         failure = StorageError(f"{attempt.uri} is shorter than the range that was asked for", path=attempt.path)
     elif _STATUS.search(detail) or any(word in lowered for word in _MISSING_CREDENTIALS):
         failure = _denied(error, attempt)
+    elif was_redirected(str(error)[:_MAX_SEARCHED]):
+        message = f"{attempt.verb} of {attempt.uri} was answered with a redirect to another host, which is not followed"
+        failure = AccessDeniedError(message, path=attempt.path, hint="open the table at the place it moved to")
     elif any(word in str(error)[:_MAX_SEARCHED].lower() for word in _TIMEOUTS):
         failure = _timed_out(attempt)
     else:

@@ -1,7 +1,8 @@
 """Where a table is: any URI or path, taken apart into back end, container and key.
 
 A bare path is taken as it is: ``#``, ``?``, ``%`` and spaces are part of the name. A URI is percent-decoded. No
-credential stays in a :class:`Location`: a SAS in the query string moves to the options.
+credential stays in a :class:`Location`: a SAS in the query string moves to the options. Hosts and buckets become parts
+of URLs, so nothing is taken for one that could turn a URL into another.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
@@ -19,7 +20,7 @@ from lazydelta.storage.options import EMULATOR_ACCOUNT, EMULATOR_KEY, sort_optio
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Location", "parse_location", "split_scheme"]
+__all__ = ["Location", "is_half_uri", "parse_location", "refuse_half_uri", "split_scheme"]
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]*):")
 _KIND_OF = {
@@ -40,8 +41,23 @@ _KIND_OF = {
     "gs": "gcs",
     "gcs": "gcs",
 }
+_S3_OR_ABFSS = "use the URI of the storage behind it, such as s3://… or abfss://…"
+_NOT_READ = {
+    "dbfs": f"{_S3_OR_ABFSS}; on a cluster of Databricks, /dbfs/… is the same as a local path",
+    "hdfs": "mount it (NFS gateway, FUSE) and give the local path, or copy the data to a store that is supported",
+    "ftp": "copy the data to a store that is supported",
+    "r2": "write s3://… with the storage option aws_endpoint_url",
+    "sftp": "copy the data to a store that is supported",
+    "viewfs": "mount it and give the local path, or copy the data to a store that is supported",
+    "webhdfs": "mount it and give the local path, or copy the data to a store that is supported",
+    "volumes": _S3_OR_ABFSS,
+}
+# A name that is no more than these cannot end a host or a bucket early, nor hide another behind it.
+_HOST = re.compile(r"(?:[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+_BUCKET = re.compile(r"[^\x00-\x1f\x7f/\\#?@]+")
 _PUBLIC_SUFFIXES = ("dfs.core.windows.net", "blob.core.windows.net")
 _FABRIC_SUFFIXES = ("dfs.fabric.microsoft.com", "blob.fabric.microsoft.com")
+_SHOWN = 100
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
 # Readable in a URI; what is left out ("%", "?", "#", controls, space, non-ASCII) is escaped in ``Location.uri``.
 _SAFE = "/=-_.~!$&'()*+,;:@"
@@ -57,6 +73,8 @@ class Location:
     root: str
     account: str = ""
     implied: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    host: str = ""
+    """The service that the URI names, as of a blob endpoint; empty where the options alone say it."""
 
     @property
     def uri(self) -> str:
@@ -72,14 +90,9 @@ class Location:
             return f"/{self.root}"
         return f"{self.base}/{self.root}" if self.root else self.base
 
-    @property
-    def container_id(self) -> tuple[str, str, str]:
-        """What two locations share when one connection can serve both, whatever scheme they were written with."""
-        return (self.kind, self.account, self.container)
-
     def at(self, root: str) -> Location:
         """Return another folder of the same container."""
-        return Location(self.kind, self.base, self.container, root, self.account, self.implied)
+        return replace(self, root=root)
 
 
 def split_scheme(text: str) -> tuple[str, str] | None:
@@ -93,8 +106,52 @@ def split_scheme(text: str) -> tuple[str, str] | None:
     return None
 
 
-def parse_location(uri: str | os.PathLike[str], options: Mapping[str, str]) -> tuple[Location, dict[str, str]]:
-    """Return where ``uri`` points, and the options with what the URI itself adds to them (a SAS)."""
+def is_half_uri(text: str) -> str | None:
+    """Return the scheme of what is nearly a URI, such as ``s3:/bucket``; None for anything else.
+
+    Only of schemes that somebody may mean: other names with a colon in them are names.
+    """
+    match = _SCHEME.match(text)
+    if match is None or text[match.end() :].startswith("//"):
+        return None
+    scheme = match.group(1).lower()
+    return scheme if scheme != "file" and (scheme in _KIND_OF or scheme in _NOT_READ) else None
+
+
+def refuse_half_uri(place: str | os.PathLike[str]) -> None:
+    """Refuse what would become a local folder with the name of a scheme."""
+    text = os.fsdecode(place)
+    scheme = is_half_uri(text)
+    if scheme is None:
+        return
+    rest = text.partition(":")[2]
+    if isinstance(place, os.PathLike):
+        # `Path` makes one slash of two.
+        if not rest.startswith("/"):
+            return
+        hint = f"give {scheme}://… as text, not as a path" if scheme in _KIND_OF else _NOT_READ[scheme]
+    elif scheme in _KIND_OF:
+        slashes = "///" if scheme == "memory" else "//"
+        hint = f"write {scheme}:{slashes}…, or ./{scheme}:… for a local folder of this name"
+    else:
+        hint = f"{_NOT_READ[scheme]}; or write ./{scheme}:… for a local folder of this name"
+    message = f"{scheme}:{_shortened(rest)} is neither a URI nor a path"
+    raise OptionError(message, path=f"{scheme}:…", hint=hint)
+
+
+def _shortened(rest: str) -> str:
+    # What follows a question mark may be a signature.
+    shown = rest.partition("?")[0]
+    return shown if len(shown) <= _SHOWN and "@" not in shown else "…"
+
+
+def parse_location(
+    uri: str | os.PathLike[str], options: Mapping[str, str], environment: Mapping[str, str] | None = None
+) -> tuple[Location, dict[str, str]]:
+    """Return where ``uri`` points, and the options with what the URI itself adds to them (a SAS).
+
+    ``environment`` is that of the process unless another is given.
+    """
     try:
         text = os.fsdecode(uri)
     except TypeError:
@@ -111,18 +168,19 @@ def parse_location(uri: str | os.PathLike[str], options: Mapping[str, str]) -> t
         raise OptionError(message, hint="give the folder a name in UTF-8")
     split = None if isinstance(uri, os.PathLike) else split_scheme(text)
     if split is None:
+        refuse_half_uri(uri)
         return _local(os.path.abspath(text)), dict(options)  # noqa: PTH100 - Path.resolve would follow links
     scheme, rest = split
     kind = _KIND_OF.get(scheme)
     if kind is None:
-        known = ", ".join(sorted(_KIND_OF))
+        known = f"known: local paths and {', '.join(sorted(_KIND_OF))}"
         message = f"no store for URIs that begin with {scheme}:"
-        raise OptionError(message, path=f"{scheme}:…", hint=f"known: local paths and {known}")
+        raise OptionError(message, path=f"{scheme}:…", hint=_NOT_READ.get(scheme, known))
     if kind == "local":
         return _local(_file_path(rest, text)), dict(options)
     authority, _, key = rest[2:].partition("/")
     if kind == "azure":
-        return _azure(scheme, authority, key, options)
+        return _azure(scheme, authority, key, options, os.environ if environment is None else environment)
     return _bucket(kind, scheme, authority, key), dict(options)
 
 
@@ -170,53 +228,84 @@ def _bucket(kind: str, scheme: str, authority: str, key: str) -> Location:
     if "@" in authority:
         message = "credentials do not belong into a URI"
         raise OptionError(message, path=f"{scheme}://***@{authority.rpartition('@')[2]}", hint="use storage_options")
+    if kind != "memory":
+        _check_name(authority, scheme)
     return Location(kind, f"{scheme}://{authority}", authority, _folder(key, whole))
 
 
-def _azure(scheme: str, authority: str, key: str, options: Mapping[str, str]) -> tuple[Location, dict[str, str]]:
+def _check_name(name: str, scheme: str) -> None:
+    """Refuse a bucket or container whose name would end a URL's host or path early."""
+    if _BUCKET.fullmatch(name) is None or name in (".", ".."):
+        message = f"{name!r} cannot be the name of a bucket or container"
+        raise OptionError(message, path=f"{scheme}://…", hint="check the URI")
+
+
+def _checked_host(host: str, scheme: str) -> str:
+    """Return a host in lower case; one that a URL could read otherwise than we do is refused."""
+    if _HOST.fullmatch(host) is None:
+        # Before an @ there may be a password.
+        message = f"{host.rpartition('@')[2]!r} is not a host"
+        raise OptionError(message, path=f"{scheme}://…", hint="check the URI; credentials belong into storage_options")
+    return host.lower()
+
+
+def _blob_host(account: str, suffix: str) -> str:
+    """Return the name of an account's blob service: the dfs service is another way to the same objects."""
+    blob = re.sub(r"(^|\.)dfs\.", r"\1blob.", suffix, count=1)
+    return f"{account}.{blob}" if suffix else ""
+
+
+def _azure(
+    scheme: str, authority: str, key: str, options: Mapping[str, str], environment: Mapping[str, str]
+) -> tuple[Location, dict[str, str]]:
     merged = dict(options)
     key, _, query = key.partition("?") if scheme.startswith("http") or "sig=" in key else (key, "", "")
     if "sig=" in query:
         merged["sas_key"] = query
-    _apply_connection_string(merged)
+    _apply_connection_string(merged, environment)
     config = sort_options("azure", merged).config
-    whole = f"{scheme}://{authority}/{key}"
+    account = _account_of(config, environment)
     if scheme.startswith("http"):
-        location = _azure_http(scheme, authority, key, config, whole)
+        location = _azure_http(scheme, authority, key, config, account)
     else:
-        location = _azure_named(scheme, authority, key, config, whole)
+        location = _azure_named(scheme, authority, key, config, account)
     return location, merged
 
 
-def _account_of(config: Mapping[str, str]) -> str:
-    named = config.get("account_name") or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
+def _account_of(config: Mapping[str, str], environment: Mapping[str, str]) -> str:
+    named = config.get("account_name") or environment.get("AZURE_STORAGE_ACCOUNT_NAME", "")
     return named or (EMULATOR_ACCOUNT if config.get("use_emulator", "").lower() in ("true", "1") else "")
 
 
-def _azure_named(scheme: str, authority: str, key: str, config: Mapping[str, str], whole: str) -> Location:
+def _azure_named(scheme: str, authority: str, key: str, config: Mapping[str, str], account: str) -> Location:
     """``abfss://container@account.dfs.core.windows.net/p`` and ``az://container/p``."""
+    whole = f"{scheme}://{authority}/{key}"
     container, at, host = authority.partition("@")
     if not container:
         message = f"no container in {whole!r}"
         raise OptionError(message, hint="write abfss://container@account.dfs.core.windows.net/path")
-    account = _account_of(config)
+    _check_name(container, scheme)
+    named = ""
     implied: tuple[tuple[str, str], ...] = ()
     if at:
-        account, _, suffix = host.partition(".")
-        implied = _implied_by_host(account, suffix, config)
-    return Location("azure", f"{scheme}://{authority}", container, _folder(key, whole), account, implied)
+        account, _, suffix = _checked_host(host, scheme).partition(".")
+        implied, named = _implied_by_host(account, suffix, config), _blob_host(account, suffix)
+    return Location("azure", f"{scheme}://{authority}", container, _folder(key, whole), account, implied, named)
 
 
-def _azure_http(scheme: str, authority: str, key: str, config: Mapping[str, str], whole: str) -> Location:
+def _azure_http(scheme: str, authority: str, key: str, config: Mapping[str, str], configured: str) -> Location:
     """``https://account.blob.core.windows.net/container/p`` and an emulator's ``http://host:port/account/…``."""
-    host = authority.rpartition("@")[2]
+    whole = f"{scheme}://{authority}/{key}"
+    host = _checked_host(authority, scheme)
     account, _, suffix = host.partition(".")
     first, _, rest = key.partition("/")
+    named = _blob_host(account, suffix)
     if suffix.startswith(("blob.", "dfs.")) or ".blob." in suffix or ".dfs." in suffix:
         base, container, below = f"{scheme}://{host}/{first}", first, rest
         implied = _implied_by_host(account, suffix, config)
-    elif (first and first in (_account_of(config), EMULATOR_ACCOUNT)) or host.rpartition(":")[0] in _LOOPBACK:
-        account = first
+    elif (first and first in (configured, EMULATOR_ACCOUNT)) or host.rpartition(":")[0] in _LOOPBACK:
+        account, named = first, host
+        _check_name(account, scheme)
         container, _, below = rest.partition("/")
         base = f"{scheme}://{host}/{first}/{container}"
         implied = _path_style(f"{scheme}://{host}/{first}", account, config)
@@ -226,7 +315,9 @@ def _azure_http(scheme: str, authority: str, key: str, config: Mapping[str, str]
     if not container:
         message = f"no container in {whole!r}"
         raise OptionError(message, hint="write https://account.blob.core.windows.net/container/path")
-    return Location("azure", base, _decode(container, whole), _folder(below, whole), account, implied)
+    container = _decode(container, whole)
+    _check_name(container, scheme)
+    return Location("azure", base, container, _folder(below, whole), account, implied, named)
 
 
 def _implied_by_host(account: str, suffix: str, config: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -237,8 +328,7 @@ def _implied_by_host(account: str, suffix: str, config: Mapping[str, str]) -> tu
     if suffix in _FABRIC_SUFFIXES:
         implied.append(("use_fabric_endpoint", "true"))
     elif suffix and suffix not in _PUBLIC_SUFFIXES:
-        blob = re.sub(r"(^|\.)dfs\.", r"\1blob.", suffix, count=1)
-        implied.append(("endpoint", f"https://{account}.{blob}"))
+        implied.append(("endpoint", f"https://{_blob_host(account, suffix)}"))
     return tuple(implied)
 
 
@@ -251,14 +341,14 @@ def _path_style(endpoint: str, account: str, config: Mapping[str, str]) -> tuple
     return tuple(implied)
 
 
-def _apply_connection_string(options: dict[str, str]) -> None:
+def _apply_connection_string(options: dict[str, str], environment: Mapping[str, str]) -> None:
     """Replace a connection string by what it says; options given beside it win."""
     names = ("azure_storage_connection_string", "connection_string")
     text = next((options.pop(name) for name in names if name in options), None)
     if text is None:
         if any(key.endswith(("account_name", "account_key", "use_emulator")) for key in options):
             return
-        text = os.environ.get("AZURE_STORAGE_CONNECTION_STRING")
+        text = environment.get("AZURE_STORAGE_CONNECTION_STRING")
         if text is None:
             return
     parts = {

@@ -10,7 +10,7 @@ import re
 from urllib.parse import unquote
 
 from lazydelta.errors import DataFileError
-from lazydelta.storage.location import split_scheme
+from lazydelta.storage.location import is_half_uri, split_scheme
 
 __all__ = ["decode_path", "is_plain", "within"]
 
@@ -33,6 +33,11 @@ def decode_path(path: str) -> tuple[str, str]:
     split = split_scheme(path)
     if split is not None:
         return split
+    half = is_half_uri(path)
+    if half is not None and path[len(half) + 1 :].startswith("/"):
+        # Hadoop's way to write an absolute path of a file system; below the table's root it would be another file.
+        message = f"the log names a data file of another file system: {path!r}"
+        raise DataFileError(message, path=path, hint=f"{half}: is not read with one slash; the table was copied")
     try:
         decoded = unquote(path, errors="strict")
     except UnicodeDecodeError:

@@ -17,13 +17,29 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-__all__ = ["EMULATOR_ACCOUNT", "EMULATOR_KEY", "Sorted", "normalise", "secrets_of", "sort_options"]
+__all__ = [
+    "EMULATOR_ACCOUNT",
+    "EMULATOR_KEY",
+    "LEFT_BEHIND",
+    "CarriedOptions",
+    "Sorted",
+    "canonical_option",
+    "is_secret",
+    "normalise",
+    "secrets_of",
+    "shipped_options",
+    "sort_options",
+    "without_secrets",
+]
 
 _log = logging.getLogger("lazydelta.storage")
 
 EMULATOR_ACCOUNT = "devstoreaccount1"
 # The fixed, public key of every Azure storage emulator (learn.microsoft.com, "Use the Azurite emulator").
 EMULATOR_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+
+LEFT_BEHIND = "credentials_left_behind"
+"""An option that stands for secrets which stayed where they were; see ``shipped_options``."""
 
 _CLIENT = {
     "allow_http",
@@ -183,11 +199,43 @@ def normalise(options: Mapping[str, object] | None) -> dict[str, str]:
     return result
 
 
+def is_secret(key: str, value: str) -> bool:
+    """Tell whether an option's value must never be shown, by its lower-case key and by what it looks like."""
+    if key in _NOT_SECRET:
+        return False
+    # A signature in a URL, or a password before the host of one.
+    return _SECRET.search(key) is not None or "sig=" in value or ("://" in value and "@" in value)
+
+
+def without_secrets(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that may be told to anyone."""
+    return {key: value for key, value in options.items() if not is_secret(key.lower(), value)}
+
+
+class CarriedOptions(dict[str, str]):
+    """Storage options that travel whole in a pickle, because whoever made them so wants them to.
+
+    A job of Spark's is such a case: its tasks open the table on other machines. Other options leave their secrets
+    behind, see ``shipped_options``.
+    """
+
+    def __repr__(self) -> str:
+        return f"CarriedOptions({', '.join(sorted(self))})"
+
+
+def shipped_options(options: Mapping[str, str]) -> Mapping[str, str]:
+    """Return what of storage options goes into a pickle; a store that is opened with less than all says so."""
+    if isinstance(options, CarriedOptions):
+        return options
+    public = without_secrets(options)
+    return public if len(public) == len(options) else public | {LEFT_BEHIND: "true"}
+
+
 def secrets_of(options: Mapping[str, str]) -> tuple[str, ...]:
     """Return the values that must never be shown, including the parts of a SAS token or connection string."""
     found: list[str] = []
     for key, value in options.items():
-        if key in _NOT_SECRET or not _SECRET.search(key):
+        if not is_secret(key, value):
             continue
         found.append(value)
         for pair in re.split("[;&]", value.removeprefix("?")):
@@ -197,7 +245,7 @@ def secrets_of(options: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _canonical(kind: str, key: str) -> tuple[str, str] | None:
+def canonical_option(kind: str, key: str) -> tuple[str, str] | None:
     """Return (family, canonical name) of a lower-case key for this back end, or None if it knows no such key."""
     prefixes, known, aliases = _KINDS[kind]
     bare = next((key[len(prefix) :] for prefix in prefixes if key.startswith(prefix)), key)
@@ -220,7 +268,7 @@ def sort_options(kind: str, options: Mapping[str, str]) -> Sorted:
         return result
     unknown = []
     for key, value in options.items():
-        place = _canonical(kind, key)
+        place = canonical_option(kind, key)
         if place is not None:
             getattr(result, place[0])[place[1]] = value
         elif key not in _OTHERS and not key.startswith(_OTHER_PREFIXES) and not _of_another_kind(kind, key):
@@ -230,7 +278,7 @@ def sort_options(kind: str, options: Mapping[str, str]) -> Sorted:
 
 
 def _of_another_kind(kind: str, key: str) -> bool:
-    return any(_canonical(other, key) is not None for other in _KINDS if other != kind)
+    return any(canonical_option(other, key) is not None for other in _KINDS if other != kind)
 
 
 def _warn(kind: str, unknown: list[str]) -> None:

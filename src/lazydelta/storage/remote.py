@@ -14,7 +14,7 @@ from lazydelta.storage.chunks import ChunkStream, next_of
 from lazydelta.storage.client import Client
 from lazydelta.storage.input import AdaptiveReads, open_native
 from lazydelta.storage.ranges import coalesced, cut_out, get_options
-from lazydelta.storage.store import READ_AHEAD, ObjectInfo, Parts, Settings, Store
+from lazydelta.storage.store import READ_AHEAD, ObjectInfo, Parts, Store
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from obstore import AsyncWritableFile, ListStream, ObjectMeta
 
     from lazydelta.storage.location import Location
+    from lazydelta.storage.settings import Settings
     from lazydelta.storage.stream import ByteStream
 
 __all__ = ["ObjectStore"]

@@ -9,14 +9,16 @@ from __future__ import annotations
 import copy
 import hashlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from lazydelta.errors import DataFileError, LazyDeltaError, ObjectNotFoundError, StorageError
+from lazydelta.errors import DataFileError, ObjectNotFoundError, StorageError
 from lazydelta.storage.counters import IoCounters, Request, announce
+from lazydelta.storage.elsewhere import judge
 from lazydelta.storage.faults import Attempt, translate
-from lazydelta.storage.location import Location, parse_location
+from lazydelta.storage.location import Location
 from lazydelta.storage.logged import decode_path, is_plain, within
+from lazydelta.storage.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from lazydelta.storage.bridge import Pending
     from lazydelta.storage.stream import ByteStream
 
-__all__ = ["READ_AHEAD", "ObjectInfo", "Parts", "Settings", "Store"]
+__all__ = ["READ_AHEAD", "ObjectInfo", "Parts", "Store"]
 
 READ_AHEAD = 4 << 20
 # `list` is a method of stores, so annotations inside the classes cannot say list[bytes].
@@ -43,24 +45,13 @@ class ObjectInfo:
     etag: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How to reach stores: shared by a store and the other stores its log points to."""
-
-    options: dict[str, str] = field(repr=False)
-    secrets: tuple[str, ...] = field(repr=False)
-    retries: int
-    request_timeout: float
-    opener: Callable[[Location, Settings], Store] = field(repr=False)
-
-
 class Store(ABC):
     """A folder of a file system or object store; cheap to copy, safe to share between threads."""
 
     def __init__(self, location: Location, settings: Settings, counters: IoCounters | None = None) -> None:
         self._location = location
         self._settings = settings
-        self._elsewhere: dict[Location, Store] = {}
+        self._elsewhere: dict[tuple[Location, Location | None], Store] = {}
         self.counters = counters if counters is not None else IoCounters()
         self.uri = location.uri
         self._plain = location.plain.rstrip("/")
@@ -83,8 +74,18 @@ class Store(ABC):
         return f"{type(self).__name__}({self.uri!r})"
 
     def __reduce__(self) -> tuple[Callable[[Location, Settings], Store], tuple[Location, Settings]]:
-        # Connections and counters stay behind: the other process opens its own.
-        return (self._settings.opener, (self._location, self._settings))
+        # Connections and counters stay behind: the other process opens its own. Credentials do so, too, unless this
+        # store was told to carry them.
+        return (self._settings.opener, (self._location, self._settings.to_ship()))
+
+    def carrying_credentials(self) -> Store:
+        """Return the same store, whose pickles hold its credentials: for a process that may have them.
+
+        Whoever can read such a pickle can use them. Pickles of other stores hold none.
+        """
+        twin = copy.copy(self)
+        twin._settings = self._settings.carried()  # noqa: SLF001 - a twin of this very class
+        return twin
 
     def with_counters(self, counters: IoCounters) -> Store:
         """Return the same store over the same connections with a scan's own counters."""
@@ -97,6 +98,9 @@ class Store(ABC):
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         return twin
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Store:
+        return self.__copy__()
 
     # --- reading
 
@@ -182,7 +186,8 @@ class Store(ABC):
     def locate(self, logged_path: str) -> tuple[Store, str]:
         """Resolve a data file's path as logged to a store and the decoded path in it.
 
-        Paths that leave the root, and ``file:`` paths in a table that is not on a local disk, are refused.
+        Refused are paths that leave the root, ``file:`` paths in a table that is not on a local disk, and places that
+        this store's credentials were not given for, unless the settings allow them with credentials of their own.
         """
         if is_plain(logged_path):
             return self, logged_path
@@ -194,28 +199,26 @@ class Store(ABC):
         if scheme == "file" and self._location.kind != "local":
             message = f"the log of {self.uri} names a file of this machine: {logged_path!r}"
             raise DataFileError(message, path=logged_path, hint="the table was copied, or its log is hostile")
-        try:
-            found, _ = parse_location(logged_path, self._settings.options)
-        except LazyDeltaError as error:
-            reason = f"the log of {self.uri} names a data file that cannot be resolved: {error}"
-        else:
-            if found.root:
-                return self._at(found.at(""), found.root)
-            reason = f"the log of {self.uri} names a data file without a name: {logged_path!r}"
-        raise DataFileError(reason, path=logged_path)
+        place = judge(logged_path, self._location, self._settings, self._elsewhere)
+        if place.allowed is None:
+            return self._at(place.container, place.key)
+        return self._reach(place.container, place.allowed.settings, place.allowed.location), place.key
 
     def _at(self, container: Location, key: str) -> tuple[Store, str]:
-        """Return the store for ``key`` of ``container``: this one if the key is below its root."""
-        if container.container_id == self._location.container_id:
+        """Return the store for ``key`` of a container of our own account: this one if the key is below its root."""
+        if container.container == self._location.container:
             inside = within(self._location.root, key)
             if inside is not None:
                 return self, inside
             container = self._location.at("")
-        other = self._elsewhere.get(container)
-        if other is None:
-            other = self._settings.opener(container, self._settings).with_counters(self.counters)
-            self._elsewhere[container] = other
-        return other, key
+        return self._reach(container, self._settings, None), key
+
+    def _reach(self, container: Location, settings: Settings, prefix: Location | None) -> Store:
+        known = self._elsewhere.get((container, prefix))
+        if known is None:
+            known = settings.opener(container, settings).with_counters(self.counters)
+            self._elsewhere[container, prefix] = known
+        return known
 
     def uri_of(self, logged_path: str) -> str:
         """Return the resolved, decoded place of a data file: a plain absolute path for local tables, else a URI."""
