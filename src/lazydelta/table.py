@@ -49,9 +49,9 @@ class DeltaTable:
     ``version`` is a number, or a moment (``datetime`` or ISO 8601 text) that stands for the newest version not younger
     than it. ``options`` are lazydelta's own (see ``Options``); ``log_tail`` are the commits that a catalog has
     ratified, for catalog-managed tables. ``external_locations`` are the folders of other accounts or buckets in which
-    the log may name files, each with storage options of its own; files anywhere else than in the table's own account (on
-    Azure) or bucket are refused. ``without_files``, ``log_buffer_size`` and ``skip_stats`` are accepted because deltalake
-    has them; they change nothing here, where no file is loaded before somebody asks.
+    the log may name files, each with storage options of its own; files anywhere else than in the table's own account
+    (on Azure) or bucket are refused. ``without_files``, ``log_buffer_size`` and ``skip_stats`` are accepted because
+    deltalake has them; they change nothing here, where no file is loaded before somebody asks.
     """
 
     def __init__(  # noqa: PLR0913 - keyword-only but for those of deltalake

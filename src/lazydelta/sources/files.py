@@ -60,7 +60,7 @@ class Unit:
 class Source:
     """A folder with the names in it that are meant."""
 
-    folder: str
+    folder: str = field(repr=False)
     pattern: str | None = None
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -98,7 +98,12 @@ class Source:
     def __getstate__(self) -> dict[str, object]:
         # A store that was opened before a fork must not be used after it.
         kept = {name: value for name, value in self.__dict__.items() if name != "store"}
-        return kept | {"storage_options": shipped_options(self.storage_options)}
+        if isinstance(self.storage_options, CarriedOptions):
+            return kept
+        # A signature in the URI is one of the options, only written elsewhere.
+        place, mark, signature = self.folder.partition("?") if self.folder.startswith("http") else (self.folder, "", "")
+        options = dict(self.storage_options) | ({"sas_key": signature} if mark else {})
+        return kept | {"folder": place, "storage_options": shipped_options(options)}
 
     def carrying_credentials(self) -> Source:
         """Return the same source, whose pickles hold its credentials: for tasks that read it elsewhere."""

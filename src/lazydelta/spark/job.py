@@ -22,7 +22,7 @@ from lazydelta.log.actions import Add, Metadata, Txn
 from lazydelta.log.segment import list_commits
 from lazydelta.spark.maintenance import start_maintenance
 from lazydelta.spark.options import IngestOptions
-from lazydelta.storage import Store, open_store, refuse_half_uri
+from lazydelta.storage import Store, open_store, redact, refuse_half_uri
 from lazydelta.write.data_files import DataFileWriter
 from lazydelta.write.maintenance import is_due
 from lazydelta.write.plan import TableRows, WritePlan, commit_files, schema_of
@@ -80,7 +80,7 @@ class IngestJob:
     there was no table.
     """
 
-    uri: str
+    uri: str = field(repr=False)  # it may hold a signature
     options: IngestOptions
     plan: WritePlan
     source: pa.Schema
@@ -253,9 +253,10 @@ def refuse_older(uri: str, txn: Txn, known: int | None) -> None:
     """
     if known is None or known <= txn.version:
         return
-    message = f"The table at {uri} has micro-batch {known} of the application {txn.app_id!r}, and this is number"
+    place = redact(uri)
+    message = f"The table at {place} has micro-batch {known} of the application {txn.app_id!r}, and this is number"
     hint = "the checkpoint location is older than the table: go on with the newest copy of it, or with a fresh one"
-    raise WriteError(f"{message} {txn.version}", path=uri, hint=hint)
+    raise WriteError(f"{message} {txn.version}", path=place, hint=hint)
 
 
 def _absolute(uri: str) -> str:

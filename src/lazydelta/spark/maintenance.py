@@ -26,7 +26,7 @@ from typing import TextIO
 from lazydelta.errors import LazyDeltaError
 from lazydelta.log.actions import Metadata
 from lazydelta.log.opening import open_snapshot
-from lazydelta.storage import open_store
+from lazydelta.storage import open_store, redact
 from lazydelta.write.maintenance import BackgroundMaintenance, after_commit, is_due
 from lazydelta.write.properties import TableProperties
 
@@ -49,10 +49,10 @@ def start_maintenance(uri: str, storage_options: Mapping[str, str]) -> None:
                 return
             failure = last_failure(uri, storage_options)
             if failure is not None:
-                _log.warning("The last maintenance of %s failed, and is tried again: %s", uri, failure)
+                _log.warning("The last maintenance of %s failed, and is tried again: %s", redact(uri), failure)
             _start(uri, storage_options, lock.fileno())
     except (LazyDeltaError, OSError) as error:
-        _log.warning("Could not start the maintenance of %s; a later commit tries again: %s", uri, error)
+        _log.warning("Could not start the maintenance of %s; a later commit tries again: %s", redact(uri), error)
 
 
 def _start(uri: str, storage_options: Mapping[str, str], lock: int) -> None:
@@ -94,7 +94,7 @@ def maintain_now(uri: str, storage_options: Mapping[str, str], version: int, met
         if _fell_due(uri, storage_options, version):
             start_maintenance(uri, storage_options)
     except (LazyDeltaError, OSError) as error:
-        _log.warning("Could not maintain %s; a later commit tries again: %s", uri, error)
+        _log.warning("Could not maintain %s; a later commit tries again: %s", redact(uri), error)
 
 
 def last_failure(uri: str, storage_options: Mapping[str, str] | None = None) -> str | None:
@@ -173,7 +173,7 @@ def _run(uri: str, storage_options: Mapping[str, str]) -> tuple[int, str | None]
             maintenance.offer(version, snapshot.metadata, force=True)
         failure = maintenance.status.last_error
     except LazyDeltaError as error:
-        _log.exception("Could not maintain %s; its commits are unharmed, and a later one tries again", uri)
+        _log.exception("Could not maintain %s; its commits are unharmed, and a later one tries again", redact(uri))
         failure = str(error)
     note = _file(uri, storage_options, "failure")
     if failure is None:

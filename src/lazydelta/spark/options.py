@@ -63,7 +63,7 @@ class IngestOptions:
     stats_columns: Sequence[str] | str | None = None
     compression: str = "zstd"
     null_timestamps: str = "null-partition"
-    rejected_table: str | None = None
+    rejected_table: str | None = field(default=None, repr=False)
     merge_schema: bool = False
     overwrite_where: str | None = None
     app_id: str | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lazydelta.storage.bridge import Pending
 from lazydelta.storage.counters import IoCounters, Request, observe
+from lazydelta.storage.faults import redact
 from lazydelta.storage.input import open_native
 from lazydelta.storage.location import refuse_half_uri
 from lazydelta.storage.opening import open_store
@@ -22,6 +23,7 @@ __all__ = [
     "observe",
     "open_native",
     "open_store",
+    "redact",
     "refuse_half_uri",
     "shipped_options",
 ]
