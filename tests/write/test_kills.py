@@ -102,7 +102,10 @@ def _run(
     store: Store, first: int, commits: int, *, background: bool, after: int = 0, mark: str = "", seconds: float = 0.0
 ) -> tuple[list[dict[str, Any]], int]:
     """Run a writer, kill it unless it kills itself or ends, and return what it said and how it ended."""
-    arguments = [pickle.dumps(store.carrying_credentials()).hex(), *(str(each) for each in (first, commits, after, int(background), mark))]
+    arguments = [
+        pickle.dumps(store.carrying_credentials()).hex(),
+        *(str(each) for each in (first, commits, after, int(background), mark)),
+    ]
     with subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, *arguments],
         cwd=ROOT,

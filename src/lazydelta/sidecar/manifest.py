@@ -12,7 +12,7 @@ import msgspec
 
 from lazydelta.log.actions import Count, DomainMetadata, Metadata, Protocol, Txn
 from lazydelta.log.segment import Checkpoint
-from lazydelta.sidecar.format import FORMAT_VERSION, SidecarColumn, SidecarLayout, SortColumn
+from lazydelta.sidecar.format import FOLDER, FORMAT_VERSION, SidecarColumn, SidecarLayout, SortColumn
 from lazydelta.storage import ObjectInfo
 
 __all__ = [
@@ -153,6 +153,8 @@ class ManifestHead(msgspec.Struct, frozen=True, kw_only=True):
             message = "it mirrors another checkpoint of this version"
         elif not self.parts and self.num_files:
             message = "it has files and no parts"
+        elif any(part.file.rpartition("/")[0] != FOLDER for part in self.parts):
+            message = f"it names a part that is not in {FOLDER}"
         else:
             return
         raise SidecarError(message)
