@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import json
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lazydelta.cli.parameters import TableSource
+from tests.scan.hand_log import HandLog, add
+from tests.storage.listener import Listener
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,3 +104,35 @@ def test_the_warnings_of_the_library_are_shown(invoke: Invoke, table: Path, tmp_
     result = invoke("files", copy, "--json")
     assert "warning: _delta_log/00000000000000000006.crc is empty" in result.stderr
     assert len(result.stdout.splitlines()) == 6
+
+
+@pytest.mark.parametrize("command", ["info", "files", "rows", "checkpoint", "sidecar build"])
+@pytest.mark.parametrize("place", ["s3:/bucket/t", "dbfs:/mnt/t", "hdfs:/t"])
+def test_a_table_that_is_nearly_a_uri_is_refused(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, place: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stderr = invoke(*command.split(), place, code=2).stderr
+    assert f"{place} is neither a URI nor a path" in stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_external_location_is_given_with_its_own_options(invoke: Invoke, tmp_path: Path) -> None:
+    log = HandLog(tmp_path / "t", {"id": "long"})
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"id": pa.array([41, 42], pa.int64())}), sink)
+    log.commit(add("s3://shared/d/x.parquet"))
+    with Listener({"/shared/d/x.parquet": sink.getvalue()}) as server:
+        refused = invoke("rows", tmp_path / "t", code=2).stderr
+        assert "s3://shared/d/x.parquet (bucket 'shared' at https://s3." in refused
+        assert "external_locations" in refused
+        own = [f"aws_endpoint_url={server.endpoint}", "aws_access_key_id=ID", "aws_secret_access_key=OWNSECRET"]
+        allowed = [word for pair in own for word in ("--external-location", "s3://shared/d", pair)]
+        shown = invoke("rows", tmp_path / "t", "--json", *allowed)
+        assert [json.loads(line)["id"] for line in shown.stdout.splitlines()] == [41, 42]
+        assert "Credential=ID/" in server.heard
+        uris = invoke("files", tmp_path / "t", "--uris", "--json", *allowed).stdout
+        assert json.loads(uris.splitlines()[0])["uri"] == "s3://shared/d/x.parquet"
+        wrong = invoke("rows", tmp_path / "t", "--external-location", "s3://shared/d", "OWNSECRET", code=2).stderr
+        assert "key=value" in wrong
+        assert "OWNSECRET" not in refused + shown.output + uris + wrong

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections import Counter
@@ -21,7 +22,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lazydelta.errors import DataFileError, OptionError, SchemaMismatchError, WriteError
+from lazydelta.errors import AccessDeniedError, DataFileError, OptionError, SchemaMismatchError, WriteError
 from lazydelta.log.opening import open_snapshot
 from lazydelta.sources.blocks import blocks
 from lazydelta.sources.csv_lines import csv_lines
@@ -606,3 +607,40 @@ def test_every_csv_line_is_read_as_python_reads_it_or_rejected_once(
         for (device, ts, n, v), good in ((cells, good) for cells, good in lines if good)
     ]
     assert rows == wanted
+
+
+@pytest.mark.parametrize(
+    "source", ["s3:/bucket/in", "dbfs:/in/*.json", "hdfs:/in", "abfss:/c@a.dfs.core.windows.net/in"]
+)
+def test_a_source_that_is_nearly_a_uri_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OptionError, match="neither a URI nor a path"):
+        Source.parse(source)
+
+
+def test_a_source_folder_may_hold_a_colon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s3:").mkdir()
+    (tmp_path / "s3:" / "a.json").write_text("{}")
+    assert [file.path for file in Source.parse("./s3:").files()] == ["a.json"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "options"),
+    [
+        ("https://corp.blob.core.windows.net/c/in?sv=1&sig=SECRETKEY", {}),
+        ("az://c/in", {"account_name": "corp", "account_key": "SECRETKEY"}),
+    ],
+)
+def test_a_source_leaves_its_credentials_behind_unless_it_is_to_carry_them(
+    folder: str, options: dict[str, str]
+) -> None:
+    source = Source(folder, None, options)
+    assert "SECRETKEY" not in repr(source)
+    pickled = pickle.dumps(source)
+    assert b"SECRETKEY" not in pickled
+    with pytest.raises(AccessDeniedError, match="stayed behind"):
+        pickle.loads(pickled).files()  # noqa: S301 - our own
+    carried = pickle.loads(pickle.dumps(source.carrying_credentials()))  # noqa: S301 - our own
+    assert (carried.folder, dict(carried.storage_options)) == (folder, options)
+    assert "SECRETKEY" not in repr(carried)

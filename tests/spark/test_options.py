@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+import pickle
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
-from lazydelta.errors import OptionError
+from lazydelta.errors import AccessDeniedError, OptionError, WriteError
+from lazydelta.log.actions import Txn
+from lazydelta.spark.job import IngestJob, refuse_older
 from lazydelta.spark.options import IngestOptions
+from lazydelta.storage import open_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -77,3 +85,41 @@ def test_what_makes_no_sense_is_refused_by_name(options: dict[str, str], message
 )
 def test_the_side_table_has_the_name_of_the_table(uri: str, rejected: str) -> None:
     assert IngestOptions().rejected_uri(uri) == rejected
+
+
+def test_options_leave_their_credentials_behind_unless_they_are_to_carry_them() -> None:
+    options = IngestOptions(storage_options={"account_name": "corp", "account_key": "SECRETKEY"})
+    pickled = pickle.dumps(options)
+    assert b"SECRETKEY" not in pickled
+    twin = pickle.loads(pickled)  # noqa: S301 - our own
+    with pytest.raises(AccessDeniedError, match="stayed behind"):
+        open_store("az://c/t", twin.storage_options).get("a")
+    carried = pickle.loads(pickle.dumps(options.carrying_credentials()))  # noqa: S301 - our own
+    assert carried == options
+    shown = f"{options!r} {carried!r} {carried.storage_options!r}"
+    assert "SECRETKEY" not in shown
+
+
+def test_a_job_carries_the_credentials_to_its_tasks_and_shows_them_to_nobody(tmp_path: Path) -> None:
+    options = IngestOptions(storage_options={"account_key": "SECRETKEY"}, rejected_table="https://a/b?sig=SECRETKEY")
+    job = IngestJob.prepare(str(tmp_path / "t"), pa.schema([("id", pa.int64())]), options)
+    twin = pickle.loads(pickle.dumps(job))  # noqa: S301 - our own
+    assert dict(twin.options.storage_options) == {"account_key": "SECRETKEY"}
+    assert "SECRETKEY" not in f"{job!r} {twin!r} {options!r}"
+
+
+@pytest.mark.parametrize("place", ["s3:/b/t", "dbfs:/t", "hdfs:/t"])
+def test_a_table_that_is_nearly_a_uri_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    schema = pa.schema([("id", pa.int64())])
+    for uri, options in ((place, {}), (str(tmp_path / "t"), {"rejected_table": place})):
+        with pytest.raises(OptionError, match="neither a URI nor a path"):
+            IngestJob.prepare(uri, schema, IngestOptions(**options))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signature_in_a_uri_is_not_told() -> None:
+    uri = "https://corp.blob.core.windows.net/c/t?sv=1&sig=SECRETKEY"
+    with pytest.raises(WriteError) as caught:
+        refuse_older(uri, Txn(app_id="a", version=1), 2)
+    assert "SECRETKEY" not in f"{caught.value} {caught.value.path}"

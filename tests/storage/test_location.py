@@ -6,8 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
+from lazydelta import DeltaTable, create_table
 from lazydelta.errors import DataFileError, OptionError
 from lazydelta.storage import open_store
 from lazydelta.storage.location import parse_location
@@ -83,6 +85,52 @@ def test_a_uri_that_makes_no_sense_is_an_option_error(uri: str) -> None:
     with pytest.raises(OptionError) as caught:
         open_store(uri, ACCOUNT)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "advice"),
+    [
+        ("s3:/bucket/t", "write s3://"),
+        ("s3:bucket/t", "write s3://"),
+        ("S3:/bucket/t", "write s3://"),
+        ("abfss:/c@acct.dfs.core.windows.net/t", "write abfss://"),
+        ("az:/c/t", "write az://"),
+        ("gs:/bucket/t", "write gs://"),
+        ("https:/acct.blob.core.windows.net/c/t", "write https://"),
+        ("memory:/t", "write memory:///"),
+        ("dbfs:/mnt/t", "/dbfs/"),
+        ("dbfs://mnt/t", "/dbfs/"),
+        ("hdfs:/t", "mount it"),
+        ("hdfs://host/t", "mount it"),
+        (Path("s3://bucket/t"), "as text"),
+        (Path("dbfs:/mnt/t"), "/dbfs/"),
+    ],
+)
+def test_what_is_nearly_a_uri_does_not_become_a_local_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str | Path, advice: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for use in (open_store, DeltaTable, lambda uri: create_table(uri, pa.schema([("id", pa.int64())]))):
+        with pytest.raises(OptionError) as caught:
+            use(place)
+        assert advice in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_nearly_a_uri_is_not_shown_with_its_signature() -> None:
+    with pytest.raises(OptionError) as caught:
+        open_store("https:/acct.blob.core.windows.net/c/t?sv=1&sig=secret")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["./a:b", "./s3:/b", "x:y", "a/s3:/b", "t=12:00", "c:/x", "foo:/x", "{tmp}/s3:/x"])
+def test_a_local_path_may_hold_a_colon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = place.format(tmp=tmp_path)
+    for form in (place, Path(place)) if not place.startswith("./s3") else (place,):
+        store = open_store(form)
+        store.put("a", b"1")
+        assert (tmp_path / place / "a").read_bytes() == b"1"
 
 
 def test_a_place_must_be_text_or_a_path() -> None:
@@ -199,6 +247,8 @@ REMOTE_TABLE = "s3://bucket/folder/table"
         ("x=é/p.parquet", "x=é/p.parquet"),
         ("./a/./b/../p.parquet", "a/p.parquet"),
         ("t=12:00:00/p.parquet", "t=12:00:00/p.parquet"),
+        ("s3:x/p.parquet", "s3:x/p.parquet"),
+        ("a:/p.parquet", "a:/p.parquet"),
     ],
 )
 @pytest.mark.parametrize("table", ["/folder/table", REMOTE_TABLE, "memory://m/folder/table"])
@@ -250,6 +300,10 @@ def test_an_absolute_path_finds_its_store(table: str, logged: str, root: str, pa
         (REMOTE_TABLE, "file:/etc/x"),
         (REMOTE_TABLE, "file:///etc/x"),
         ("memory://m/t", "file:///etc/x"),
+        ("/a/t", "dbfs:/mnt/x"),
+        ("/a/t", "hdfs:/x"),
+        ("/a/t", "s3:/bucket/x"),
+        (REMOTE_TABLE, "dbfs:/mnt/x"),
     ],
 )
 def test_a_path_that_leads_astray_is_refused_by_name(table: str, logged: str) -> None:
