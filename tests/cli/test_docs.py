@@ -25,7 +25,16 @@ def _commands(group: click.Group, prefix: str) -> list[tuple[str, click.Command]
 
 
 COMMANDS = _commands(cli, "lazydelta")
-SHARED = {"--version", "--timestamp", "--json", "--storage-option", "--option", "--debug", "--help"}
+SHARED = {
+    "--version",
+    "--timestamp",
+    "--json",
+    "--storage-option",
+    "--external-location",
+    "--option",
+    "--debug",
+    "--help",
+}
 
 
 def _section(heading: str) -> str:

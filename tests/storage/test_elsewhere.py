@@ -168,10 +168,10 @@ def test_an_endpoint_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch, 
 
 BUCKETS: dict[str, tuple[str, dict[str, str]]] = {
     "s3": (
-        "s3://home/t",
+        "s3://mine/t",
         {"aws_access_key_id": "TABLEID", "aws_secret_access_key": "TABLESECRET", "aws_session_token": "TABLESESSION"},
     ),
-    "gs": ("gs://home/t", {"google_bearer_token": "TABLETOKEN"}),
+    "gs": ("gs://mine/t", {"google_bearer_token": "TABLETOKEN"}),
 }
 _ENDPOINT = {"s3": "aws_endpoint_url", "gs": "google_base_url"}
 
@@ -184,15 +184,15 @@ def bucket_store(kind: str, endpoint: str, **more: Any) -> Store:
 
 
 @pytest.mark.parametrize("kind", BUCKETS)
-@pytest.mark.parametrize("form", ["{kind}://evil/t/x", "{kind}://home-evil/t/x", "{kind}://home.evil/t/x"])
+@pytest.mark.parametrize("form", ["{kind}://evil/t/x", "{kind}://mine-evil/t/x", "{kind}://mine.evil/t/x"])
 def test_another_bucket_is_refused(listener: Listener, kind: str, form: str) -> None:
     reason = refused_everywhere(bucket_store(kind, listener.endpoint), form.format(kind=kind))
-    assert "bucket 'evil'" in reason or "home-evil" in reason or "home.evil" in reason
+    assert "bucket 'evil'" in reason or "mine-evil" in reason or "mine.evil" in reason
     assert listener.connections == 0
 
 
 @pytest.mark.parametrize("kind", BUCKETS)
-@pytest.mark.parametrize("form", ["{kind}://evil.example.com#/x", "{kind}://evil?/x", "{kind}://home@evil/x"])
+@pytest.mark.parametrize("form", ["{kind}://evil.example.com#/x", "{kind}://evil?/x", "{kind}://mine@evil/x"])
 def test_a_bucket_that_would_be_another_host_is_no_bucket(listener: Listener, kind: str, form: str) -> None:
     refused_everywhere(bucket_store(kind, listener.endpoint), form.format(kind=kind))
     assert listener.connections == 0
@@ -203,8 +203,8 @@ def test_a_bucket_that_would_be_another_host_is_no_bucket(listener: Listener, ki
 @pytest.mark.parametrize("kind", BUCKETS)
 def test_the_same_bucket_is_at_home(listener: Listener, kind: str) -> None:
     store = bucket_store(kind, listener.endpoint)
-    listener.objects["/home/elsewhere/x"] = b"content"
-    found, path = store.locate(f"{kind}://home/elsewhere/x")
+    listener.objects["/mine/elsewhere/x"] = b"content"
+    found, path = store.locate(f"{kind}://mine/elsewhere/x")
     assert found.get(path) == b"content"
 
 
@@ -506,7 +506,7 @@ def test_a_redirect_to_instance_metadata_is_not_followed(listener: Listener) -> 
 
 def test_a_proxy_that_the_user_has_is_used(listener: Listener) -> None:
     table, options = BUCKETS["s3"]
-    listener.objects["http://store.example.com/home/t/x"] = b"content"
+    listener.objects["http://store.example.com/mine/t/x"] = b"content"
     store = open_store(
         table,
         {

@@ -10,6 +10,7 @@ Where a real proxy is in use, the client needs the switch for that, and redirect
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -51,7 +52,7 @@ _ASKED_ALWAYS = {
 
 def fence(kind: str, address: Address, config: Mapping[str, Any], around: Mapping[str, str]) -> dict[str, str]:
     """Return the client options that keep a client at its own host; ``around`` is what the environment adds."""
-    if any(os.environ.get(name) or os.environ.get(name.lower()) for name in _PROXIES):
+    if _has_proxy():
         return {}
     hosts = [address.host]
     if str(config.get("s3_express", "")).lower() in ("true", "1"):
@@ -65,6 +66,17 @@ def fence(kind: str, address: Address, config: Mapping[str, Any], around: Mappin
         hosts += [_host(str(known[name])) for name in _ASKED[kind] if known.get(name)]
         hosts += [_host(os.environ[name]) for name in ("IDENTITY_ENDPOINT", "MSI_ENDPOINT") if os.environ.get(name)]
     return {"proxy_url": f"http://{_NOWHERE}", "proxy_excludes": ",".join(dict.fromkeys(hosts))}
+
+
+def _has_proxy() -> bool:
+    """Tell whether the client would find a proxy by itself: in the environment, or in the system's settings."""
+    if any(os.environ.get(name) or os.environ.get(name.lower()) for name in _PROXIES):
+        return True
+    if sys.platform in ("darwin", "win32"):
+        from urllib.request import getproxies  # noqa: PLC0415 - only these systems have settings of their own
+
+        return bool(getproxies())
+    return False
 
 
 def _host(url: str) -> str:
