@@ -112,9 +112,9 @@ def test_a_job_carries_the_credentials_to_its_tasks_and_shows_them_to_nobody(tmp
 def test_a_table_that_is_nearly_a_uri_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     monkeypatch.chdir(tmp_path)
     schema = pa.schema([("id", pa.int64())])
-    for uri, options in ((place, {}), (str(tmp_path / "t"), {"rejected_table": place})):
+    for uri, options in ((place, IngestOptions()), (str(tmp_path / "t"), IngestOptions(rejected_table=place))):
         with pytest.raises(OptionError, match="neither a URI nor a path"):
-            IngestJob.prepare(uri, schema, IngestOptions(**options))
+            IngestJob.prepare(uri, schema, options)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -13,7 +13,7 @@ import pytest
 from lazydelta.errors import AccessDeniedError, DataFileError, ExternalLocationError, LazyDeltaError, OptionError
 from lazydelta.log.actions import DeletionVector
 from lazydelta.rows.deletion_vectors import read_deletion_vector
-from lazydelta.storage import open_store
+from lazydelta.storage import open_store, redact
 from tests.rows.files import LoggedFile, column, rows, schema_of
 from tests.storage.listener import Listener
 
@@ -530,3 +530,46 @@ def test_a_google_endpoint_in_the_key_is_where_the_table_is(listener: Listener, 
         {"google_service_account": str(tmp_path / "key.json")},
     ):
         assert open_store("gs://b/t", {**options, "allow_http": "true"}, retries=0).get("x") == b"content"
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["http://127.0.0.1.evil.example.com", "http://localhost.evil.example.com", "http://127.0.0.1@evil.org"]
+)
+def test_a_host_that_begins_like_this_machine_is_another(endpoint: str) -> None:
+    for uri, options in (
+        ("s3://b/t", {**BUCKETS["s3"][1], "aws_endpoint_url": endpoint}),
+        ("gs://b/t", {**BUCKETS["gs"][1], "google_base_url": endpoint}),
+        ("az://c/t", {"account_name": "corp", **SIGNED["key"], "endpoint": endpoint}),
+    ):
+        with pytest.raises(OptionError, match="not encrypted"):
+            open_store(uri, options)
+
+
+def test_the_emulators_own_variable_is_followed(monkeypatch: pytest.MonkeyPatch, listener: Listener) -> None:
+    monkeypatch.setenv("AZURITE_BLOB_STORAGE_URL", listener.endpoint)
+    listener.objects["/devstoreaccount1/c/t/a"] = b"1"
+    store = open_store("az://c/t", {"use_emulator": "true"}, retries=0)
+    assert store.get("a") == b"1"
+    assert store.locate(f"{listener.endpoint}/devstoreaccount1/d/x")[1] == "x"
+    refused_everywhere(store, "http://127.0.0.1:10000/devstoreaccount1/d/x")
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "AZURE_STORAGE_ACCOUNT_KEY",
+        "AZURE_STORAGE_MASTER_KEY",
+        "AZURE_CLIENT_SECRET",
+        "AZURE_STORAGE_SAS_TOKEN",
+        "AZURE_STORAGE_TOKEN",
+        "AZURE_STORAGE_CONNECTION_STRING",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AWS_SSE_CUSTOMER_KEY_BASE64",
+        "GOOGLE_SERVICE_ACCOUNT_KEY",
+        "GOOGLE_BEARER_TOKEN",
+    ],
+)
+def test_secrets_of_the_environment_are_not_quoted(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, "AROUNDSECRET")
+    assert redact("the server said AROUNDSECRET") == "the server said ***"

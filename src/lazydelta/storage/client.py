@@ -78,7 +78,8 @@ class Client:
         if address is None:  # no kind without an address comes here
             message = f"{location.uri} is not in an object store"
             raise OptionError(message, path=location.uri)
-        if address.service.startswith("http:"):
+        # The emulator's address is nobody's but the user's, and the client knows that it is not encrypted.
+        if address.service.startswith("http:") and not is_true(config.get("use_emulator")):
             if address.host in LOOPBACK:
                 client.setdefault("allow_http", "true")
             elif not is_true(client.get("allow_http")):

@@ -23,6 +23,8 @@ from lazydelta.errors import (
     StorageError,
     StorageTimeoutError,
 )
+from lazydelta.storage.address import from_environment
+from lazydelta.storage.options import is_secret
 from lazydelta.storage.redirects import was_redirected
 
 if TYPE_CHECKING:
@@ -30,21 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Attempt", "option_fault", "redact", "translate"]
 
-_SECRET_ENVIRONMENT = (
-    "AZURE_STORAGE_ACCOUNT_KEY",
-    "AZURE_STORAGE_ACCESS_KEY",
-    "AZURE_STORAGE_MASTER_KEY",
-    "AZURE_STORAGE_CLIENT_SECRET",
-    "AZURE_CLIENT_SECRET",
-    "AZURE_STORAGE_SAS_KEY",
-    "AZURE_STORAGE_SAS_TOKEN",
-    "AZURE_STORAGE_TOKEN",
-    "AZURE_ENCRYPTION_KEY",
-    "AZURE_STORAGE_CONNECTION_STRING",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "GOOGLE_SERVICE_ACCOUNT_KEY",
-)
 _MIN_SECRET = 4
 _MAX_DETAIL = 400
 _MAX_SEARCHED = 20_000
@@ -75,7 +62,9 @@ _TIMEOUTS = ("timed out", "timedout")
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
     """Return ``text`` without secrets: the known values, query strings of URLs, and anything that looks like a key."""
     known = {secret for secret in secrets if len(secret) >= _MIN_SECRET}
-    known.update(value for name in _SECRET_ENVIRONMENT if len(value := os.environ.get(name, "")) >= _MIN_SECRET)
+    for kind in ("azure", "s3", "gcs"):
+        around = from_environment(kind).items()
+        known.update(value for name, (_, value) in around if is_secret(name, value) and len(value) >= _MIN_SECRET)
     forms = {form for value in known for form in (value, quote(value, safe=""), quote_plus(value), unquote(value))}
     for form in sorted(forms, key=len, reverse=True):
         text = text.replace(form, "***")

@@ -41,16 +41,14 @@ _KIND_OF = {
     "gs": "gcs",
     "gcs": "gcs",
 }
-_S3_OR_ABFSS = "use the URI of the storage behind it, such as s3://… or abfss://…"
 _NOT_READ = {
-    "dbfs": f"{_S3_OR_ABFSS}; on a cluster of Databricks, /dbfs/… is the same as a local path",
+    "dbfs": "use the URI of the storage behind it, such as s3://… or abfss://…, or /dbfs/… on a cluster of Databricks",
     "hdfs": "mount it (NFS gateway, FUSE) and give the local path, or copy the data to a store that is supported",
     "ftp": "copy the data to a store that is supported",
     "r2": "write s3://… with the storage option aws_endpoint_url",
     "sftp": "copy the data to a store that is supported",
     "viewfs": "mount it and give the local path, or copy the data to a store that is supported",
     "webhdfs": "mount it and give the local path, or copy the data to a store that is supported",
-    "volumes": _S3_OR_ABFSS,
 }
 # A name that is no more than these cannot end a host or a bucket early, nor hide another behind it.
 _HOST = re.compile(r"(?:[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
