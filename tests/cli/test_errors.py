@@ -136,3 +136,19 @@ def test_an_external_location_is_given_with_its_own_options(invoke: Invoke, tmp_
         wrong = invoke("rows", tmp_path / "t", "--external-location", "s3://shared/d", "OWNSECRET", code=2).stderr
         assert "key=value" in wrong
         assert "OWNSECRET" not in refused + shown.output + uris + wrong
+
+
+@pytest.mark.parametrize("file", ["s3://bucket/x.parquet", "gs://bucket/x.json", "abfss://c@a.example.com/x.csv"])
+def test_append_reads_local_files_only(invoke: Invoke, tmp_path: Path, file: str) -> None:
+    stderr = invoke("append", tmp_path / "t", file, code=2).stderr
+    assert "is not a local file" in stderr
+    assert "lazydelta ingest" in stderr
+
+
+def test_append_takes_a_name_that_looks_like_a_uri_for_a_name(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s3:").mkdir()
+    pq.write_table(pa.table({"id": [1]}), pa.OSFile(str(tmp_path / "s3:" / "x.parquet"), "wb"))
+    assert "1 row" in invoke("append", tmp_path / "t", "s3:/x.parquet").stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -247,3 +248,25 @@ def test_a_store_without_credentials_of_its_own_works_on_the_other_side(listener
     listener.objects["/b/t/a"] = b"content"
     twin = pickle.loads(pickle.dumps(open_store("s3://b/t", {"aws_allow_http": "true"})))  # noqa: S301 - our own
     assert twin.get("a") == b"content"
+
+
+def test_nothing_that_a_scan_says_shows_a_secret(
+    azurite: Azurite, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    container = azurite.container("scan-says")
+    log = HandLog(tmp_path / "t")
+    log.commit(add("a.parquet"))
+    log.checkpoint()
+    log.commit(add("b.parquet"))
+    place = publish(tmp_path / "t", f"az://{container}/t", azurite.storage_options())
+    allowed = {"s3://other": OWN}
+    table = DeltaTable(place, storage_options=azurite.storage_options(), external_locations=allowed)
+    stream = table.files("id > 0")
+    files = stream.collect()
+    with pytest.raises(DataFileError) as caught:
+        table.to_pyarrow_table()
+    parts = (table, files, stream, stream.metrics, stream.explain(), caught.value, vars(caught.value), caplog.text)
+    said = " ".join(f"{each} {each!r}" for each in parts)
+    assert azurite.key not in said
+    assert "OWNSECRET" not in said

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from lazydelta.errors import OptionError, SchemaMismatchError
+from lazydelta.storage.location import is_half_uri
 from lazydelta.write.evolution import Conformer
 
 __all__ = ["FORMATS", "Counted", "open_files", "schema_of"]
@@ -66,6 +67,10 @@ def open_files(
 
 def schema_of(path: Path, table: pa.Schema | None = None, *, file_format: str | None = None) -> pa.Schema:
     """Return the schema of a file, without reading more of it than that takes."""
+    if is_half_uri(str(path)) is not None and not path.exists():
+        # A path has one slash where the URI had two.
+        message = f"{path} is not a local file"
+        raise OptionError(message, path=str(path), hint="`lazydelta ingest` reads the files of object stores")
     with _faults(path):
         return _READERS[_format(path, file_format)](path, table)[0]
 
@@ -106,7 +111,8 @@ _Reader: TypeAlias = Callable[[Path, pa.Schema | None], tuple[pa.Schema, Batches
 def _parquet(path: Path, _table: pa.Schema | None) -> tuple[pa.Schema, Batches]:
     import pyarrow.parquet as pq  # noqa: PLC0415 - only who reads it needs it
 
-    file = pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
+    # Given a name, Arrow would take one such as s3:/a/b for a URI, and look for credentials of its own.
+    file = pq.ParquetFile(pa.OSFile(str(path)), pre_buffer=False, buffer_size=1 << 20)
     return file.schema_arrow.remove_metadata(), file.iter_batches(batch_size=_BATCH_ROWS)
 
 
