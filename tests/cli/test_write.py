@@ -51,7 +51,12 @@ def test_create_makes_a_table_of_the_columns_given(invoke: Invoke, tmp_path: Pat
         ]
     )
     assert found.metadata().partition_columns == ("_event_hour", "id")
-    assert found.metadata().configuration == {"delta.appendOnly": "true"}
+    assert found.metadata().configuration == {
+        "delta.appendOnly": "true",
+        "lazydelta.timestampColumn": "at",
+        "lazydelta.boundary": "hour",
+        "lazydelta.partitionColumn": "_event_hour",
+    }
     assert found.metadata().name == "prices"
 
 
@@ -117,6 +122,43 @@ def test_append_creates_the_table_by_hour(invoke: Invoke, tmp_path: Path) -> Non
     result = invoke("append", tmp_path / "t", tmp_path / "a.csv", "--timestamp-column", "at")
     assert "is at version 0: 2 rows of 1 files appended" in result.output
     assert [row["_event_hour"] for row in rows(tmp_path / "t")] == ["2026021014", "2026021015"]
+
+
+@pytest.mark.parametrize("options", [[], ["--timestamp-column", "at"]], ids=["remembered", "named"])
+def test_a_table_that_was_created_by_hour_is_filled_by_hour(options: list[str], invoke: Invoke, tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    invoke("create", table, "--column", "at:timestamp", "--column", "n:long", "--timestamp-column", "at")
+    pq.write_table(pa.table({"at": pa.array([0], pa.timestamp("us", "UTC")), "n": [1]}), tmp_path / "a.parquet")
+    (tmp_path / "b.csv").write_text("at,n\n1970-01-01T01:05:00Z,2\n")
+    (tmp_path / "c.json").write_text('{"at": "1970-01-01T02:05:00Z", "n": 3}\n')
+    for name in ("a.parquet", "b.csv", "c.json"):
+        invoke("append", table, tmp_path / name, *options)
+    assert sorted(row["_event_hour"] for row in rows(table)) == ["1970010100", "1970010101", "1970010102"]
+
+
+def test_a_boundary_is_that_of_the_table_unless_another_is_asked_for(invoke: Invoke, tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    invoke("create", table, "--column", "at:timestamp", "--timestamp-column", "at", "--boundary", "day")
+    (tmp_path / "a.csv").write_text("at\n1970-01-02T01:05:00Z\n")
+    invoke("append", table, tmp_path / "a.csv", "--timestamp-column", "at")
+    assert [row["_event_day"] for row in rows(table)] == ["19700102"]
+    refused = invoke("append", table, tmp_path / "a.csv", "--boundary", "hour", code=2)
+    assert "partitioned by ['_event_day'], not by ['_event_hour']" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "at,_event_hour\n1970-01-01T01:05:00Z,hello\n"),
+        ("a.json", '{"at": "1970-01-01T01:05:00Z", "_event_hour": "hello"}'),
+    ],
+)
+def test_append_does_not_believe_an_hour(name: str, content: str, invoke: Invoke, tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    invoke("create", table, "--column", "at:timestamp", "--timestamp-column", "at")
+    (tmp_path / name).write_text(content)
+    assert "has 'hello' in place of '1970010101'" in invoke("append", table, tmp_path / name, code=2).output
+    assert rows(table) == []
 
 
 def test_append_adds_columns_where_it_is_told_to(invoke: Invoke, tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from lazydelta.errors import CommitConflictError, OptionError, SchemaMismatchErr
 from lazydelta.log.actions import Add, Metadata, Txn
 from lazydelta.storage import Store, open_store
 from lazydelta.write.data_files import DataFileWriter
-from lazydelta.write.plan import TableRows, WritePlan, commit_files, schema_of
+from lazydelta.write.plan import WritePlan, commit_files, schema_of
+from lazydelta.write.table_rows import TableRows
 from lazydelta.write.transaction import Transaction
 
 UTC = pa.timestamp("us", "UTC")
@@ -96,13 +97,6 @@ def test_a_table_remembers_how_it_is_aligned(tmp_path: Path, boundary: str) -> N
     found = lazydelta.DeltaTable(tmp_path).to_pyarrow_table(columns=["slot"])["slot"].to_pylist()
     expected = {"day": ["19700101", "19700102"], "minute": ["197001010100", "197001020600"]}
     assert sorted(found) == expected[boundary]
-
-
-def test_rows_that_bring_the_partition_column_are_taken_as_they_are(tmp_path: Path) -> None:
-    lazydelta.write_arrow(tmp_path, batch(1), timestamp_column="at")
-    own = pa.table({"at": pa.array([HOUR], UTC), "n": [1], "_event_hour": ["2026021014"]})
-    lazydelta.write_arrow(tmp_path, own)
-    assert hours(tmp_path) == ["1970010101", "2026021014"]
 
 
 def test_data_without_the_column_that_the_table_is_aligned_by_is_refused(tmp_path: Path) -> None:

@@ -71,9 +71,7 @@ def _layout_options(function: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--boundary",
             type=click.Choice(_BOUNDARIES),
-            default="hour",
-            show_default=True,
-            help="The unit of time that no data file crosses.",
+            help="The unit of time that no data file crosses: hour by default, or what the table has.",
         ),
         click.option(
             "--timestamp-column",
@@ -120,29 +118,16 @@ def create(
     columns: tuple[str, ...],
     like: Path | None,
     partition_by: str | None,
-    timestamp_column: str | None,
-    boundary: str,
     if_absent: bool,
     **rest: Any,
 ) -> None:
     """Create an empty table at URI."""
-    import pyarrow as pa  # noqa: PLC0415 - a second that `--help` does not wait for
+    from lazydelta.write.create import create_table  # noqa: PLC0415 - a second that `--help` does not wait for
 
-    from lazydelta.write.create import create_table  # noqa: PLC0415
-    from lazydelta.write.layout import boundary_of  # noqa: PLC0415
-
-    schema = _schema(columns, like)
-    partitions = _names(partition_by)
-    if timestamp_column is not None:
-        if schema.get_field_index(timestamp_column) < 0:
-            raise OptionError(f"There is no column {timestamp_column!r}", hint=f"the columns are: {schema.names}")
-        made = boundary_of(boundary).column
-        schema = schema.append(pa.field(made, pa.string()))
-        partitions = [made, *partitions]
     version = create_table(
         target.uri,
-        schema,
-        partition_by=partitions,
+        _schema(columns, like),
+        partition_by=_names(partition_by),
         storage_options=target.storage_options or None,
         mode="ignore" if if_absent else "error",
         **rest,

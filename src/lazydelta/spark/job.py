@@ -25,9 +25,10 @@ from lazydelta.spark.options import IngestOptions
 from lazydelta.storage import Store, open_store, redact, refuse_half_uri
 from lazydelta.write.data_files import DataFileWriter
 from lazydelta.write.maintenance import is_due
-from lazydelta.write.plan import TableRows, WritePlan, commit_files, schema_of
+from lazydelta.write.plan import WritePlan, commit_files, schema_of
 from lazydelta.write.properties import TableProperties
 from lazydelta.write.rejected import RejectedRowsWriter, commit_rejected
+from lazydelta.write.table_rows import TableRows
 from lazydelta.write.transaction import Transaction
 
 __all__ = ["IngestJob", "IngestResult", "TaskResult", "refuse_older"]

@@ -17,8 +17,9 @@ from lazydelta.pruning import Where
 from lazydelta.storage import open_store
 from lazydelta.write.data_files import MEMORY_BUDGET, TARGET_FILE_SIZE, DataFileWriter
 from lazydelta.write.maintenance import after_commit
-from lazydelta.write.plan import Creation, TableRows, WritePlan, commit_files, schema_of
+from lazydelta.write.plan import Creation, WritePlan, commit_files, schema_of
 from lazydelta.write.properties import TableProperties
+from lazydelta.write.table_rows import TableRows
 from lazydelta.write.transaction import CommitResult, Transaction
 
 __all__ = ["ArrowData", "write_arrow"]
@@ -36,7 +37,7 @@ def write_arrow(  # noqa: PLR0913 - keyword-only, and each stands for itself
     mode: Literal["append", "overwrite"] = "append",
     partition_by: Sequence[str] | None = None,
     timestamp_column: str | None = None,
-    boundary: str = "hour",
+    boundary: str | None = None,
     partition_column: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     overwrite_where: Where = None,
@@ -56,10 +57,11 @@ def write_arrow(  # noqa: PLR0913 - keyword-only, and each stands for itself
     """Write rows to a table in one commit, and return its version; a table that does not exist is created.
 
     ``mode="overwrite"`` replaces the whole table, or what ``overwrite_where`` selects by partition columns.
-    ``timestamp_column`` makes a partition column of UTC time out of a column: ``_event_hour`` with ``boundary="hour"``,
-    likewise month, day, minute, second; null timestamps get the null partition or, with ``null_timestamps="reject"``,
-    are an error. ``partition_column`` gives that column another name. The table remembers this layout, so that later
-    writes need not say it. ``partition_by`` names further partition columns. ``schema_mode="merge"`` adds columns that
+    ``timestamp_column`` makes a partition column of UTC time out of a column: ``_event_hour`` with ``boundary="hour"``
+    (the default), likewise month, day, minute, second; null timestamps get the null partition or, with
+    ``null_timestamps="reject"``, are an error. ``partition_column`` gives that column another name. The table remembers
+    this layout, so that later writes need not say it. Data that brings the column must have the values that would be
+    made, or nulls. ``partition_by`` names further partition columns. ``schema_mode="merge"`` adds columns that
     the table does not have. ``properties``, ``name`` and ``description`` are those of a new table.
 
     With ``app_id`` and ``app_version`` the write happens once: if the table has this version of the application, or a
@@ -73,7 +75,7 @@ def write_arrow(  # noqa: PLR0913 - keyword-only, and each stands for itself
         mode=mode,
         partition_by=partition_by,
         timestamp_column=timestamp_column,
-        boundary=None if timestamp_column is None else boundary,
+        boundary=boundary,
         partition_column=partition_column,
         overwrite_where=overwrite_where,
         schema_mode=schema_mode,

@@ -15,6 +15,7 @@ from lazydelta.log.actions import Metadata, Protocol
 from lazydelta.log.opening import open_snapshot
 from lazydelta.log.schema import Array, Map, Struct, TableSchema
 from lazydelta.storage import Store, open_store
+from lazydelta.write.alignment import Alignment
 from lazydelta.write.delta_schema import has_timestamp_ntz, to_schema_string
 from lazydelta.write.properties import TableProperties
 from lazydelta.write.transaction import CommitResult, Transaction
@@ -29,20 +30,38 @@ _BY_PROPERTY = "delta.feature."
 _VERSION_PROPERTIES = frozenset({"delta.minreaderversion", "delta.minwriterversion"})
 
 
-def create_table(
+def create_table(  # noqa: PLR0913 - keyword-only, and each stands for itself
     uri: str | os.PathLike[str],
     schema: pa.Schema,
     *,
     partition_by: Sequence[str] = (),
+    timestamp_column: str | None = None,
+    boundary: str | None = None,
+    partition_column: str | None = None,
     properties: Mapping[str, str] | None = None,
     name: str | None = None,
     description: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     mode: Literal["error", "ignore"] = "error",
 ) -> int:
-    """Create an empty table and return its version; with ``mode="ignore"`` a table that exists is left as it is."""
+    """Create an empty table and return its version; with ``mode="ignore"`` a table that exists is left as it is.
+
+    ``timestamp_column`` aligns it to time: its first partition column is made from that column (``partition_column``,
+    by default ``_event_hour`` or what goes with the ``boundary``), and added to the schema if it is not there. The
+    table remembers it, so whoever appends need not say it again.
+    """
     if mode not in {"error", "ignore"}:
         raise OptionError(f"mode={mode!r} makes no sense", hint="say 'error' or 'ignore'")
+    properties = dict(properties or {})
+    if timestamp_column is not None:
+        aligned = Alignment.of(timestamp_column, boundary, partition_column)
+        schema = aligned.added_to(schema)
+        properties |= aligned.properties
+        if not isinstance(partition_by, str) and aligned.partition_column not in partition_by:
+            partition_by = [aligned.partition_column, *partition_by]
+    elif boundary is not None or partition_column is not None:
+        hint = "name the timestamp column, or leave boundary and partition_column out"
+        raise OptionError("A boundary of time needs a column that it is taken from", hint=hint)
     metadata = new_metadata(
         schema, partition_by=partition_by, properties=properties, name=name, description=description
     )

@@ -6,35 +6,28 @@ its metadata; whoever commits their files later looks at the table again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lazydelta.errors import CommitConflictError, OptionError, SchemaMismatchError, WriteError
+from lazydelta.errors import CommitConflictError, OptionError, SchemaMismatchError
 from lazydelta.log.actions import Add, Metadata, Txn
 from lazydelta.log.schema import TableSchema
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.pruning import Where, parse_predicate, to_arrow_expression
+from lazydelta.pruning import Where
 from lazydelta.storage import Store
+from lazydelta.write.alignment import Alignment, find_column
 from lazydelta.write.create import new_metadata, stage_creation
 from lazydelta.write.delta_schema import has_timestamp_ntz
 from lazydelta.write.evolution import Conformer, grown_schema
-from lazydelta.write.layout import NULL_TIMESTAMPS, Boundary, boundary_of, in_range
+from lazydelta.write.layout import NULL_TIMESTAMPS, Boundary, boundary_of
 from lazydelta.write.transaction import CommitResult, Transaction
 
-__all__ = ["Creation", "RejectedRows", "TableRows", "WritePlan", "commit_files", "schema_of"]
+__all__ = ["Creation", "WritePlan", "commit_files", "schema_of"]
 
-RejectedRows = Callable[[pa.RecordBatch, str], None]
-"""Takes rows that do not go into the table, and why."""
-
-# The layout of a table that is aligned to time, so that whoever appends to it need not say it again.
-_TIMESTAMP_COLUMN = "lazydelta.timestampColumn"
-_BOUNDARY = "lazydelta.boundary"
-_PARTITION_COLUMN = "lazydelta.partitionColumn"
 # How often files are offered to a table whose metadata others change all the while.
 _OFFERS = 5
 
@@ -115,36 +108,47 @@ class WritePlan:
 
     def settled(self, snapshot: Snapshot | None, source: pa.Schema) -> WritePlan:
         """Return the plan with what it leaves to the table; ``source`` is the schema of the data as it comes."""
-        recorded: dict[str, str | None] = {}
-        if snapshot is not None:
-            recorded = {each: snapshot.metadata.property(each) for each in _LAYOUT}
-        column, made_from = recorded.get(_PARTITION_COLUMN), recorded.get(_TIMESTAMP_COLUMN)
-        if self.timestamp_column is None:
-            if made_from is None or column is None or _find(source, column) is not None:
-                return self
-            if _find(source, made_from) is None:
-                message = f"The table makes its partition column {column!r} from {made_from!r}, which the data lacks"
-                raise SchemaMismatchError(message, hint="give the column, or name another with timestamp_column")
-        elif made_from is not None and made_from != self.timestamp_column:
-            message = f"The table is aligned by its column {made_from!r}, not by {self.timestamp_column!r}"
+        known = None if snapshot is None else Alignment.recorded(snapshot.metadata)
+        if known is None:
+            return self._without_record()
+        given = self.timestamp_column
+        if given is not None and given.lower() != known.timestamp_column.lower():
+            message = f"The table is aligned by its column {known.timestamp_column!r}, not by {given!r}"
             raise SchemaMismatchError(message, hint="leave timestamp_column out; the table knows it")
-        if (
-            column is not None
-            and column == self.partition_column
-            and self.boundary
-            and not _is(self.boundary, recorded)
-        ):
-            message = (
-                f"The table's column {column!r} has the boundary {recorded.get(_BOUNDARY)}, not {self.boundary.name}"
-            )
-            raise SchemaMismatchError(message, hint="leave boundary out; the table knows it")
-        boundary = self.boundary or boundary_of(recorded.get(_BOUNDARY) or "hour")
+        if find_column(source, known.timestamp_column) is None:
+            message = f"The table makes its partition column {known.partition_column!r} from"
+            hint = "give that column: without it nobody can tell where a row belongs"
+            raise SchemaMismatchError(f"{message} {known.timestamp_column!r}, which the data lacks", hint=hint)
+        boundary = self.boundary or known.boundary
+        if boundary != known.boundary and self.partition_column == known.partition_column:
+            message = f"The table's column {known.partition_column!r} has the boundary {known.boundary.name}"
+            hint = "leave boundary out; the table knows it"
+            raise SchemaMismatchError(f"{message}, not {boundary.name}", hint=hint)
+        column = known.partition_column if boundary == known.boundary else boundary.column
         return replace(
             self,
-            timestamp_column=self.timestamp_column or made_from,
+            timestamp_column=known.timestamp_column,
             boundary=boundary,
-            partition_column=self.partition_column or (column if _is(boundary, recorded) else None) or boundary.column,
+            partition_column=self.partition_column or column,
         )
+
+    def _without_record(self) -> WritePlan:
+        """Return the plan for a table that is new, or that does not say how it is aligned."""
+        if self.timestamp_column is not None:
+            boundary = self.boundary or boundary_of("hour")
+            return replace(self, boundary=boundary, partition_column=self.partition_column or boundary.column)
+        name = "boundary" if self.boundary is not None else "partition_column"
+        if getattr(self, name) is not None:
+            message = f"{name} says how a time is cut off, and there is no timestamp column"
+            raise OptionError(message, hint="name it as timestamp_column, or leave the other out")
+        return self
+
+    @property
+    def alignment(self) -> Alignment | None:
+        """Return how rows are aligned to time; None if they are not, or if it is still left to the table."""
+        if self.timestamp_column is None or self.boundary is None or self.partition_column is None:
+            return None
+        return Alignment(self.timestamp_column, self.boundary, self.partition_column)
 
     @property
     def partition_columns(self) -> tuple[str, ...] | None:
@@ -164,22 +168,7 @@ class WritePlan:
 
     def incoming(self, source: pa.Schema) -> pa.Schema:
         """Return the schema of the data with the column that is made from its timestamps."""
-        if self.timestamp_column is None or self.partition_column is None or self.boundary is None:
-            return source
-        self.boundary.check(source.field(self.position(source)).type, self.timestamp_column)
-        name = self.partition_column
-        if _find(source, name) is not None:
-            message = f"The data has a column {name!r}, which timestamp_column={self.timestamp_column!r} is to make"
-            raise OptionError(message, hint="drop the column, or leave timestamp_column out")
-        return source.append(pa.field(name, pa.string()))
-
-    def position(self, source: pa.Schema) -> int:
-        """Return which column of the data has its timestamps."""
-        index: int = source.get_field_index(self.timestamp_column)
-        if index < 0:
-            message = f"The data has no column {self.timestamp_column!r} (or has it twice) to take timestamps from"
-            raise OptionError(message, hint=f"its columns are: {', '.join(source.names)}")
-        return index
+        return source if self.alignment is None else self.alignment.added_to(source)
 
     def stage(self, transaction: Transaction, incoming: pa.Schema) -> Metadata:
         """Say what the commit does beside adding files, and return the metadata that files are written for."""
@@ -189,6 +178,7 @@ class WritePlan:
             stage_creation(transaction, metadata)
             return metadata
         self.creation.check(snapshot)
+        self._check_alignment(snapshot)
         self._check_partitioning(snapshot)
         metadata = snapshot.metadata
         if self.merges:
@@ -207,12 +197,8 @@ class WritePlan:
 
     def _new_metadata(self, incoming: pa.Schema) -> Metadata:
         properties = dict(self.creation.properties)
-        if self.timestamp_column is not None and self.boundary is not None and self.partition_column is not None:
-            properties |= {
-                _TIMESTAMP_COLUMN: self.timestamp_column,
-                _BOUNDARY: self.boundary.name,
-                _PARTITION_COLUMN: self.partition_column,
-            }
+        if self.alignment is not None:
+            properties |= self.alignment.properties
         return new_metadata(
             incoming,
             partition_by=self.partition_columns or (),
@@ -220,6 +206,14 @@ class WritePlan:
             name=self.creation.name,
             description=self.creation.description,
         )
+
+    def _check_alignment(self, snapshot: Snapshot) -> None:
+        # The plan was settled on what the table said then; another writer may have created it since.
+        known = Alignment.recorded(snapshot.metadata)
+        if known is not None and (self.alignment is None or self.alignment.timestamp_column != known.timestamp_column):
+            message = f"The table is aligned by its column {known.timestamp_column!r}"
+            hint = "read the table again; it knows how rows are aligned"
+            raise SchemaMismatchError(message, path=snapshot.store.uri, hint=hint)
 
     def _check_partitioning(self, snapshot: Snapshot) -> None:
         wanted, actual = self.partition_columns, snapshot.metadata.partition_columns
@@ -229,71 +223,6 @@ class WritePlan:
             return  # the other partition columns were not mentioned
         message = f"The table is partitioned by {list(actual)}, not by {list(wanted)}"
         raise SchemaMismatchError(message, path=snapshot.store.uri, hint="a table's partitioning cannot be changed")
-
-
-_LAYOUT = (_TIMESTAMP_COLUMN, _BOUNDARY, _PARTITION_COLUMN)
-
-
-class TableRows:
-    """Brings batches as they come to the rows of the table, the column made from their timestamps included.
-
-    ``rejected`` takes the rows that the plan rejects; without it they are an error.
-    """
-
-    def __init__(self, plan: WritePlan, metadata: Metadata, rejected: RejectedRows | None = None) -> None:
-        self._plan = plan
-        self._schema = schema_of(metadata)
-        self._table = self._schema.to_arrow()
-        name = None if plan.partition_column is None else _find(self._table, plan.partition_column)
-        self._made = None if plan.timestamp_column is None or name is None else self._table.get_field_index(name)
-        # What batches bring themselves.
-        self._given = self._table if self._made is None else self._table.remove(self._made)
-        self._selects = _selector(plan, self._schema)
-        self._conform: Conformer | None = None
-        self._rejected = rejected
-
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows of a batch; the column that is made is encoded by a dictionary."""
-        batch, made = self._with_boundary(batch)
-        if self._conform is None or not batch.schema.equals(self._conform.source):
-            self._conform = Conformer(self._given, batch.schema)
-        rows = self._conform(batch)
-        if made is not None and self._made is not None:
-            rows = self._with_made(rows, made, self._made)
-        _check_empty_texts(rows, self._schema)
-        self._selects(rows)
-        return rows
-
-    def _with_boundary(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array | None]:
-        plan = self._plan
-        if plan.timestamp_column is None or plan.boundary is None or plan.partition_column is None:
-            return batch, None
-        index = plan.position(batch.schema)
-        if self._rejected is not None and plan.null_timestamps == "reject":
-            batch = self._only_timed(batch, index, self._rejected)
-        values = plan.boundary.values(batch.column(index), nulls=plan.null_timestamps, column=plan.timestamp_column)
-        return batch, values
-
-    def _with_made(self, rows: pa.RecordBatch, values: pa.Array, index: int) -> pa.RecordBatch:
-        """Put the made column into its place; as the table has it only where somebody is to look at its values."""
-        field = self._table.field(index)
-        if self._plan.overwrite_where is not None or not field.nullable or not pa.types.is_string(field.type):
-            found = pa.RecordBatch.from_arrays([values], [field.name])
-            values = Conformer(pa.schema([field]), found.schema)(found).column(0)
-        return rows.add_column(index, field.with_type(values.type), values)
-
-    def _only_timed(self, batch: pa.RecordBatch, index: int, rejected: RejectedRows) -> pa.RecordBatch:
-        """Hand over the rows that belong to no boundary, and return the others."""
-        column = self._plan.timestamp_column
-        for reason, kept in (
-            (f"no value in the timestamp column {column!r}", pc.is_valid),
-            (f"the timestamp column {column!r} is outside the years 0 to 9999", in_range),
-        ):
-            mask = kept(batch.column(index))
-            if not pc.all(mask).as_py():
-                rejected(batch.filter(pc.invert(mask)), reason)
-                batch = batch.filter(mask)
-        return batch
 
 
 def commit_files(  # noqa: PLR0913 - a commit is all of these
@@ -358,40 +287,3 @@ def _check_features(transaction: Transaction, schema: TableSchema) -> None:
     if has_timestamp_ntz(schema.to_arrow()) and "timestampNtz" not in features:
         message = "A new column has timestamps without a time zone, for which the table lacks the feature timestampNtz"
         raise SchemaMismatchError(message, path=transaction.store.uri, hint="give its timestamps a time zone")
-
-
-def _selector(plan: WritePlan, schema: TableSchema) -> Callable[[pa.RecordBatch], None]:
-    """Return what makes sure that an overwrite by predicate writes only rows that the predicate selects."""
-    predicate = parse_predicate(plan.overwrite_where, schema)
-    if predicate is None:
-        return lambda _: None
-    expression = to_arrow_expression(predicate, schema)
-
-    def check(rows: pa.RecordBatch) -> None:
-        outside = rows.num_rows - rows.filter(expression).num_rows
-        if outside:
-            message = f"{outside} of the rows written are not selected by overwrite_where={plan.overwrite_where}"
-            raise WriteError(message, hint="they would come on top of what is kept; leave them out or append them")
-
-    return check
-
-
-def _check_empty_texts(rows: pa.RecordBatch, schema: TableSchema) -> None:
-    # The log cannot tell an empty partition value from null.
-    for name in schema.partition_columns:
-        field = rows.schema.field(name)
-        if field.nullable or not (pa.types.is_string(field.type) or pa.types.is_binary(field.type)):
-            continue
-        lengths = pc.binary_length(rows.column(name))
-        if rows.num_rows and pc.min(lengths).as_py() == 0:
-            message = f"Partition column {name!r} has empty values, which are nulls to Delta, and may have none"
-            raise SchemaMismatchError(message, hint="give these rows another value")
-
-
-def _find(schema: pa.Schema, name: str) -> str | None:
-    # Delta does not tell names apart by case.
-    return next((each for each in schema.names if each.lower() == name.lower()), None)
-
-
-def _is(boundary: Boundary, recorded: Mapping[str, str | None]) -> bool:
-    return recorded.get(_BOUNDARY) == boundary.name

@@ -1,0 +1,141 @@
+"""``TableRows``: batches as they come, brought to the rows of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lazydelta.errors import SchemaMismatchError, WriteError
+from lazydelta.log.actions import Metadata
+from lazydelta.log.schema import TableSchema
+from lazydelta.pruning import parse_predicate, to_arrow_expression
+from lazydelta.write.alignment import Alignment, UntoldAlignment, find_column
+from lazydelta.write.evolution import Conformer
+from lazydelta.write.layout import in_range
+from lazydelta.write.plan import WritePlan, schema_of
+
+__all__ = ["RejectedRows", "TableRows"]
+
+RejectedRows = Callable[[pa.RecordBatch, str], None]
+"""Takes rows that do not go into the table, and why."""
+
+
+class TableRows:
+    """Brings batches as they come to the rows of the table, the column made from their timestamps included.
+
+    ``rejected`` takes the rows that the plan rejects; without it they are an error. ``moments`` are the first and the
+    last value of the timestamp column so far, as the table stores them; None where there were none.
+    """
+
+    def __init__(self, plan: WritePlan, metadata: Metadata, rejected: RejectedRows | None = None) -> None:
+        self.moments: tuple[int, int] | None = None
+        self._plan = plan
+        self._schema = schema_of(metadata)
+        self._table = self._schema.to_arrow()
+        self._alignment = plan.alignment
+        self._made = self._timed = None
+        if self._alignment is not None:
+            self._made = _position(self._table, self._alignment.partition_column)
+            self._timed = _position(self._table, self._alignment.timestamp_column)
+        # What batches bring themselves.
+        self._given = self._table if self._made is None else self._table.remove(self._made)
+        self._untold = UntoldAlignment.of(metadata) if self._alignment is None else None
+        self._selects = _selector(plan, self._schema)
+        self._conform: Conformer | None = None
+        self._rejected = rejected
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of a batch; the column that is made is encoded by a dictionary."""
+        made: pa.Array | None = None
+        if self._alignment is not None:
+            batch, made = self._with_boundary(batch, self._alignment)
+        if self._conform is None or not batch.schema.equals(self._conform.source):
+            self._conform = Conformer(self._given, batch.schema)
+        rows = self._conform(batch)
+        if made is not None and self._made is not None:
+            rows = self._with_made(rows, made, self._made)
+        if self._timed is not None:
+            self._note_moments(rows.column(self._timed))
+        if self._untold is not None:
+            self._untold.check(rows)
+        _check_empty_texts(rows, self._schema)
+        self._selects(rows)
+        return rows
+
+    def _with_boundary(self, batch: pa.RecordBatch, alignment: Alignment) -> tuple[pa.RecordBatch, pa.Array]:
+        """Return a batch without the column that is made, and its values."""
+        index = alignment.position(batch.schema)
+        if self._rejected is not None and self._plan.null_timestamps == "reject":
+            batch = self._only_timed(batch, index, self._rejected)
+        nulls, column = self._plan.null_timestamps, alignment.timestamp_column
+        values = alignment.boundary.values(batch.column(index), nulls=nulls, column=column)
+        given = find_column(batch.schema, alignment.partition_column)
+        if given is None:
+            return batch, values
+        own = batch.schema.names.index(given)
+        alignment.check(values, batch.column(own))
+        return batch.remove_column(own), values
+
+    def _with_made(self, rows: pa.RecordBatch, values: pa.Array, index: int) -> pa.RecordBatch:
+        """Put the made column into its place; as the table has it only where somebody is to look at its values."""
+        field = self._table.field(index)
+        if self._plan.overwrite_where is not None or not field.nullable or not pa.types.is_string(field.type):
+            found = pa.RecordBatch.from_arrays([values], [field.name])
+            values = Conformer(pa.schema([field]), found.schema)(found).column(0)
+        return rows.add_column(index, field.with_type(values.type), values)
+
+    def _only_timed(self, batch: pa.RecordBatch, index: int, rejected: RejectedRows) -> pa.RecordBatch:
+        """Hand over the rows that belong to no boundary, and return the others."""
+        column = self._plan.timestamp_column
+        for reason, kept in (
+            (f"no value in the timestamp column {column!r}", pc.is_valid),
+            (f"the timestamp column {column!r} is outside the years 0 to 9999", in_range),
+        ):
+            mask = kept(batch.column(index))
+            if not pc.all(mask).as_py():
+                rejected(batch.filter(pc.invert(mask)), reason)
+                batch = batch.filter(mask)
+        return batch
+
+    def _note_moments(self, column: pa.Array) -> None:
+        found = pc.min_max(column)
+        if not found["min"].is_valid:
+            return
+        first, last = found["min"].value, found["max"].value
+        known = self.moments or (first, last)
+        self.moments = min(first, known[0]), max(last, known[1])
+
+
+def _position(schema: pa.Schema, name: str) -> int | None:
+    found = find_column(schema, name)
+    return None if found is None else schema.get_field_index(found)
+
+
+def _selector(plan: WritePlan, schema: TableSchema) -> Callable[[pa.RecordBatch], None]:
+    """Return what makes sure that an overwrite by predicate writes only rows that the predicate selects."""
+    predicate = parse_predicate(plan.overwrite_where, schema)
+    if predicate is None:
+        return lambda _: None
+    expression = to_arrow_expression(predicate, schema)
+
+    def check(rows: pa.RecordBatch) -> None:
+        outside = rows.num_rows - rows.filter(expression).num_rows
+        if outside:
+            message = f"{outside} of the rows written are not selected by overwrite_where={plan.overwrite_where}"
+            raise WriteError(message, hint="they would come on top of what is kept; leave them out or append them")
+
+    return check
+
+
+def _check_empty_texts(rows: pa.RecordBatch, schema: TableSchema) -> None:
+    # The log cannot tell an empty partition value from null.
+    for name in schema.partition_columns:
+        field = rows.schema.field(name)
+        if field.nullable or not (pa.types.is_string(field.type) or pa.types.is_binary(field.type)):
+            continue
+        lengths = pc.binary_length(rows.column(name))
+        if rows.num_rows and pc.min(lengths).as_py() == 0:
+            message = f"Partition column {name!r} has empty values, which are nulls to Delta, and may have none"
+            raise SchemaMismatchError(message, hint="give these rows another value")
