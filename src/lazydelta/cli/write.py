@@ -180,34 +180,46 @@ def append(  # noqa: PLR0913 - one parameter an option
     files: tuple[Path, ...],
     file_format: str | None,
     partition_by: str | None,
+    timestamp_column: str | None,
+    boundary: str | None,
     reject_null_timestamps: bool,
     merge_schema: bool,
     properties: dict[str, str],
+    app_id: str | None,
+    app_version: int | None,
     file_size: int,
     memory: int,
-    **rest: Any,
+    compression: str,
 ) -> None:
     """Append the rows of FILES to the table at URI in one commit, and create the table if there is none."""
     from lazydelta.cli.write_input import Counted, open_files  # noqa: PLC0415
-    from lazydelta.write.arrow import write_arrow  # noqa: PLC0415
+    from lazydelta.write.arrow import commit_arrow, txn_of  # noqa: PLC0415
+    from lazydelta.write.plan import Creation, WritePlan  # noqa: PLC0415
+
+    plan = WritePlan.of(
+        partition_by=_names(partition_by) or None,
+        timestamp_column=timestamp_column,
+        boundary=boundary,
+        schema_mode="merge" if merge_schema else None,
+        null_timestamps="reject" if reject_null_timestamps else "null-partition",
+        creation=Creation(properties),
+    )
 
     counted = Counted()
     with target.out.watch(counted.describe):
         rows = open_files(files, _table_schema(target), file_format=file_format, counted=counted)
-        version = write_arrow(
-            target.uri,
+        done = commit_arrow(
+            target.store,
             rows,
-            partition_by=_names(partition_by) or None,
-            storage_options=target.storage_options or None,
-            schema_mode="merge" if merge_schema else None,
-            properties=properties or None,
-            null_timestamps="reject" if reject_null_timestamps else "null-partition",
+            plan,
+            txn=txn_of(app_id, app_version),
             target_file_size=file_size * _MIB,
             memory_budget=memory * _MIB,
-            **rest,
+            compression=compression,
         )
+    appended = 0 if done.already_committed else counted.rows
     target.out.appended(
-        {"uri": target.store.uri, "version": version, "files_read": counted.files, "rows": counted.rows}
+        {"uri": target.store.uri, "version": done.version, "files_read": counted.files, "rows": appended}
     )
 
 

@@ -34,6 +34,7 @@ from lazydelta.spark.maintenance import maintain_now
 from lazydelta.spark.options import IngestOptions
 from lazydelta.spark.source import arrow_schema
 from lazydelta.storage import open_store
+from lazydelta.write.batch_record import BatchRecord, check_repeat
 from lazydelta.write.rejected import RejectedRowsWriter
 
 __all__ = ["Columns", "FilesIngestion", "Progress", "error_of_ours", "ingest_files"]
@@ -138,13 +139,18 @@ class FilesIngestion:
         self.options.plan(self.mode)
         self._columns = _given_columns(self.schema)
 
-    def has(self, txn: Txn) -> IngestResult | None:
-        """Return what there is to say of a batch that the table has already, None if it does not."""
+    def has(self, txn: Txn, files: Sequence[SourceFile]) -> IngestResult | None:
+        """Return what there is to say of a micro-batch that the table has already, None if it does not.
+
+        Another one under the same number is an error. Files that somebody has taken away since then are none.
+        """
         snapshot = self._snapshot()
         known = None if snapshot is None else snapshot.transaction_version(txn.app_id)
         refuse_older(self.uri, txn, known)
         if snapshot is None or known is None or known < txn.version:
             return None
+        batch = BatchRecord(is_stream=True).from_sources(_sources(files))
+        check_repeat(snapshot.store, txn, batch, snapshot.version)
         return IngestResult(snapshot.version, already_committed=True, metadata=snapshot.metadata)
 
     def run(
@@ -155,6 +161,7 @@ class FilesIngestion:
         operation: str = "WRITE",
         parameters: Mapping[str, Any] | None = None,
         progress: Progress | None = None,
+        is_stream: bool = False,
     ) -> IngestResult:
         """Read files, write their rows and commit them."""
         progress = progress or Progress()
@@ -162,7 +169,9 @@ class FilesIngestion:
         plan = self.options.plan(self.mode)
         columns = source_schema(self.source, files, file_format, self._snapshot(), plan, self._columns)
         job = IngestJob.prepare(self.uri, _nullable(columns), self.options, self.mode)
-        if job.is_committed(txn):
+        if txn is not None and job.is_committed(txn):
+            batch = BatchRecord(is_stream=is_stream).from_sources(_sources(files))
+            check_repeat(open_store(job.uri, self.options.storage_options), txn, batch, job.version)
             return IngestResult(job.version, already_committed=True, metadata=job.metadata)
         tasks = tasks_of(self.source, files, file_format, self.spark.sparkContext.defaultParallelism)
         timed = job.plan.timestamp_column if self.options.null_timestamps == "reject" else None
@@ -177,7 +186,14 @@ class FilesIngestion:
         except WriteError:
             job.discard(results)
             raise
-        return job.commit(results, txn=txn, operation=operation, parameters=parameters)
+        return job.commit(
+            results,
+            txn=txn,
+            operation=operation,
+            parameters=parameters,
+            sources=_sources(files),
+            is_stream=is_stream,
+        )
 
     def _results(
         self, job: IngestJob, tasks: Sequence[Sequence[Unit]], work: _Task, progress: Progress
@@ -264,6 +280,10 @@ def error_of_ours(error: Exception) -> LazyDeltaError:
     )
     message = f"Spark did not finish the ingestion: {cause[:500]}"
     return WriteError(message, hint="nothing of it was committed; Spark's log says more")
+
+
+def _sources(files: Sequence[SourceFile]) -> list[tuple[str, int]]:
+    return [(each.path, each.size) for each in files]
 
 
 def _given_columns(schema: Columns | None) -> pa.Schema | None:

@@ -24,6 +24,7 @@ from lazydelta.sources.files import Source, SourceFile
 from lazydelta.spark.files import Columns, FilesIngestion, Progress
 from lazydelta.spark.job import IngestResult
 from lazydelta.spark.options import IngestOptions
+from lazydelta.spark.triggers import checked_trigger
 from lazydelta.write.maintenance import BackgroundMaintenance
 
 __all__ = ["FilesStream", "MicroBatch", "ingest_files_stream", "start_files_stream"]
@@ -84,6 +85,7 @@ def start_files_stream(  # noqa: PLR0913 - keyword-only, and each stands for its
     **options: Any,
 ) -> FilesStream:
     """Begin as `ingest_files_stream` does; ``on_batch`` is told of each micro-batch that has done something."""
+    when = checked_trigger(trigger)
     given = IngestOptions(**options)
     if given.app_version is not None:
         hint = "leave it out; a stream counts its micro-batches by itself"
@@ -93,7 +95,7 @@ def start_files_stream(  # noqa: PLR0913 - keyword-only, and each stands for its
     files = found.files()
     file_format = found.format_of(files, format)
     work = FilesIngestion(spark, found, uri, given, format=file_format, schema=schema, on_bad_rows=on_bad_rows)
-    return FilesStream(work, on_batch).start(checkpoint_location, trigger, query_name, max_files_per_trigger)
+    return FilesStream(work, on_batch).start(checkpoint_location, when, query_name, max_files_per_trigger)
 
 
 class FilesStream:
@@ -126,7 +128,7 @@ class FilesStream:
             "path", "length", F.unix_millis("modificationTime").alias("modified")
         )
         writer = listed.writeStream.option("checkpointLocation", checkpoint_location).foreachBatch(self._take)
-        if trigger is not None:
+        if trigger:
             writer = writer.trigger(**trigger)
         if query_name is not None:
             writer = writer.queryName(query_name)
@@ -163,11 +165,18 @@ class FilesStream:
     def _ingest(self, listed: DataFrame, number: int) -> None:
         work = self._work
         txn = Txn(app_id=work.options.stream_app_id(str(self.query.id)), version=number)
-        done = work.has(txn)  # before the files are looked at: somebody may have taken them away since then
-        files, oldest = ([], None) if done is not None else self._files(listed)
+        files, oldest = self._files(listed)
+        done = work.has(txn, files)
         if done is None and files:
             parameters = {"outputMode": "Append", "queryId": txn.app_id, "epochId": str(number)}
-            done = work.run(files, txn=txn, operation="STREAMING UPDATE", parameters=parameters, progress=self.progress)
+            done = work.run(
+                files,
+                txn=txn,
+                operation="STREAMING UPDATE",
+                parameters=parameters,
+                progress=self.progress,
+                is_stream=True,
+            )
         if done is None:
             return
         if work.options.maintain and done.version is not None and done.metadata is not None:

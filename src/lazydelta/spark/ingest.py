@@ -1,4 +1,4 @@
-"""``ingest`` and ``ingest_stream``: the data source as functions."""
+"""``ingest`` and ``ingest_stream``: the data source as functions, for any thread."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from lazydelta.spark.options import IngestOptions
+from lazydelta.spark.session import active_session
+from lazydelta.spark.triggers import checked_trigger
 
 __all__ = ["ingest", "ingest_stream"]
 
@@ -16,7 +18,8 @@ def ingest(df: DataFrame, uri: str, *, mode: Literal["append", "overwrite"] = "a
     """Write a DataFrame to a table in one commit; ``options`` are the fields of `IngestOptions`."""
     given = IngestOptions(**options)
     given.plan(mode)
-    df.write.format("lazydelta").mode(mode).options(**given.to_spark()).save(uri)
+    with active_session(df.sparkSession):
+        df.write.format("lazydelta").mode(mode).options(**given.to_spark()).save(uri)
 
 
 def ingest_stream(
@@ -30,13 +33,16 @@ def ingest_stream(
 ) -> StreamingQuery:
     """Begin to write a stream to a table, one commit for each micro-batch, and return the query.
 
-    ``trigger`` is what Spark's ``trigger`` takes, for example ``{"availableNow": True}``; the other options are the
-    fields of `IngestOptions`.
+    ``trigger`` is what Spark's ``trigger`` takes, for example ``{"availableNow": True}``; a continuous one is refused.
+    The other options are the fields of `IngestOptions`; ``partition_by`` is among them, because what a stream's own
+    ``partitionBy(…)`` says never reaches a data source in Python.
     """
+    when = checked_trigger(trigger)
     writer = df.writeStream.format("lazydelta").options(**IngestOptions(**options).to_spark())
     writer = writer.option("checkpointLocation", checkpoint_location)
-    if trigger is not None:
-        writer = writer.trigger(**trigger)
+    if when:
+        writer = writer.trigger(**when)
     if query_name is not None:
         writer = writer.queryName(query_name)
-    return writer.start(uri)
+    with active_session(df.sparkSession):
+        return writer.start(uri)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -23,12 +24,13 @@ from lazydelta.log.segment import list_commits
 from lazydelta.spark.maintenance import start_maintenance
 from lazydelta.spark.options import IngestOptions
 from lazydelta.storage import Store, open_store, redact, refuse_half_uri
+from lazydelta.write.batch_record import BatchRecord, RowCounter
 from lazydelta.write.data_files import DataFileWriter
 from lazydelta.write.maintenance import is_due
 from lazydelta.write.plan import WritePlan, commit_files, schema_of
 from lazydelta.write.properties import TableProperties
-from lazydelta.write.rejected import RejectedRowsWriter, commit_rejected
-from lazydelta.write.table_rows import TableRows
+from lazydelta.write.rejected import RejectedRowsCounter, RejectedRowsWriter, commit_rejected
+from lazydelta.write.table_rows import Moments, TableRows, moment_texts
 from lazydelta.write.transaction import Transaction
 
 __all__ = ["IngestJob", "IngestResult", "TaskResult", "refuse_older"]
@@ -47,13 +49,19 @@ _PARALLEL_DELETES = 16
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What a task has done: files that are in place, rows for others to write, rows that were rejected."""
+    """What a task has done: files that are in place, rows for others to write, rows that were rejected.
+
+    A task of a batch that the table has already writes nothing. It counts the rows of each partition, so that another
+    batch under the same number is noticed.
+    """
 
     rows: int = 0
     adds: tuple[Add, ...] = ()
     small: tuple[tuple[tuple[str | None, ...], bytes], ...] = ()
     rejected: int = 0
     rejected_adds: tuple[Add, ...] = ()
+    moments: Moments | None = None
+    counted: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +151,18 @@ class IngestJob:
                 small=tuple((partition, _packed(each)) for partition, each in small),
                 rejected=rejected.num_rows,
                 rejected_adds=tuple(rejected.close()),
+                moments=rows.moments,
             )
+
+    def count(self, batches: Iterable[pa.RecordBatch]) -> TaskResult:
+        """Count the rows of a batch that the table has already."""
+        rejected, counter = RejectedRowsCounter(), RowCounter(self.metadata.partition_columns)
+        rows = TableRows(self.plan, self.metadata, rejected)
+        for batch in _larger(batches):
+            counter.write(rows(batch))
+        return TaskResult(
+            rows=counter.rows, rejected=rejected.num_rows, moments=rows.moments, counted=counter.partitions
+        )
 
     def _writer(self, store: Store, number: int) -> DataFileWriter:
         properties = TableProperties.of(self.metadata)
@@ -168,14 +187,23 @@ class IngestJob:
         txn: Txn | None = None,
         operation: str = "WRITE",
         parameters: Mapping[str, Any] | None = None,
+        sources: Sequence[tuple[str, int]] | None = None,
+        is_stream: bool = False,
     ) -> IngestResult:
-        """Commit what the tasks have written, as one version of the table."""
+        """Commit what the tasks have written, as one version of the table.
+
+        ``sources`` are the names and sizes of the files that the rows came from, where they are all that a batch is.
+        """
         store = open_store(self.uri, self.options.storage_options)
+        if any(each.counted is not None for each in results):
+            return self._repeat(store, results, txn, is_stream=is_stream)
         written = [add for each in results for add in each.adds]
         gathered: list[Add] = []
         try:
             gathered = self._gather(store, results)
-            self._commit_rejected(results, txn)
+            batch = self._record(results, [*written, *gathered], is_stream=is_stream)
+            batch = batch if sources is None else batch.from_sources(sources)
+            self._commit_rejected(store, results, txn, batch)
         except LazyDeltaError:
             # The commit was not tried yet.
             _delete(store, [*written, *gathered])
@@ -190,13 +218,14 @@ class IngestJob:
                 operation=operation,
                 parameters=parameters,
                 txn=txn,
+                batch=batch,
             )
         except WriteError:
             # Nothing was committed. After any other error it is not known, and the files stay for VACUUM to judge.
             _delete(store, [*written, *gathered])
             raise
         if done.already_committed:
-            _delete(store, [*self._not_named(store, written), *gathered])
+            _delete(store, [*_not_named(store, written, self.version + 1), *gathered])
             return IngestResult(done.version, already_committed=True, metadata=done.metadata)
         adds = [*written, *gathered]
         return IngestResult(
@@ -214,13 +243,32 @@ class IngestJob:
         if rejected := [add for each in results for add in each.rejected_adds]:
             _delete(open_store(self.options.rejected_uri(self.uri), self.options.storage_options), rejected)
 
-    def _not_named(self, store: Store, adds: Sequence[Add]) -> list[Add]:
-        """Return the files that no commit names: Spark may ask twice to commit the same ones, and then they stay."""
-        named: set[str] = set()
-        for commit in list_commits(store, self.version + 1) if adds else ():
-            text = store.get(commit.path)
-            named |= {each.path for each in adds if _name(each).encode() in text}
-        return [each for each in adds if each.path not in named]
+    def _record(self, results: Sequence[TaskResult], adds: Sequence[Add], *, is_stream: bool) -> BatchRecord:
+        return BatchRecord.of_adds(
+            adds,
+            rejected=sum(each.rejected for each in results),
+            moments=moment_texts(self.plan, self.metadata, (each.moments for each in results)),
+            is_stream=is_stream,
+        )
+
+    def _repeat(self, store: Store, results: Sequence[TaskResult], txn: Txn | None, *, is_stream: bool) -> IngestResult:
+        """See that the table has what the tasks have counted, and write nothing."""
+        counted: Counter[str] = Counter()
+        for each in results:
+            counted.update(each.counted or {})
+        batch = replace(
+            self._record(results, (), is_stream=is_stream), rows=sum(each.rows for each in results), partitions=counted
+        )
+        try:
+            with Transaction.begin(store, operation="WRITE", txn=txn) as transaction:
+                if not transaction.already_committed:
+                    message = f"The table at {self.uri} had this batch when it was begun, and no longer has it"
+                    raise WriteError(message, path=self.uri, hint="somebody replaced the table; write the batch again")
+                transaction.batch = batch
+                done = transaction.commit()
+        finally:
+            self.discard(results)
+        return IngestResult(done.version, already_committed=True, metadata=done.metadata)
 
     def _gather(self, store: Store, results: Sequence[TaskResult]) -> list[Add]:
         """Write the rows that travelled, those of a partition to one file."""
@@ -232,17 +280,27 @@ class IngestJob:
                     files.write_partition(partition, _unpacked(packed))
             return files.close()
 
-    def _commit_rejected(self, results: Sequence[TaskResult], txn: Txn | None) -> None:
+    def _commit_rejected(
+        self, store: Store, results: Sequence[TaskResult], txn: Txn | None, batch: BatchRecord
+    ) -> None:
         # Before the table's own commit: a batch that the table has is not looked at again.
         adds = [add for each in results for add in each.rejected_adds]
         if not adds:
             return
         uri, storage_options = self.options.rejected_uri(self.uri), self.options.storage_options
+        beside = open_store(uri, storage_options)
         try:
-            done = commit_rejected(uri, storage_options, adds, txn)
+            if txn is not None:
+                with Transaction.begin(store, operation="WRITE", txn=txn) as transaction:
+                    if transaction.already_committed:  # another batch under this number adds nothing anywhere
+                        transaction.batch = batch
+                        transaction.commit()
+            done = commit_rejected(uri, storage_options, adds, txn, is_stream=batch.is_stream)
         except WriteError:
-            _delete(open_store(uri, storage_options), adds)
+            _delete(beside, adds)
             raise
+        if done.already_committed:
+            _delete(beside, _not_named(beside, adds, 0))
         if self.options.maintain and not done.already_committed and is_due(done.version, done.metadata):
             start_maintenance(uri, storage_options)
 
@@ -258,6 +316,15 @@ def refuse_older(uri: str, txn: Txn, known: int | None) -> None:
     message = f"The table at {place} has micro-batch {known} of the application {txn.app_id!r}, and this is number"
     hint = "the checkpoint location is older than the table: go on with the newest copy of it, or with a fresh one"
     raise WriteError(f"{message} {txn.version}", path=place, hint=hint)
+
+
+def _not_named(store: Store, adds: Sequence[Add], first: int) -> list[Add]:
+    """Return the files that no commit names: Spark may ask twice to commit the same ones, and then they stay."""
+    named: set[str] = set()
+    for commit in list_commits(store, first) if adds else ():
+        text = store.get(commit.path)
+        named |= {each.path for each in adds if _name(each).encode() in text}
+    return [each for each in adds if each.path not in named]
 
 
 def _absolute(uri: str) -> str:

@@ -6,15 +6,17 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lazydelta.errors import OptionError
 
-__all__ = ["prepare_environment", "start_session"]
+__all__ = ["active_session", "prepare_environment", "start_session", "use_session"]
 
 _QUIET = """\
 rootLogger.level = error
@@ -36,7 +38,8 @@ def start_session(
 ) -> SparkSession:
     """Start Spark, or return the session that there is; ``conf`` goes before what we set.
 
-    On a cluster, ``spark-submit`` has set the master, and nothing is set that it said.
+    On a cluster, ``spark-submit`` has set the master, and nothing is set that it said. In the thread that calls it
+    ``format("lazydelta")`` is found; for others there is `use_session`.
     """
     prepare_environment()
     submitted = _is_submitted()
@@ -50,10 +53,47 @@ def start_session(
     for key, value in (settings | dict(conf or {})).items():
         builder = builder.config(key, value)
     try:
-        return builder.getOrCreate()
+        session = builder.getOrCreate()
+        use_session(session)
     except (PySparkException, RuntimeError, OSError) as error:
         hint = "see that Java 17 runs, and that the master can be reached"
         raise OptionError(f"Spark could not be started: {error}", hint=hint) from error
+    return session
+
+
+def use_session(session: SparkSession) -> None:
+    """Let Spark find data sources in Python, such as ``format("lazydelta")``, in the thread that calls this.
+
+    Spark looks for them in the session that is active in the thread, and for a thread that did not start the session
+    there is none.
+    """
+    active = _sessions_of(session)
+    if active is not None:
+        active.setActiveSession(session._jsparkSession)  # noqa: SLF001 - PySpark has no other way
+
+
+@contextmanager
+def active_session(session: SparkSession) -> Iterator[None]:
+    """Use a session for the length of a block, and leave the thread as it was."""
+    active = _sessions_of(session)
+    if active is None:
+        yield
+        return
+    before = active.getActiveSession()
+    use_session(session)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            active.setActiveSession(before.get())
+        else:
+            active.clearActiveSession()
+
+
+def _sessions_of(session: SparkSession) -> Any:
+    """Return the JVM's account of sessions, None for a client of Spark Connect, which has no JVM."""
+    jvm = getattr(session, "_jvm", None)
+    return None if jvm is None else jvm.org.apache.spark.sql.classic.SparkSession
 
 
 def prepare_environment() -> None:

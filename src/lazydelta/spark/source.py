@@ -109,12 +109,12 @@ class _BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> _Message:
         if self._job.is_committed(self._job.options.txn):
-            return _Message(TaskResult())
+            return _Message(self._job.count(iterator))
         return _Message(self._job.write(iterator, _task_number()))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         job = self._job
-        done = job.commit([each.result for each in _ours(messages)], txn=job.options.txn)
+        done = job.commit([each.result for each in _all(messages)], txn=job.options.txn)
         if _is_due(job, done) and done.version is not None and done.metadata is not None:
             maintain_now(job.uri, job.options.storage_options, done.version, done.metadata)
 
@@ -151,11 +151,11 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         job = self._job
         txn = _stream_txn(job.options)
         refuse_older(job.uri, txn, job.committed.get(txn.app_id))
-        result = TaskResult() if job.is_committed(txn) else job.write(iterator, _task_number())
+        result = job.count(iterator) if job.is_committed(txn) else job.write(iterator, _task_number())
         return _Message(result, replace(job, committed={}), txn)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        ours = _ours(messages)
+        ours = _all(messages)
         results = [each.result for each in ours]
         job = next((each.job for each in ours if each.job is not None), None)
         txn = next((each.txn for each in ours if each.txn is not None), None)
@@ -166,7 +166,7 @@ class _StreamWriter(DataSourceStreamArrowWriter):
             "queryId": None if txn is None else txn.app_id,
             "epochId": str(batchId),
         }
-        done = job.commit(results, txn=txn, operation="STREAMING UPDATE", parameters=parameters)
+        done = job.commit(results, txn=txn, operation="STREAMING UPDATE", parameters=parameters, is_stream=True)
         _maintain_later(job, done)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's
@@ -192,6 +192,16 @@ def _abort(job: IngestJob, messages: Sequence[WriterCommitMessage | None]) -> No
     # may be there although it raised: the files stay.
     if any(each is None for each in messages):
         job.discard([each.result for each in _ours(messages)])
+
+
+def _all(messages: Sequence[WriterCommitMessage | None]) -> list[_Message]:
+    """Return the messages of all tasks; one without a message has written nothing, and its rows would be lost."""
+    ours = _ours(messages)
+    if len(ours) < len(messages):
+        message = f"{len(messages) - len(ours)} of {len(messages)} tasks have not said what they wrote"
+        hint = "nothing was committed; Spark's continuous trigger does this to every data source in Python: use another"
+        raise WriteError(message, hint=hint)
+    return ours
 
 
 def _ours(messages: Sequence[WriterCommitMessage | None]) -> list[_Message]:

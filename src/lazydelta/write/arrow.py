@@ -14,15 +14,16 @@ import pyarrow as pa
 from lazydelta.errors import CommitConflictError, OptionError, WriteError
 from lazydelta.log.actions import Add, Metadata, Txn
 from lazydelta.pruning import Where
-from lazydelta.storage import open_store
+from lazydelta.storage import Store, open_store
+from lazydelta.write.batch_record import BatchRecord, RowCounter
 from lazydelta.write.data_files import MEMORY_BUDGET, TARGET_FILE_SIZE, DataFileWriter
 from lazydelta.write.maintenance import after_commit
 from lazydelta.write.plan import Creation, WritePlan, commit_files, schema_of
 from lazydelta.write.properties import TableProperties
-from lazydelta.write.table_rows import TableRows
+from lazydelta.write.table_rows import TableRows, moment_texts
 from lazydelta.write.transaction import CommitResult, Transaction
 
-__all__ = ["ArrowData", "write_arrow"]
+__all__ = ["ArrowData", "commit_arrow", "txn_of", "write_arrow"]
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +66,8 @@ def write_arrow(  # noqa: PLR0913 - keyword-only, and each stands for itself
     the table does not have. ``properties``, ``name`` and ``description`` are those of a new table.
 
     With ``app_id`` and ``app_version`` the write happens once: if the table has this version of the application, or a
-    later one, nothing is written, and the table's current version is returned.
+    later one, nothing is written, and the table's current version is returned. The rows are counted all the same, by
+    partition: if they are not those that the table has under this version, that is an error.
 
     Memory is bounded by ``memory_budget`` and the batches given, however many there are. If the write fails, no data
     file is left behind as far as the store lets us delete it; only where it is not known whether the commit arrived
@@ -82,12 +84,37 @@ def write_arrow(  # noqa: PLR0913 - keyword-only, and each stands for itself
         null_timestamps=null_timestamps,
         creation=Creation(dict(properties or {}), name, description),
     )
-    txn = _txn(app_id, app_version)
-    store = open_store(uri, storage_options)
+    done = commit_arrow(
+        open_store(uri, storage_options),
+        data,
+        plan,
+        txn=txn_of(app_id, app_version),
+        target_file_size=target_file_size,
+        memory_budget=memory_budget,
+        compression=compression,
+        max_attempts=max_attempts,
+        maintain=maintain,
+    )
+    return done.version
+
+
+def commit_arrow(  # noqa: PLR0913 - as above
+    store: Store,
+    data: ArrowData,
+    plan: WritePlan,
+    *,
+    txn: Txn | None = None,
+    target_file_size: int = TARGET_FILE_SIZE,
+    memory_budget: int = MEMORY_BUDGET,
+    compression: str = "zstd",
+    max_attempts: int = 15,
+    maintain: bool = True,
+) -> CommitResult:
+    """Write rows as `write_arrow` does, and return how the commit went."""
     source, batches = _open(data)
     with Transaction.begin(store, operation="WRITE", txn=txn) as transaction:
-        if transaction.already_committed and transaction.snapshot is not None:
-            return transaction.snapshot.version
+        if transaction.already_committed:
+            return _repeated(transaction, plan, source, batches)
         plan = plan.settled(transaction.snapshot, source)
         transaction.parameters = plan.parameters
         incoming = plan.incoming(source)
@@ -106,6 +133,7 @@ def write_arrow(  # noqa: PLR0913 - keyword-only, and each stands for itself
             for batch in batches:
                 files.write(rows(batch))
             adds = files.close()
+        transaction.batch = BatchRecord.of_adds(adds, moments=moment_texts(plan, metadata, [rows.moments]))
         # From here on the files may be part of the table, and are deleted only where they are known not to be.
         try:
             result = _commit(transaction, plan, incoming, metadata, adds, txn, max_attempts)
@@ -116,7 +144,22 @@ def write_arrow(  # noqa: PLR0913 - keyword-only, and each stands for itself
         files.abort()
     elif maintain:
         after_commit(store, result.version, result.metadata)
-    return result.version
+    return result
+
+
+def _repeated(
+    transaction: Transaction, plan: WritePlan, source: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> CommitResult:
+    """Count the rows of a batch that the table has, so that another one under its number is noticed; write nothing."""
+    # What an overwrite removes does not matter here, and would have to be looked for.
+    plan = replace(plan, mode="append", overwrite_where=None).settled(transaction.snapshot, source)
+    metadata = plan.stage(transaction, plan.incoming(source))
+    rows, counter = TableRows(plan, metadata), RowCounter(metadata.partition_columns)
+    for batch in batches:
+        counter.write(rows(batch))
+    moments = moment_texts(plan, metadata, [rows.moments])
+    transaction.batch = BatchRecord(rows=counter.rows, partitions=counter.partitions, moments=moments)
+    return transaction.commit()
 
 
 def _commit(
@@ -137,10 +180,20 @@ def _commit(
     # Somebody else created the table in the meantime. If it has our columns, what we have to add is an append.
     _log.info("%s was created by another writer meanwhile; appending to it", transaction.store.uri)
     plan = replace(plan, creation=Creation())
-    return commit_files(transaction.store, plan, incoming, metadata, adds, txn=txn, max_attempts=max_attempts)
+    return commit_files(
+        transaction.store,
+        plan,
+        incoming,
+        metadata,
+        adds,
+        txn=txn,
+        batch=transaction.batch,
+        max_attempts=max_attempts,
+    )
 
 
-def _txn(app_id: str | None, app_version: int | None) -> Txn | None:
+def txn_of(app_id: str | None, app_version: int | None) -> Txn | None:
+    """Return the transaction that makes a write happen once; None if the caller did not ask for it."""
     if (app_id is None) != (app_version is None):
         raise OptionError("app_id and app_version belong together", hint="give both or neither")
     # Version 0 is a version.

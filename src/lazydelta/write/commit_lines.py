@@ -11,7 +11,7 @@ import io
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata as distributions
 from typing import Any
@@ -20,7 +20,16 @@ import msgspec
 
 from lazydelta.log.actions import Add, DeletionVector, DomainMetadata, Metadata, Protocol, Remove, Txn
 
-__all__ = ["CommitInfo", "CommitLines", "FileTotals", "engine", "header_lines", "metadata_body", "protocol_body"]
+__all__ = [
+    "CommitInfo",
+    "CommitLines",
+    "FileTotals",
+    "engine",
+    "header_lines",
+    "metadata_body",
+    "num_records",
+    "protocol_body",
+]
 
 _IN_MEMORY = 8 << 20
 _CHUNK = 1 << 20
@@ -71,7 +80,7 @@ class CommitLines:
             lines.append(_encode({"add": _add_body(each)}))
             totals.added += 1
             totals.added_bytes += each.size
-            rows = _num_records(each.stats)
+            rows = num_records(each.stats)
             totals.added_rows += rows or 0
             totals.rows_known &= rows is not None
         self._write(lines)
@@ -129,6 +138,7 @@ class CommitInfo:
     is_blind_append: bool
     read_version: int | None
     metrics: Mapping[str, str]
+    more: Mapping[str, Any] = field(default_factory=dict)
 
     def body(self) -> dict[str, Any]:
         """Return the action's fields; the id stands first so that a look at the first bytes finds it."""
@@ -145,7 +155,7 @@ class CommitInfo:
         }
         if self.read_version is not None:
             body["readVersion"] = self.read_version
-        return body
+        return {**body, **self.more}
 
 
 def header_lines(
@@ -235,7 +245,8 @@ def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def _num_records(stats: str | None) -> int | None:
+def num_records(stats: str | None) -> int | None:
+    """Return how many rows the statistics of a file say that it has."""
     if stats is None:
         return None
     try:

@@ -20,6 +20,7 @@ from lazydelta.log.snapshot import Snapshot
 from lazydelta.pruning import Where
 from lazydelta.storage import Store
 from lazydelta.write.alignment import Alignment, find_column
+from lazydelta.write.batch_record import BatchRecord
 from lazydelta.write.create import new_metadata, stage_creation
 from lazydelta.write.delta_schema import has_timestamp_ntz
 from lazydelta.write.evolution import Conformer, grown_schema
@@ -235,15 +236,17 @@ def commit_files(  # noqa: PLR0913 - a commit is all of these
     operation: str = "WRITE",
     parameters: Mapping[str, Any] | None = None,
     txn: Txn | None = None,
+    batch: BatchRecord | None = None,
     max_attempts: int = 15,
 ) -> CommitResult:
     """Commit files that were written for the metadata of an earlier moment, maybe by other processes.
 
     The table is looked at anew. What has happened to it since then is no hindrance to an append, as long as it still
-    has the columns that the files were written for.
+    has the columns that the files were written for. ``batch`` says what is committed under ``txn``.
     """
     for remaining in reversed(range(_OFFERS)):
         with Transaction.begin(store, operation=operation, parameters=parameters or plan.parameters, txn=txn) as offer:
+            offer.batch = batch
             if offer.already_committed:
                 return offer.commit()
             _check_columns(_staged(plan, offer, incoming), written_for, store)

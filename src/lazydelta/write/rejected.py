@@ -15,12 +15,13 @@ import pyarrow as pa
 
 from lazydelta.log.actions import Add, Metadata, Txn
 from lazydelta.storage import open_store
+from lazydelta.write.batch_record import BatchRecord
 from lazydelta.write.create import new_metadata
 from lazydelta.write.data_files import DataFileWriter
 from lazydelta.write.plan import WritePlan, commit_files, schema_of
 from lazydelta.write.transaction import CommitResult
 
-__all__ = ["RejectedRowsWriter", "as_texts", "commit_rejected"]
+__all__ = ["RejectedRowsCounter", "RejectedRowsWriter", "as_texts", "commit_rejected"]
 
 _SCHEMA = pa.schema(
     [
@@ -88,10 +89,29 @@ class RejectedRowsWriter:
             self._files.__exit__(kind, error, trace)
 
 
-def commit_rejected(uri: str, storage_options: Mapping[str, str], adds: Sequence[Add], txn: Txn | None) -> CommitResult:
+class RejectedRowsCounter:
+    """Counts rejected rows and keeps none."""
+
+    def __init__(self) -> None:
+        self.num_rows = 0
+
+    def __call__(self, rows: pa.RecordBatch, reason: str) -> None:  # noqa: ARG002 - as the writer
+        """Count rows."""
+        self.num_rows += rows.num_rows
+
+
+def commit_rejected(
+    uri: str,
+    storage_options: Mapping[str, str],
+    adds: Sequence[Add],
+    txn: Txn | None,
+    *,
+    is_stream: bool = False,
+) -> CommitResult:
     """Add files of rejected rows to their table."""
     store = open_store(uri, storage_options)
-    return commit_files(store, WritePlan.of(), _SCHEMA, _metadata(), adds, operation="WRITE", txn=txn)
+    batch = BatchRecord.of_adds(adds, is_stream=is_stream)
+    return commit_files(store, WritePlan.of(), _SCHEMA, _metadata(), adds, operation="WRITE", txn=txn, batch=batch)
 
 
 def _metadata() -> Metadata:

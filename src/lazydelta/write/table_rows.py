@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,29 +17,31 @@ from lazydelta.write.evolution import Conformer
 from lazydelta.write.layout import in_range
 from lazydelta.write.plan import WritePlan, schema_of
 
-__all__ = ["RejectedRows", "TableRows"]
+__all__ = ["Moments", "RejectedRows", "TableRows", "moment_texts"]
 
 RejectedRows = Callable[[pa.RecordBatch, str], None]
 """Takes rows that do not go into the table, and why."""
+
+Moments = tuple[int, int, int]
+"""The first and the last value of a column of times and the sum of all, as the table stores them: microseconds, or
+days of dates. The sum is one of 64 bits, which does not depend on the order of rows."""
 
 
 class TableRows:
     """Brings batches as they come to the rows of the table, the column made from their timestamps included.
 
-    ``rejected`` takes the rows that the plan rejects; without it they are an error. ``moments`` are the first and the
-    last value of the timestamp column so far, as the table stores them; None where there were none.
+    ``rejected`` takes the rows that the plan rejects; without it they are an error. ``moments`` are those of the rows
+    so far, None where there were none.
     """
 
     def __init__(self, plan: WritePlan, metadata: Metadata, rejected: RejectedRows | None = None) -> None:
-        self.moments: tuple[int, int] | None = None
+        self.moments: Moments | None = None
         self._plan = plan
         self._schema = schema_of(metadata)
         self._table = self._schema.to_arrow()
         self._alignment = plan.alignment
-        self._made = self._timed = None
-        if self._alignment is not None:
-            self._made = _position(self._table, self._alignment.partition_column)
-            self._timed = _position(self._table, self._alignment.timestamp_column)
+        self._made = None if self._alignment is None else _position(self._table, self._alignment.partition_column)
+        self._timed = _timed(plan, self._table)
         # What batches bring themselves.
         self._given = self._table if self._made is None else self._table.remove(self._made)
         self._untold = UntoldAlignment.of(metadata) if self._alignment is None else None
@@ -103,9 +106,38 @@ class TableRows:
         found = pc.min_max(column)
         if not found["min"].is_valid:
             return
-        first, last = found["min"].value, found["max"].value
-        known = self.moments or (first, last)
-        self.moments = min(first, known[0]), max(last, known[1])
+        stored = column.view(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
+        total = int(stored.fill_null(0).to_numpy(zero_copy_only=False).sum(dtype=np.int64))
+        self.moments = _together([self.moments, (found["min"].value, found["max"].value, total)])
+
+
+def moment_texts(plan: WritePlan, metadata: Metadata, found: Iterable[Moments | None]) -> tuple[str, str, str] | None:
+    """Return the moments of several tasks as text: the first, the last and the sum; None where there are none."""
+    moments, schema = _together(found), schema_of(metadata).to_arrow()
+    index = _timed(plan, schema)
+    if moments is None or index is None:
+        return None
+    kind = schema.field(index).type
+    bounds = np.array(moments[:2], np.int64).view("datetime64[D]" if pa.types.is_date(kind) else "datetime64[us]")
+    first, last = np.datetime_as_string(bounds)
+    return str(first), str(last), f"{moments[2]:016x}"
+
+
+def _together(found: Iterable[Moments | None]) -> Moments | None:
+    known = [each for each in found if each is not None]
+    if not known:
+        return None
+    first, last, sums = zip(*known, strict=True)
+    return min(first), max(last), sum(sums) % (1 << 64)
+
+
+def _timed(plan: WritePlan, schema: pa.Schema) -> int | None:
+    """Return the column that tells batches apart: the one that rows are aligned by, else the first that has times."""
+    if plan.alignment is not None:
+        return _position(schema, plan.alignment.timestamp_column)
+    kinds = (each.type for each in schema)
+    found = (index for index, kind in enumerate(kinds) if pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+    return next(found, None)
 
 
 def _position(schema: pa.Schema, name: str) -> int | None:

@@ -27,6 +27,7 @@ from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.travel import commit_info
 from lazydelta.pruning import Where
 from lazydelta.storage import Store
+from lazydelta.write.batch_record import BATCH_FIELD, BatchRecord, check_repeat
 from lazydelta.write.checksum import Change, State, state_at, write_checksum
 from lazydelta.write.commit_lines import CommitInfo, CommitLines, header_lines
 from lazydelta.write.conflicts import Footprint, commits_since, judge
@@ -66,7 +67,8 @@ class Transaction:
     """One attempt-loop of optimistic concurrency; files first, then one put-if-absent commit.
 
     ``snapshot`` is the version that the transaction was begun at, None where there is no table yet. Files that are
-    added must be new to the table, and files that are removed must be active in ``snapshot``.
+    added must be new to the table, and files that are removed must be active in ``snapshot``. ``batch`` says what is
+    committed under the application's transaction; where that is part of the table already, it must be the same.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Transaction:
         self._operation = operation
         self.parameters = dict(parameters or {})
         self._txn = txn
+        self.batch: BatchRecord | None = None
         self._lines = CommitLines()
         self._protocol: Protocol | None = None
         self._metadata: Metadata | None = None
@@ -214,6 +217,7 @@ class Transaction:
         self._over = True
         try:
             if self.already_committed:
+                self._check_repeat()
                 return CommitResult(self._version, 0, protocol, metadata, already_committed=True)
             for attempt in range(1, max_attempts + 1):
                 version = self._version + 1
@@ -222,6 +226,7 @@ class Transaction:
                     written = self._write_checksum(version, info, protocol, metadata)
                     return CommitResult(version, attempt, protocol, metadata, info.timestamp, has_checksum=written)
                 if self._go_behind():
+                    self._check_repeat()
                     return CommitResult(self._version, attempt, protocol, metadata, already_committed=True)
                 if attempt < max_attempts:
                     time.sleep(_pause(attempt))
@@ -276,6 +281,10 @@ class Transaction:
         known = self.snapshot.transaction_version(self._txn.app_id)
         return known is not None and known >= self._txn.version
 
+    def _check_repeat(self) -> None:
+        if self._txn is not None and self.batch is not None:
+            check_repeat(self.store, self._txn, self.batch, self._version)
+
     def _info(self, protocol: Protocol, metadata: Metadata) -> CommitInfo:
         now, stamp = _now(), None
         if uses_in_commit_timestamps(protocol, metadata):
@@ -291,6 +300,7 @@ class Transaction:
             is_blind_append=rests_on_nothing and totals.added > 0,
             read_version=None if self._version < 0 else self._version,
             metrics=totals.metrics(),
+            more={} if self._txn is None or self.batch is None else {BATCH_FIELD: self.batch.body()},
         )
 
     def _previous_timestamp(self) -> int:
