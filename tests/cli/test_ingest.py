@@ -79,6 +79,17 @@ def test_options_reach_the_table(spark: SparkSession, invoke: Invoke, tmp_path: 
     assert deltalake.DeltaTable(tmp_path / "odd").to_pyarrow_table()["record"].to_pylist() == ["2,,y"]
 
 
+def test_files_without_a_header_and_too_many_bad_rows(spark: SparkSession, invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("1,x\n2,y\nz\n")
+    arguments = ("ingest", tmp_path / "a.csv", tmp_path / "t", "--schema", "n int, s string")
+    assert "the first line is no header" in invoke(*arguments, code=2).stderr
+    refused = invoke(*arguments, "--no-header", "--max-rejected", "10%", code=2).stderr
+    assert "1 of 3 rows of 1 files were rejected, and max_rejected is 10%" in refused
+    assert not (tmp_path / "t" / "_delta_log").exists()
+    invoke(*arguments, "--no-header", "--max-rejected", "1")
+    assert numbers(tmp_path / "t") == [1, 2]
+
+
 def test_a_stream_prints_a_line_for_each_commit(spark: SparkSession, invoke: Invoke, tmp_path: Path) -> None:
     for number in range(3):
         put(tmp_path / "in", f"{number}.json", number * 5, 5)
@@ -102,6 +113,7 @@ def test_a_stream_prints_a_line_for_each_commit(spark: SparkSession, invoke: Inv
     [
         (["nowhere", "t"], "There is no"),
         (["in", "t", "--target-file-size", "big"], "target_file_size"),
+        (["in", "t", "--max-rejected", "some"], "max_rejected='some' makes no sense"),
         (["in", "t", "--mode", "overwrite", "--stream"], "--mode makes sense only without --stream"),
         (["in", "t", "--trigger", "once"], "--trigger makes sense only with --stream"),
         (["in", "abfss://c@a.dfs.core.windows.net/t", "--storage-option", "account_key=?"], "cannot open abfss"),

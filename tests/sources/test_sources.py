@@ -24,8 +24,9 @@ from hypothesis import strategies as st
 
 from lazydelta.errors import AccessDeniedError, DataFileError, OptionError, SchemaMismatchError, WriteError
 from lazydelta.log.opening import open_snapshot
-from lazydelta.sources.blocks import blocks
+from lazydelta.sources.blocks import Lines, Splitter, blocks
 from lazydelta.sources.csv_lines import csv_lines
+from lazydelta.sources.csv_records import CsvSplitter
 from lazydelta.sources.files import Source, tasks_of
 from lazydelta.sources.json_lines import JsonLines
 from lazydelta.sources.lines import BadRow, LineFormat, rows_of_lines
@@ -165,24 +166,28 @@ def test_small_files_make_one_task_and_stay_in_order(tmp_path: Path) -> None:
 def test_blocks_hold_whole_lines_and_know_their_numbers() -> None:
     text = b"".join(b"%d" % number * (number % 7 + 1) + b"\n" for number in range(1000)) + b"the end"
     chunks = [text[start : start + 11] for start in range(0, len(text), 11)]
-    found = list(blocks(chunks, size=100))
+    found = list(blocks(chunks, Lines(), size=100))
     assert b"".join(each.data for each in found) == text
     assert all(each.data.endswith(b"\n") for each in found[:-1])
     numbers = [text[: text.index(each.data)].count(b"\n") + 1 for each in found]
     assert [each.first for each in found] == numbers
 
 
-def test_a_line_that_is_too_long_is_cut_short_and_its_neighbours_are_not() -> None:
-    text = b"a\n" + b"x" * 5000 + b"\nb\n"
-    chunks = [text[start : start + 64] for start in range(0, len(text), 64)]
-    found = list(blocks(chunks, size=100, longest=1000))
-    assert [(each.first, each.oversize) for each in found if each.oversize] == [(2, 5000)]
-    assert b"".join(each.data for each in found if not each.oversize) == b"a\nb\n"
+@pytest.mark.parametrize("length", [5_000, 3_000_000])
+def test_a_line_that_is_too_long_is_rejected_with_all_its_text_and_its_neighbours_are_not(length: int) -> None:
+    long = "xé" * (length // 3)
+    text = f"a\n{long}\nb\n".encode()
+    chunks = [text[start : start + 640] for start in range(0, len(text), 640)]
+    found = list(blocks(chunks, Lines(), size=100, longest=1000))
+    assert b"".join(each.data for each in found) == text
+    assert b"".join(each.data for each in found if each.fault is None) == b"a\nb\n"
     bad: list[BadRow] = []
-    rows = list(rows_of_lines([each for each in found if each.oversize], JsonLines(SCHEMA), "f", bad.extend, {}))
+    rows = list(rows_of_lines([each for each in found if each.fault], JsonLines(SCHEMA), "f", bad.extend, {}))
     assert rows == []
-    assert [each.source for each in bad] == ["f:2"]
-    assert "5000 bytes" in bad[0].reason
+    assert {each.source for each in bad} == {"f:2"}
+    assert "".join(each.record for each in bad) == long
+    assert all(len(each.record.encode()) <= 1 << 20 for each in bad)
+    assert {each.reason for each in bad} == {"the line that begins in line 2 is longer than 1000 bytes"}
 
 
 # --- JSON
@@ -350,7 +355,7 @@ def test_csv_rows_of_the_wrong_width_or_type_are_rejected(tmp_path: Path) -> Non
     text = (
         "\ufeffdevice, n ,ts\r\n"
         'a,1,2026-02-10\r\n"x, ""y""",2,\r\n\r\n,,\r\n"",3,\r\n'
-        'b,1.5,\r\nb,1\r\nb,1,,\r\n"open,1,\r\nb,1,10.2.2026\r\nc,4,'
+        'b,1.5,\r\nb,1\r\nb,1,,\r\n"x"y,1,\r\nb,1,10.2.2026\r\nc,4,'
     )
     (tmp_path / "a.csv").write_text(text)
     rows, bad = read(tmp_path)
@@ -371,7 +376,7 @@ def test_all_rows_of_a_file_with_a_wrong_header_are_rejected(tmp_path: Path, hea
     (tmp_path / "b.csv").write_text("v,device\n1.5,c\n")
     rows, bad = read(tmp_path)
     assert [(row["device"], row["v"]) for row in rows] == [("c", 1.5)]
-    assert [each.record for each in bad] == ["a,1", "b,2"]
+    assert [each.record for each in bad] == [header, "a,1", "b,2"]
     assert all("header" in each.reason for each in bad)
 
 
@@ -543,11 +548,13 @@ def _python_moment(text: str) -> int:
     return (moment - datetime(1970, 1, 1, tzinfo=timezone(timedelta(0)))) // timedelta(microseconds=1)
 
 
-def _read_lines(lines: LineFormat, text: bytes, size: int) -> tuple[list[dict[str, Any]], Counter[str]]:
+def _read_lines(
+    lines: LineFormat, splitter: Splitter, text: bytes, size: int
+) -> tuple[list[dict[str, Any]], Counter[str]]:
     bad: list[BadRow] = []
     rows: list[dict[str, Any]] = []
     chunks = [text[start : start + 37] for start in range(0, len(text), 37)]
-    for batch in rows_of_lines(blocks(chunks, size), lines, "f", bad.extend, {}):
+    for batch in rows_of_lines(blocks(chunks, splitter, size), lines, "f", bad.extend, {}):
         moments = batch.column("ts").view(pa.int64())
         rows += batch.set_column(1, "ts", moments).to_pylist()
     return rows, Counter(each.source for each in bad)
@@ -559,7 +566,7 @@ def test_every_json_line_is_read_as_python_reads_it_or_rejected_once(
     lines: list[tuple[str, dict[str, Any] | None]], size: int
 ) -> None:
     text = "\n".join(line for line, _ in lines).encode()
-    rows, bad = _read_lines(JsonLines(SCHEMA), text, size)
+    rows, bad = _read_lines(JsonLines(SCHEMA), Lines(), text, size)
     assert bad == Counter(f"f:{number}" for number, (_, row) in enumerate(lines, 1) if row is None)
     assert rows == [_parsed(row) for _, row in lines if row is not None]
 
@@ -595,7 +602,7 @@ def test_every_csv_line_is_read_as_python_reads_it_or_rejected_once(
     lines: list[tuple[tuple[str, ...], bool]], size: int
 ) -> None:
     text = "\n".join(_csv_line(cells) for cells, _ in lines).encode()
-    rows, bad = _read_lines(csv_lines(b"device,ts,n,v", SCHEMA), text, size)
+    rows, bad = _read_lines(csv_lines(b"device,ts,n,v", SCHEMA), CsvSplitter(), text, size)
     assert bad == Counter(f"f:{number}" for number, (_, good) in enumerate(lines, 1) if not good)
     wanted = [
         {

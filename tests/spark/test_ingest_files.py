@@ -13,7 +13,7 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 from lazydelta.errors import DataFileError, OptionError, SchemaMismatchError, WriteError
@@ -130,6 +130,75 @@ def test_a_bad_row_can_fail_it_all_and_then_nothing_is_left_behind(spark: SparkS
     assert deltalake.DeltaTable(table).version() == 0
     assert data_files(table) == before
     assert not Path(f"{table}_rejected").exists()
+
+
+def put_csv(folder: Path, name: str, text: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_bytes(text.encode())
+
+
+def test_nothing_of_csv_files_disappears(spark: SparkSession, tmp_path: Path) -> None:
+    source, table = tmp_path / "in", tmp_path / "table"
+    put_csv(source, "a.csv", 'n,s\r\n0,"x\r\ny"\r\n1,"x"y\r\n2,z\r\n')
+    put_csv(source, "b.csv", 'N , S\n3,p\n4,"q\n5,r\n')
+    done = ingest_files(spark, str(source), str(table), schema="n int, s string")
+    assert (done.rows, done.rejected) == (3, 3)
+    assert rows_of(table) == [{"n": 0, "s": "x\r\ny"}, {"n": 2, "s": "z"}, {"n": 3, "s": "p"}]
+    rejected = deltalake.DeltaTable(f"{table}_rejected").to_pyarrow_table().sort_by("source").to_pylist()
+    assert [(row["source"], row["record"]) for row in rejected] == [
+        (f"{source}/a.csv:4", '1,"x"y'),
+        (f"{source}/b.csv:3", '4,"q'),
+        (f"{source}/b.csv:4", "5,r"),
+    ]
+
+
+def test_a_file_that_is_rejected_entirely_is_an_error_by_default(spark: SparkSession, tmp_path: Path) -> None:
+    source, table = tmp_path / "in", tmp_path / "table"
+    put_csv(source, "a.csv", "n,s\n0,x\n1,y\n")
+    ingest_files(spark, str(source), str(table))
+    before = data_files(table)
+    put_csv(source, "b.csv", "2,x\n3,y\n")
+    sentence = r"2 of 2 rows of .*b\.csv were rejected.*b\.csv:1: the first line is no header.*header=false"
+    with pytest.raises(WriteError, match=sentence):
+        ingest_files(spark, str(source), str(table))
+    with pytest.raises(WriteError, match=sentence):
+        ingest_files(spark, str(source), str(table), max_rejected=10)
+    assert deltalake.DeltaTable(table).version() == 0
+    assert data_files(table) == before
+    assert not data_files(Path(f"{table}_rejected"))
+    done = ingest_files(spark, str(source), str(table), max_rejected="100%", mode="overwrite")
+    assert (done.rows, done.rejected) == (2, 2)
+    rejected = deltalake.DeltaTable(f"{table}_rejected").to_pyarrow_table()["record"].to_pylist()
+    assert sorted(rejected) == ["2,x", "3,y"]
+    done = ingest_files(spark, f"{source}/b.csv", str(table), header=False)
+    assert (done.rows, done.rejected) == (2, 0)
+    assert numbers(table) == [0, 1, 2, 3]
+
+
+def test_more_rejected_rows_than_allowed_are_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    source, table = tmp_path / "in", tmp_path / "table"
+    put(source, "a.json", [*events(0, 8), "broken", {"n": "x"}])
+    put(source, "b.json", events(8, 10))
+    for limit in (1, 0.05, "9.9%"):
+        with pytest.raises(WriteError, match=r"2 of 20 rows of 2 files were rejected, .*a\.json:9: .*a\.json:10: "):
+            ingest_files(spark, str(source), str(table), timestamp_column="ts", max_rejected=limit)
+    assert not (table / "_delta_log").exists()
+    assert not data_files(table) | data_files(Path(f"{table}_rejected"))
+    done = ingest_files(spark, str(source), str(table), timestamp_column="ts", max_rejected="10%")
+    assert (done.rows, done.rejected) == (18, 2)
+
+
+def test_rejected_rows_of_a_dataframe_are_bounded_as_well(spark: SparkSession, tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    rows = spark.createDataFrame([(1, BEGIN), (2, None), (3, None)], "n int, ts timestamp")
+    write = rows.write.format("lazydelta").mode("append").option("timestampColumn", "ts")
+    write = write.option("nullTimestamps", "reject")
+    with pytest.raises(PySparkException, match="2 of 3 rows of the data were rejected, and max_rejected is 50%"):
+        write.option("maxRejected", "50%").save(str(table))
+    assert not (table / "_delta_log").exists()
+    assert not data_files(table) | data_files(Path(f"{table}_rejected"))
+    write.option("maxRejected", "2").save(str(table))
+    assert numbers(table) == [1]
 
 
 def test_files_of_finished_tasks_are_deleted_when_another_fails(spark: SparkSession, tmp_path: Path) -> None:
@@ -348,6 +417,31 @@ def test_a_stream_makes_checkpoints_as_often_as_the_table_says(spark: SparkSessi
     log = tmp_path / "table" / "_delta_log"
     assert (log / f"{3:020}.checkpoint.parquet").exists()
     assert list((log / "_sidecars").glob("v*.manifest.json"))
+
+
+def test_a_file_that_is_rejected_entirely_ends_a_stream_and_is_read_when_it_is_corrected(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source, table = tmp_path / "in", tmp_path / "table"
+    put_csv(source, "a.csv", "n;s\n1;x\n")
+
+    def run(**options: Any) -> None:
+        ingest_files_stream(
+            spark,
+            str(source),
+            str(table),
+            checkpoint_location=str(tmp_path / "notes"),
+            trigger=NOW,
+            schema="n int, s string",
+            **options,
+        ).awaitTermination()
+
+    with pytest.raises(StreamingQueryException, match=r"2 of 2 rows of .*a\.csv were rejected.*semicolons"):
+        run()
+    assert not (table / "_delta_log").exists()
+    put_csv(source, "a.csv", "n,s\n1,x\n")
+    run(max_rejected=0)
+    assert rows_of(table) == [{"n": 1, "s": "x"}]
 
 
 def test_an_error_in_a_micro_batch_ends_the_query_in_our_words(spark: SparkSession, tmp_path: Path) -> None:

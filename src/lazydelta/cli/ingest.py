@@ -34,7 +34,7 @@ _ONLY_BATCH = {"mode": "--mode"}
 @click.option(
     "--format",
     type=click.Choice(["json", "csv", "parquet"]),
-    help="What the files are, where their names do not tell; json means one object a line, csv has a header.",
+    help="What the files are, where their names do not tell; json means one object a line.",
 )
 @click.option("--timestamp-column", metavar="A", help="Align the data files to the UTC time in this column.")
 @click.option(
@@ -52,6 +52,16 @@ _ONLY_BATCH = {"mode": "--mode"}
     default="reject",
     show_default=True,
     help="Put rows that do not fit into the rejected table, or let the first of them be an error.",
+)
+@click.option(
+    "--max-rejected",
+    metavar="N",
+    help="Let at most N rows, or this share of them (0.01, 1%), be rejected; 100% lets whole files be.",
+)
+@click.option(
+    "--header/--no-header",
+    default=None,
+    help="CSV files have a header (and it is one, whatever it looks like), or none: cells are in the order of columns.",
 )
 @click.option(
     "--null-timestamps",

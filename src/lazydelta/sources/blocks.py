@@ -1,66 +1,188 @@
-"""The lines of a source file, some megabytes at a time.
+"""The records of a text file, some megabytes at a time.
 
-Whole lines only, whatever the file's size or compression. A line that is longer than a block may be is the one thing
-that is not read as it is.
+Whole records only, whatever the file's size or compression, and wherever the pieces that it comes in are cut. What is
+no record, because it has no end or none within reach, comes as well, in pieces and with the reason: somebody has to be
+able to put it aside, and nothing of a file may be left out.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from lazydelta.errors import DataFileError
 
-__all__ = ["BLOCK_BYTES", "LONGEST_LINE", "Block", "blocks", "decompressed"]
+__all__ = ["BLOCK_BYTES", "LONGEST_RECORD", "Block", "Lines", "OpenRecord", "Splitter", "blocks", "decompressed"]
 
 BLOCK_BYTES = 8 << 20
-LONGEST_LINE = 64 << 20
-_KEPT = 64 << 10
+LONGEST_RECORD = 64 << 20
 _BOM = b"\xef\xbb\xbf"
 _PIECE = 4 << 20
+# What is no record may be of any size, and becomes objects of Python's: it is handed on in little pieces.
+_FAULTY_PIECE = 1 << 20
+_LONGEST_CHARACTER = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Whole lines; ``first`` is the number of the first in its file. ``oversize`` is the length of a line cut short."""
+    """Whole records; ``first`` is the number of the first line in its file. ``fault`` says why these are none."""
 
     data: bytes
     first: int
-    oversize: int = 0
+    fault: str | None = None
 
 
-def blocks(chunks: Iterable[bytes], size: int = BLOCK_BYTES, longest: int = LONGEST_LINE) -> Iterator[Block]:
-    """Yield the lines of a file in blocks of about ``size`` bytes; a line longer than ``longest`` is cut short."""
-    number = 1
-    waiting: list[bytes] = []
-    held = skipped = 0
-    for chunk in _without_bom(chunks):
-        if skipped:
-            head, newline, chunk = chunk.partition(b"\n")  # noqa: PLW2901 - the rest of it goes on below
-            skipped += len(head)
-            if not newline:
+class OpenRecord(Protocol):
+    """The search for the end of one record, from piece to piece of it."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Tell whether the record may end where the last piece does."""
+
+    def end(self, data: bytes, position: int = 0) -> int:
+        """Return the index behind the record in the next piece of it, -1 if it goes on."""
+
+
+class Splitter(Protocol):
+    """What tells where the records of a format end."""
+
+    unit: str
+    unclosed: str
+
+    def cut(self, data: bytes) -> int:
+        """Return the index behind the last record that ends for certain; data begins with a record."""
+
+    def lines(self, data: bytes) -> int:
+        """Return how many ends of lines there are, in records or between them."""
+
+    def begin(self) -> OpenRecord:
+        """Begin to look for the end of a record."""
+
+
+class Lines:
+    """A record is a line."""
+
+    unit = "line"
+    unclosed = ""
+
+    is_closed = True
+
+    def cut(self, data: bytes) -> int:
+        """Return the index behind the last line that ends."""
+        return data.rfind(b"\n") + 1
+
+    def lines(self, data: bytes) -> int:
+        """Return how many lines end."""
+        return data.count(b"\n")
+
+    def begin(self) -> Lines:
+        """Return what has the state of a search in a line: there is none."""
+        return self
+
+    def end(self, data: bytes, position: int = 0) -> int:
+        """Return the index behind the line."""
+        return data.find(b"\n", position) + 1 or -1
+
+
+def blocks(
+    chunks: Iterable[bytes], splitter: Splitter, size: int = BLOCK_BYTES, longest: int = LONGEST_RECORD
+) -> Iterator[Block]:
+    """Yield the records of a file in blocks of about ``size`` bytes; one longer than ``longest`` is at fault."""
+    return _Blocks(splitter, size, longest).of(_without_bom(chunks))
+
+
+class _Blocks:
+    def __init__(self, splitter: Splitter, size: int, longest: int) -> None:
+        self._splitter = splitter
+        self._size = size
+        self._longest = longest
+        self._number = 1
+
+    def of(self, chunks: Iterator[bytes]) -> Iterator[Block]:
+        waiting: list[bytes] = []
+        held, due = 0, self._size
+        for chunk in chunks:
+            waiting.append(chunk)
+            held += len(chunk)
+            if held < due:
                 continue
-            yield Block(b"".join(waiting)[:_KEPT], number, skipped)
-            number, waiting, held, skipped = number + 1, [], 0, 0
-        waiting.append(chunk)
-        held += len(chunk)
-        if held < size:
-            continue
-        data = b"".join(waiting)
-        cut = data.rfind(b"\n") + 1
-        if cut:
-            yield Block(data[:cut], number)
-            number += data.count(b"\n", 0, cut)
-            waiting, held = [data[cut:]], len(data) - cut
-        elif held > longest:
-            waiting, skipped = [data[:_KEPT]], held
+            data = b"".join(waiting)
+            cut = self._splitter.cut(data)
+            if cut:
+                yield self._block(data[:cut])
+                data = data[cut:]
+            elif held > self._longest:
+                data = yield from self._too_long(data, chunks)
+            waiting, held = [data], len(data)
+            # A long record is looked at anew when twice as much of it has come, not with each piece.
+            due = max(self._size, min(2 * held, self._longest + 1))
+        if held:
+            yield from self._end(b"".join(waiting))
+
+    def _block(self, data: bytes) -> Block:
+        block = Block(data, self._number)
+        self._number += self._splitter.lines(data)
+        return block
+
+    def _too_long(self, data: bytes, chunks: Iterator[bytes]) -> Generator[Block, None, bytes]:
+        """Yield the record that data begins with, to its end; return what comes behind it."""
+        record = self._splitter.begin()
+        fault = f"the {self._splitter.unit} that begins in line {self._number} is longer than {self._longest} bytes"
+        end = record.end(data)
+        waiting, held = [data], len(data)
+        while end < 0:
+            if held > _FAULTY_PIECE:
+                data = yield from self._faulty(b"".join(waiting), fault, is_whole=False)
+                waiting, held = [data], len(data)
+            more = next(chunks, None)
+            if more is None:
+                yield from self._faulty(b"".join(waiting), fault)
+                return b""
+            end = record.end(more)
+            waiting.append(more)
+            held += len(more)
+        last = waiting.pop()
+        yield from self._faulty(b"".join([*waiting, last[:end]]), fault)
+        return last[end:]
+
+    def _end(self, data: bytes) -> Iterator[Block]:
+        """Yield what is left at the end of the file: records, and the last may have no end of a line."""
+        cut = self._splitter.cut(data)
+        record = self._splitter.begin()
+        if record.end(data, cut) < 0 and not record.is_closed:
+            if cut:
+                yield self._block(data[:cut])
+            yield from self._faulty(data[cut:], self._splitter.unclosed.format(line=self._number))
         else:
-            waiting = [data]
-    if skipped:
-        yield Block(b"".join(waiting)[:_KEPT], number, skipped)
-    elif held:
-        yield Block(b"".join(waiting), number)
+            yield self._block(data)
+
+    def _faulty(self, data: bytes, fault: str, *, is_whole: bool = True) -> Generator[Block, None, bytes]:
+        """Yield data in pieces; return what is left of it where more is to come."""
+        start = 0
+        while len(data) - start > (0 if is_whole else _FAULTY_PIECE):
+            stop = _piece(data, start)
+            block = Block(data[start:stop], self._number, fault)
+            self._number += self._splitter.lines(block.data)
+            yield block
+            start = stop
+        return data[start:]
+
+
+def _piece(data: bytes, start: int) -> int:
+    """Return where a piece may end: with a line if there is one, and with a whole character."""
+    stop = start + _FAULTY_PIECE
+    if stop >= len(data):
+        return len(data)
+    line = data.rfind(b"\n", start, stop) + 1
+    if line:
+        return line
+    for end in range(stop, stop - _LONGEST_CHARACTER, -1):
+        # Neither in the midst of a character of UTF-8, nor of an end of a line.
+        if data[end] & 0xC0 != 0x80 and data[end - 1 : end + 1] != b"\r\n":  # noqa: PLR2004
+            return end
+    return stop
 
 
 def _without_bom(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -1,79 +1,137 @@
-"""CSV with a header: a line is a row, cells are those of the columns that the header names.
+"""CSV: the cells of a record are those of the columns that the header names, or whoever reads a file without one.
 
-An empty cell is a null; quotes around nothing make an empty text. A row does not go on in the next line, so that what
-is wrong with one line is never more than that.
+An empty cell is a null; quotes around nothing make an empty text.
 """
 
 from __future__ import annotations
 
-import csv
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
 from lazydelta.sources.blocks import Block
 from lazydelta.sources.convert import DATE, MOMENT, Rows, read_type
+from lazydelta.sources.csv_records import CsvSplitter, cells, first_record, is_sound, records
 from lazydelta.sources.lines import LineFormat
 
-__all__ = ["CsvLines", "after_header", "cells", "csv_lines"]
+__all__ = [
+    "CsvLines",
+    "Header",
+    "NoLines",
+    "after_header",
+    "csv_lines",
+    "header_names",
+    "lines_of_columns",
+    "looks_like_a_row",
+]
 
 _TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
 _LIKE_INTEGER = re.compile(r"\s*-?(\d+|0[xX][0-9a-fA-F]+)\s*")
 _LIKE_NUMBER = re.compile(r".*(\d|nan|inf).*", re.IGNORECASE | re.DOTALL)
 _LIKE_MOMENT, _LIKE_DATE = re.compile(MOMENT), re.compile(DATE)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+_OTHER_ENCODINGS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+_BOM = b"\xef\xbb\xbf"
+_SHOWN = 8
 
 
-def after_header(found: Iterator[Block]) -> tuple[bytes | None, Iterator[Block]]:
-    """Return the header's line, None if there is none, and the blocks of the lines behind it."""
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first record of a file that is not empty, and in which line it stands."""
+
+    record: bytes
+    line: int
+
+
+def after_header(found: Iterator[Block]) -> tuple[Header | None, Iterator[Block]]:
+    """Return the header, None if there is none, and the blocks of the records behind it."""
     for block in found:
-        lines = block.data.split(b"\n")
-        header = next((index for index, line in enumerate(lines) if not _is_empty(line)), None)
-        if header is None:
+        if block.fault is not None:
+            return None, chain([block], found)
+        first = first_record(block.data)
+        if first is None:
             continue
-        if block.oversize:
-            return block.data, found
-        rest = replace(block, data=b"\n".join(lines[header + 1 :]), first=block.first + header + 1)
-        return lines[header], _chained(rest, found)
+        record, before, end = first
+        rest = block.data[end:]
+        line = block.first + CsvSplitter().lines(block.data[:end])
+        behind = [replace(block, data=rest, first=line)] if rest else []
+        return Header(record, block.first + before), chain(behind, found)
     return None, found
 
 
-def _chained(first: Block, rest: Iterator[Block]) -> Iterator[Block]:
-    if first.data:
-        yield first
-    yield from rest
+def header_names(header: bytes, known: Sequence[str] = ()) -> list[str]:
+    """Return the names in a header, as ``known`` spells them; a `ValueError` if it cannot be read.
+
+    Space around a name does not count, nor does the case of its letters where that leaves no doubt.
+    """
+    for mark, encoding in _OTHER_ENCODINGS.items():
+        if header.startswith(mark):
+            raise ValueError(f"the file is {encoding}, and only UTF-8 is understood")
+    by_lower: dict[str, list[str]] = {}
+    for each in known:
+        by_lower.setdefault(each.lower(), []).append(each)
+    names = []
+    for cell in cells(header):
+        name = cell if cell in known else cell.strip()
+        alike = by_lower.get(name.lower(), [])
+        names.append(alike[0] if name not in known and len(alike) == 1 else name)
+    return names
 
 
 def csv_lines(header: bytes, schema: pa.Schema) -> LineFormat:
-    """Return how the lines of a file with this header are read."""
+    """Return how the records of a file with this header are read."""
     try:
-        names = [name.strip() for name in cells(header)]
+        names = header_names(header, schema.names)
     except ValueError as error:
-        return _NoLines(f"the header of the file cannot be read: {error}")
+        return NoLines(f"the header of the file cannot be read: {error}")
+    return lines_of_columns(names, schema)
+
+
+def lines_of_columns(names: Sequence[str], schema: pa.Schema, *, origin: str = "the header of the file") -> LineFormat:
+    """Return how records with these columns are read; ``origin`` is who says that they have them."""
     unknown = [name for name in names if name not in schema.names]
+    if len(unknown) == len(names):
+        return NoLines(_no_header(names, schema))
     if unknown:
-        return _NoLines(f"the header of the file names the column {unknown[0]!r}, which is not in the schema")
+        return NoLines(f"{origin} names the column {unknown[0]!r}, which is not in the schema")
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        return _NoLines(f"the header of the file names the column {twice[0]!r} twice")
+        return NoLines(f"{origin} names the column {twice[0]!r} twice")
     nested = [name for name in names if pa.types.is_nested(schema.field(name).type)]
     if nested:
-        return _NoLines(f"column {nested[0]!r} is {schema.field(nested[0]).type}, which CSV cannot hold")
-    return CsvLines(schema, names)
+        return NoLines(f"column {nested[0]!r} is {schema.field(nested[0]).type}, which CSV cannot hold")
+    return CsvLines(schema, list(names))
 
 
-def cells(line: bytes) -> list[str]:
-    """Return the cells of a line; a `ValueError` if it has none."""
-    try:
-        return next(csv.reader([line.rstrip(b"\r\n").decode()]), [])
-    except csv.Error as error:
-        raise ValueError(str(error)) from error
+def _no_header(names: Sequence[str], schema: pa.Schema) -> str:
+    other = next((word for mark, word in _OTHER_SEPARATORS.items() if mark in names[0]), None)
+    if len(names) == 1 and other is not None:
+        return f"the header of the file has {other} between its cells, and only commas are understood"
+    return (
+        f"the first line is no header: none of its cells ({_listed(names)}) is the name of a column "
+        f"({_listed(schema.names)})"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(name[:40] for name in names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown}, …"
+
+
+def looks_like_a_row(names: Sequence[str]) -> bool:
+    """Tell whether what should be a header has a date or a moment in it, or nothing but numbers and empty cells."""
+    if any(_LIKE_MOMENT.match(name) for name in names):
+        return True
+    return all(not name or _NUMBER.fullmatch(name) for name in names)
 
 
 class CsvLines:
-    """Reads the lines behind a header; ``names`` are the columns of the cells."""
+    """Reads records; ``names`` are the columns of their cells."""
 
     def __init__(self, schema: pa.Schema, names: list[str]) -> None:
         self._schema = schema
@@ -87,51 +145,56 @@ class CsvLines:
             true_values=_TRUE,
             false_values=_FALSE,
         )
-        self._parse = arrow_csv.ParseOptions(newlines_in_values=False)
+        self._parse = arrow_csv.ParseOptions(newlines_in_values=True)
 
     def parse(self, lines: bytes) -> pa.RecordBatch:
-        """Return the rows of lines."""
+        """Return the rows of records."""
         if not lines.strip(b"\r\n"):
             return self._rows.none()
+        if not is_sound(lines):
+            raise ValueError("a cell goes on behind its closing quote")  # which Arrow joins to the cell
+        if lines.startswith(_BOM):
+            lines = b"\n" + lines  # in the midst of a file it is a character like others, and Arrow drops it
+        if not lines.endswith(b"\n"):
+            lines += b"\n"  # Arrow takes an empty cell at the very end for a quoted one if the one before it was
         options = arrow_csv.ReadOptions(column_names=self._names, use_threads=False, block_size=len(lines) + 1)
         return self._rows(arrow_csv.read_csv(pa.BufferReader(lines), options, self._parse, self._convert))
 
     def fault(self, line: bytes) -> str | None:
-        """Return what is wrong with a line, as far as that is plain to see."""
+        """Return what is wrong with a record, as far as that is plain to see."""
         try:
             found = cells(line)
         except ValueError as error:  # also UnicodeDecodeError
-            return f"the line cannot be read: {error}"
+            return f"the row cannot be read: {error}"
         if len(found) != len(self._names):
-            return f"the row has {len(found)} cells and the header {len(self._names)}"
+            return f"the row has {len(found)} cells, and there are {len(self._names)} columns"
         for name, text in zip(self._names, found, strict=True):
             if text and not _may_be(text, self._schema.field(name).type):
                 return f"column {name!r} is {self._schema.field(name).type}, and {text[:80]!r} is not"
         return None
 
-    def is_blank(self, line: bytes) -> bool:
-        """Tell whether the line is empty."""
-        return _is_empty(line)
+    def records(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """Yield the records that are not empty."""
+        return records(data)
 
 
-class _NoLines:
-    """The lines of a file whose header is wrong: all of them are rejected."""
+class NoLines:
+    """The records of a file whose header is wrong: all of them are rejected."""
 
     def __init__(self, reason: str) -> None:
-        self._reason = reason
+        self.reason = reason
 
     def parse(self, lines: bytes) -> pa.RecordBatch:  # noqa: ARG002 - none will do
-        raise ValueError(self._reason)
+        """Refuse them."""
+        raise ValueError(self.reason)
 
     def fault(self, line: bytes) -> str | None:  # noqa: ARG002
-        return self._reason
+        """Return what is wrong with the header."""
+        return self.reason
 
-    def is_blank(self, line: bytes) -> bool:
-        return _is_empty(line)
-
-
-def _is_empty(line: bytes) -> bool:
-    return line in {b"", b"\r"}
+    def records(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """Yield the records that are not empty."""
+        return records(data)
 
 
 def _may_be(text: str, kind: pa.DataType) -> bool:

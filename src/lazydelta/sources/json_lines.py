@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from lazydelta.sources.convert import DATE, MOMENT, Rows, has_map, read_type
 __all__ = ["JsonLines"]
 
 _INTEGERS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
+_WHITE = b" \t\r\n"
 _PLACE = re.compile(r" - at `\$\.(.*)`$", re.DOTALL)
 
 
@@ -50,7 +52,7 @@ class JsonLines:
         if not count:
             return self._rows.none()
         if self._has_map:
-            lines = b"\n".join(self._without_maps(line) for line in lines.split(b"\n") if not self.is_blank(line))
+            lines = b"\n".join(self._without_maps(line) for _, line in self.records(lines))
         options = json.ReadOptions(use_threads=False, block_size=len(lines) + 1)
         return self._rows(json.read_json(pa.BufferReader(lines), options, self._options))
 
@@ -69,9 +71,9 @@ class JsonLines:
             return str(error)
         return None
 
-    def is_blank(self, line: bytes) -> bool:
-        """Tell whether there is nothing but white space."""
-        return not line.strip()
+    def records(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """Yield the lines in which there is more than the white space of JSON, each with its number from 0."""
+        return ((number, line) for number, line in enumerate(data.split(b"\n")) if line.strip(_WHITE))
 
     def _in_words(self, message: str) -> str:
         place = _PLACE.search(message)

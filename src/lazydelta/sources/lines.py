@@ -1,9 +1,9 @@
-"""Rows from files of lines: fast for blocks of good lines, exact about bad ones.
+"""Rows from files of text: fast for blocks of good records, exact about bad ones.
 
-A block goes to Arrow's reader whole. Only if that refuses it, or does not find a row a line, are the lines looked at
-one by one: those that are known to be bad are put aside, and if the reader still refuses the rest, it is halved until
-the line to blame is alone. So the reader alone decides what is a row, and each line is read once or rejected once,
-whatever lines stand beside it.
+A block goes to Arrow's reader whole. Only if that refuses it, or does not find a row a record, are the records looked
+at one by one: those that are known to be bad are put aside, and if the reader still refuses the rest, it is halved
+until the record to blame is alone. So the reader alone decides what is a row, and each record is read once or rejected
+once, whatever stands beside it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from lazydelta.sources.blocks import Block
 
-__all__ = ["BadRow", "LineFormat", "RejectRows", "Required", "missing", "rows_of_lines"]
+__all__ = ["BadRow", "LineFormat", "RejectRows", "Required", "as_text", "missing", "rows_of_lines"]
 
 
 class BadRow(NamedTuple):
@@ -33,16 +33,16 @@ Required: TypeAlias = dict[str, str]
 
 
 class LineFormat(Protocol):
-    """How lines become rows."""
+    """How records, most of which are lines, become rows."""
 
     def parse(self, lines: bytes) -> pa.RecordBatch:
-        """Return the rows of lines; an `ArrowException` or `ValueError` if any of them is bad."""
+        """Return the rows of records; an `ArrowException` or `ValueError` if any of them is bad."""
 
     def fault(self, line: bytes) -> str | None:
-        """Return what is wrong with a line, None if that is not known without Arrow."""
+        """Return what is wrong with a record, None if that is not known without Arrow."""
 
-    def is_blank(self, line: bytes) -> bool:
-        """Tell whether a line stands for nothing at all."""
+    def records(self, data: bytes) -> Iterable[tuple[int, bytes]]:
+        """Return the records that stand for something, each with the number of lines before it."""
 
 
 def rows_of_lines(
@@ -50,9 +50,11 @@ def rows_of_lines(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file's blocks; what is no row goes to ``reject``."""
     for block in found:
-        if block.oversize:
-            reason = f"the line has {block.oversize} bytes, which is too long; only its beginning is kept here"
-            reject([BadRow(_text(block.data), reason, f"{place}:{block.first}")])
+        if block.fault is not None:
+            # Line by line, so that their number tells how much of the file it is.
+            texts = enumerate(block.data.split(b"\n"), block.first)
+            bad = [(number, as_text(line.rstrip(b"\r"))) for number, line in texts]
+            reject([BadRow(text, block.fault, f"{place}:{number}") for number, text in bad if text])
             continue
         yield from _Block(block, lines, place, reject, required).rows()
 
@@ -74,15 +76,15 @@ class _Block:
         if batch is not None and batch.num_rows == data.count(b"\n") + (not data.endswith(b"\n")):
             numbered: list[tuple[int, bytes]] | None = None
         else:
-            numbered = [
-                (number, line)
-                for number, line in enumerate(data.split(b"\n"), self._block.first)
-                if not self._lines.is_blank(line)
-            ]
+            numbered = self._numbered()
             if batch is None or batch.num_rows != len(numbered):
                 yield from self._salvaged(numbered)
                 return
         yield from self._complete(batch, numbered)
+
+    def _numbered(self) -> list[tuple[int, bytes]]:
+        first = self._block.first
+        return [(first + before, record) for before, record in self._lines.records(self._block.data)]
 
     def _salvaged(self, numbered: list[tuple[int, bytes]]) -> Iterator[pa.RecordBatch]:
         bad: list[BadRow] = []
@@ -101,7 +103,7 @@ class _Block:
             try:
                 batch = self._lines.parse(b"\n".join(line for _, line in part))
                 if batch.num_rows != len(part):
-                    raise pa.ArrowInvalid(f"the line makes {batch.num_rows} rows, or is part of a row of several lines")
+                    raise pa.ArrowInvalid(f"the line makes {batch.num_rows} rows")
             except (pa.ArrowException, ValueError) as error:
                 if len(part) == 1:
                     self._reject([self._bad(*part[0], _brief(error))])
@@ -115,15 +117,14 @@ class _Block:
         """Take out the rows that lack a value that they must have."""
         faults = missing(batch, self._required)
         if faults:
-            if numbered is None:
-                numbered = list(enumerate(self._block.data.split(b"\n"), self._block.first))
+            numbered = self._numbered() if numbered is None else numbered
             self._reject([self._bad(*numbered[row], reason) for row, reason in sorted(faults.items())])
             batch = batch.filter(pa.array([row not in faults for row in range(batch.num_rows)]))
         if batch.num_rows:
             yield batch
 
     def _bad(self, number: int, line: bytes, reason: str) -> BadRow:
-        return BadRow(_text(line.rstrip(b"\r\n")), reason, f"{self._place}:{number}")
+        return BadRow(as_text(line.rstrip(b"\r\n")), reason, f"{self._place}:{number}")
 
 
 def missing(batch: pa.RecordBatch, required: Required) -> dict[int, str]:
@@ -140,7 +141,8 @@ def missing(batch: pa.RecordBatch, required: Required) -> dict[int, str]:
     return faults
 
 
-def _text(line: bytes) -> str:
+def as_text(line: bytes) -> str:
+    """Return a record as text, whatever bytes it has."""
     return line.decode("utf-8", "backslashreplace")
 
 

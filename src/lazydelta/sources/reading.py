@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from lazydelta.errors import OptionError, WriteError
-from lazydelta.sources.blocks import Block, blocks, decompressed
-from lazydelta.sources.csv_lines import after_header, csv_lines
+from lazydelta.sources.blocks import Block, Lines, Splitter, blocks, decompressed
+from lazydelta.sources.csv_lines import NoLines, after_header, csv_lines, lines_of_columns
+from lazydelta.sources.csv_records import CsvSplitter
 from lazydelta.sources.files import SourceFile, Unit
 from lazydelta.sources.json_lines import JsonLines
-from lazydelta.sources.lines import BadRow, RejectRows, Required, rows_of_lines
+from lazydelta.sources.lines import BadRow, LineFormat, RejectRows, Required, as_text, rows_of_lines
 from lazydelta.sources.parquet import rows_of_groups
+from lazydelta.sources.tally import Tally
 from lazydelta.storage import Store
 
-__all__ = ["ON_BAD_ROWS", "blocks_of", "read_units", "refuse_rows", "required_columns"]
+__all__ = ["ON_BAD_ROWS", "blocks_of", "read_units", "refuse_rows", "required_columns", "rows_of_csv"]
 
 ON_BAD_ROWS = ("reject", "fail")
 _CHUNK = 1 << 20
@@ -43,48 +46,91 @@ def refuse_rows(bad: list[BadRow]) -> None:
 
 
 def read_units(
-    store: Store, units: Iterable[Unit], file_format: str, schema: pa.Schema, reject: RejectRows, required: Required
+    store: Store,
+    units: Iterable[Unit],
+    file_format: str,
+    schema: pa.Schema,
+    reject: RejectRows,
+    required: Required,
+    *,
+    columns: Sequence[str] | None = None,
+    tally: Tally | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of units, one after the other; what is no row goes to ``reject``.
 
     Rows from text have exactly the columns of ``schema``; those of Parquet files have the columns of their file.
+    ``columns`` are those of the cells of CSV files without a header. What was read of which file is noted in ``tally``.
     """
     read = _READERS.get(file_format)
     if read is None:
         raise OptionError(f"There is no reader for the format {file_format!r}", hint=f"known are {list(_READERS)}")
     schema = pa.schema([each.with_nullable(True) for each in schema])  # noqa: FBT003 - pyarrow's
+    tally = Tally() if tally is None else tally
     for unit in units:
-        yield from read(store, unit, schema, reject, required)
+        found = tally.of(store.place(unit.file.path))
+        work = _Work(store, unit, schema, found.rejecting(reject), required, columns)
+        for batch in read(work):
+            found.rows += batch.num_rows
+            yield batch
 
 
-def _json(
-    store: Store, unit: Unit, schema: pa.Schema, reject: RejectRows, required: Required
+class _Work(NamedTuple):
+    """What a reader has to do."""
+
+    store: Store
+    unit: Unit
+    schema: pa.Schema
+    reject: RejectRows
+    required: Required
+    columns: Sequence[str] | None
+
+    @property
+    def place(self) -> str:
+        return self.store.place(self.unit.file.path)
+
+
+def _json(work: _Work) -> Iterator[pa.RecordBatch]:
+    found = blocks_of(work.store, work.unit.file, Lines())
+    return rows_of_lines(found, JsonLines(work.schema), work.place, work.reject, work.required)
+
+
+def _csv(work: _Work) -> Iterator[pa.RecordBatch]:
+    found = blocks_of(work.store, work.unit.file, CsvSplitter())
+    lines = None if work.columns is None else lines_of_columns(work.columns, work.schema, origin="the schema")
+    return rows_of_csv(found, work.schema, lines, work.place, work.reject, work.required)
+
+
+def rows_of_csv(
+    found: Iterator[Block],
+    schema: pa.Schema,
+    lines: LineFormat | None,
+    place: str,
+    reject: RejectRows,
+    required: Required,
 ) -> Iterator[pa.RecordBatch]:
-    found = blocks_of(store, unit.file)
-    return rows_of_lines(found, JsonLines(schema), store.place(unit.file.path), reject, required)
+    """Yield the rows of a CSV file; ``lines`` says how they are read where that is not up to a header."""
+    if lines is None:
+        header, found = after_header(found)
+        if header is None:
+            lines = NoLines("the file has no header")
+        else:
+            lines = csv_lines(header.record, schema)
+            if isinstance(lines, NoLines):  # then it may well be a row, and is not to be lost
+                reject([BadRow(as_text(header.record), lines.reason, f"{place}:{header.line}")])
+    yield from rows_of_lines(found, lines, place, reject, required)
 
 
-def _csv(
-    store: Store, unit: Unit, schema: pa.Schema, reject: RejectRows, required: Required
-) -> Iterator[pa.RecordBatch]:
-    header, found = after_header(blocks_of(store, unit.file))
-    if header is None:
-        return iter(())
-    return rows_of_lines(found, csv_lines(header, schema), store.place(unit.file.path), reject, required)
+def _parquet(work: _Work) -> Iterator[pa.RecordBatch]:
+    file = work.unit.file
+    return rows_of_groups(work.store, file.path, file.size, work.unit.groups, work.reject, work.required)
 
 
-def _parquet(
-    store: Store, unit: Unit, _schema: pa.Schema, reject: RejectRows, required: Required
-) -> Iterator[pa.RecordBatch]:
-    return rows_of_groups(store, unit.file.path, unit.file.size, unit.groups, reject, required)
-
-
-_Reader = Callable[[Store, Unit, pa.Schema, RejectRows, Required], Iterator[pa.RecordBatch]]
+_Reader = Callable[[_Work], Iterator[pa.RecordBatch]]
 _READERS: dict[str, _Reader] = {"json": _json, "csv": _csv, "parquet": _parquet}
 
 
-def blocks_of(store: Store, file: SourceFile) -> Iterator[Block]:
-    """Yield the lines of a text file."""
+def blocks_of(store: Store, file: SourceFile, splitter: Splitter) -> Iterator[Block]:
+    """Yield the records of a text file."""
     with store.stream(file.path, chunk_size=_CHUNK) as stream:
         chunks: Iterable[bytes] = decompressed(stream, store.place(file.path)) if file.is_gzip else stream
-        yield from blocks(chunks)
+        yield from blocks(chunks, splitter)

@@ -13,13 +13,15 @@ import pyarrow as pa
 
 from lazydelta.errors import OptionError, SchemaMismatchError
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.sources.csv_lines import after_header, cells
+from lazydelta.sources.blocks import Lines
+from lazydelta.sources.csv_lines import after_header, header_names, looks_like_a_row
+from lazydelta.sources.csv_records import CsvSplitter, cells, records
 from lazydelta.sources.files import Source, SourceFile
 from lazydelta.sources.parquet import parquet_schema
 from lazydelta.sources.reading import blocks_of
 from lazydelta.write.plan import WritePlan
 
-__all__ = ["source_schema"]
+__all__ = ["cell_columns", "source_schema"]
 
 _SAMPLED_FILES, _SAMPLED_LINES = 8, 2_000
 _PARALLEL_FOOTERS = 16
@@ -34,23 +36,41 @@ def source_schema(
     snapshot: Snapshot | None,
     plan: WritePlan,
     given: pa.Schema | None = None,
+    *,
+    header: bool | None = None,
 ) -> pa.Schema:
     """Return the columns that rows are read with; the one that is made from timestamps is not among them.
 
     A table's own columns go first; where the plan merges schemas, or for a new table, come those given by the user or,
-    if there are none, those that the files have.
+    if there are none, those that the files have. ``header`` says whether CSV files have one; None that they should, and
+    that a first line that looks like a row is an error.
     """
+    if header is False and file_format != "csv":
+        raise OptionError("header=false makes sense only for CSV", hint="leave it out")
     table = None if snapshot is None else _columns_of(snapshot, plan)
-    if table is not None and given is None and not plan.merges:
+    if table is not None and given is None and (header is False or not plan.merges):
         return table
+    if given is None and header is False:
+        message = (
+            f"The files of {source.shown} have no header, and there is no table yet that says what their cells are"
+        )
+        hint = 'give a schema, in the order of the cells, such as "device string, ts timestamp"'
+        raise OptionError(message, path=source.shown, hint=hint)
     timestamps = plan.timestamp_column
     if given is None:
         every = plan.merges or table is None
-        given = _FROM[file_format](source, files if every else files[:_SAMPLED_FILES], timestamps)
+        chosen = files if every else files[:_SAMPLED_FILES]
+        given = _FROM[file_format](source, chosen, timestamps, trusted=header is True)
     if table is None:
         return given
     known = {name.lower() for name in table.names}
     return pa.schema([*table, *(each for each in given if each.name.lower() not in known)])
+
+
+def cell_columns(schema: pa.Schema, given: pa.Schema | None) -> list[str]:
+    """Return which columns the cells of CSV files without a header are of: those given, or all, in their order."""
+    spelled = {name.lower(): name for name in schema.names}
+    return [spelled[name.lower()] for name in (schema if given is None else given).names]
 
 
 def _columns_of(snapshot: Snapshot, plan: WritePlan) -> pa.Schema:
@@ -65,7 +85,13 @@ def _columns_of(snapshot: Snapshot, plan: WritePlan) -> pa.Schema:
 # --- Parquet
 
 
-def _of_parquet(source: Source, files: Sequence[SourceFile], _timestamps: str | None) -> pa.Schema:
+def _of_parquet(
+    source: Source,
+    files: Sequence[SourceFile],
+    _timestamps: str | None,
+    *,
+    trusted: bool,  # noqa: ARG001
+) -> pa.Schema:
     with ThreadPoolExecutor(_PARALLEL_FOOTERS, thread_name_prefix="lazydelta-footers") as pool:
         found = list(pool.map(lambda file: parquet_schema(source.store, file.path, file.size), files))
     try:
@@ -78,7 +104,13 @@ def _of_parquet(source: Source, files: Sequence[SourceFile], _timestamps: str | 
 # --- text
 
 
-def _of_json(source: Source, files: Sequence[SourceFile], timestamps: str | None) -> pa.Schema:
+def _of_json(
+    source: Source,
+    files: Sequence[SourceFile],
+    timestamps: str | None,
+    *,
+    trusted: bool,  # noqa: ARG001
+) -> pa.Schema:
     seen: dict[str, _Seen] = {}
     for file in _spread(files):
         for line in islice(_lines(source, file), _SAMPLED_LINES):
@@ -92,20 +124,25 @@ def _of_json(source: Source, files: Sequence[SourceFile], timestamps: str | None
     return _guessed(source, seen, timestamps)
 
 
-def _of_csv(source: Source, files: Sequence[SourceFile], timestamps: str | None) -> pa.Schema:
+def _of_csv(source: Source, files: Sequence[SourceFile], timestamps: str | None, *, trusted: bool) -> pa.Schema:
     seen: dict[str, _Seen] = {}
     for file in _spread(files):
-        header, found = after_header(blocks_of(source.store, file))
+        header, found = after_header(blocks_of(source.store, file, CsvSplitter()))
         try:
-            names = [] if header is None else [name.strip() for name in cells(header)]
+            names = [] if header is None else header_names(header.record)
         except ValueError:
             continue
+        if header is not None and not trusted and looks_like_a_row(names):
+            place = source.store.place(file.path)
+            message = f"The first line of {place} looks like a row, not like a header: {','.join(names)[:200]}"
+            hint = "without a header say header=false and give a schema; if it is one, say header=true"
+            raise OptionError(message, path=place, hint=hint)
         for name in names:
             seen.setdefault(name, _Seen())
-        lines = (line for block in found for line in block.data.split(b"\n"))
-        for line in islice(lines, _SAMPLED_LINES):
+        rows = (record for block in found if block.fault is None for _, record in records(block.data))
+        for record in islice(rows, _SAMPLED_LINES):
             try:
-                row = cells(line)
+                row = cells(record)
             except ValueError:
                 continue
             if len(row) == len(names):
@@ -125,7 +162,7 @@ def _spread(files: Sequence[SourceFile]) -> Sequence[SourceFile]:
 
 
 def _lines(source: Source, file: SourceFile) -> Iterator[bytes]:
-    for block in blocks_of(source.store, file):
+    for block in blocks_of(source.store, file, Lines()):
         yield from block.data.split(b"\n")
 
 

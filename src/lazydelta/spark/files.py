@@ -28,7 +28,8 @@ from lazydelta.log.snapshot import Snapshot
 from lazydelta.sources.files import FORMATS, Source, SourceFile, Unit, tasks_of
 from lazydelta.sources.lines import BadRow, RejectRows, Required
 from lazydelta.sources.reading import ON_BAD_ROWS, read_units, refuse_rows, required_columns
-from lazydelta.sources.schema import source_schema
+from lazydelta.sources.schema import cell_columns, source_schema
+from lazydelta.sources.tally import MaxRejected, Tally
 from lazydelta.spark.job import IngestJob, IngestResult, TaskResult, refuse_older
 from lazydelta.spark.maintenance import maintain_now
 from lazydelta.spark.options import IngestOptions
@@ -87,6 +88,7 @@ def ingest_files(  # noqa: PLR0913 - keyword-only, and each stands for itself
     format: str | None = None,  # noqa: A002 - as Spark calls it
     schema: Columns | None = None,
     mode: str = "append",
+    header: bool | None = None,
     on_bad_rows: str = "reject",
     source_storage_options: Mapping[str, str] | None = None,
     progress: Progress | None = None,
@@ -96,13 +98,18 @@ def ingest_files(  # noqa: PLR0913 - keyword-only, and each stands for itself
 
     ``source`` is a folder, a file or a pattern, ``format`` is json (an object a line), csv (with a header) or parquet;
     if it is left out, the names tell. A new table has the columns of ``schema`` (Spark's DDL, for example) or those
-    that the files have. Rows that do not fit go to the rejected table with ``on_bad_rows="reject"``; with ``"fail"``
-    the first of them is an error. ``source_storage_options`` are needed only where they are not those of the table. The
+    that the files have. With ``header=False`` CSV files have none, and their cells are those of ``schema`` or of the
+    table, in that order; ``header=True`` takes a first line for one also where it looks like a row. Rows that do not
+    fit go to the rejected table with ``on_bad_rows="reject"``, as many of them as ``max_rejected`` lets pass; with
+    ``"fail"`` the first of them is an error. A file of which all rows are rejected is always an error, unless
+    ``max_rejected`` is 100 %. ``source_storage_options`` are needed only where they are not those of the table. The
     other options are the fields of `IngestOptions`.
     """
     given = IngestOptions(**options)
     found = Source.parse(source, given.storage_options if source_storage_options is None else source_storage_options)
-    work = FilesIngestion(spark, found, uri, given, format=format, schema=schema, mode=mode, on_bad_rows=on_bad_rows)
+    work = FilesIngestion(
+        spark, found, uri, given, format=format, schema=schema, mode=mode, header=header, on_bad_rows=on_bad_rows
+    )
     progress = progress or Progress()
     files = found.files()
     if not files:
@@ -128,6 +135,7 @@ class FilesIngestion:
     format: str | None = None
     schema: Columns | None = None
     mode: str = "append"
+    header: bool | None = None
     on_bad_rows: str = "reject"
 
     def __post_init__(self) -> None:
@@ -167,7 +175,8 @@ class FilesIngestion:
         progress = progress or Progress()
         file_format = self.source.format_of(files, self.format)
         plan = self.options.plan(self.mode)
-        columns = source_schema(self.source, files, file_format, self._snapshot(), plan, self._columns)
+        given, header = self._columns, self.header
+        columns = source_schema(self.source, files, file_format, self._snapshot(), plan, given, header=header)
         job = IngestJob.prepare(self.uri, _nullable(columns), self.options, self.mode)
         if txn is not None and job.is_committed(txn):
             batch = BatchRecord(is_stream=is_stream).from_sources(_sources(files))
@@ -176,12 +185,15 @@ class FilesIngestion:
         tasks = tasks_of(self.source, files, file_format, self.spark.sparkContext.defaultParallelism)
         timed = job.plan.timestamp_column if self.options.null_timestamps == "reject" else None
         source = self.source.carrying_credentials()
-        work = _Task(job, source, file_format, columns, required_columns(columns, timed), self.on_bad_rows)
+        required = required_columns(columns, timed)
+        cells = cell_columns(columns, given) if header is False else None
+        work = _Task(job, source, file_format, columns, required, self.on_bad_rows, cells)
         progress.source_files, progress.source_bytes = len(files), sum(each.size for each in files)
         progress.tasks = len(tasks)
         progress.enter("reading")
-        results = self._results(job, tasks, work, progress)
+        results, tally = self._results(job, tasks, work, progress)
         try:
+            MaxRejected.of(self.options.max_rejected).refuse(tally)
             progress.enter("committing")
         except WriteError:
             job.discard(results)
@@ -197,27 +209,31 @@ class FilesIngestion:
 
     def _results(
         self, job: IngestJob, tasks: Sequence[Sequence[Unit]], work: _Task, progress: Progress
-    ) -> list[TaskResult]:
+    ) -> tuple[list[TaskResult], Tally]:
         # Of a job that failed Spark gives nothing back. What its finished tasks wrote is told on the side, so that
         # it can be deleted.
         finished = self._finished
         finished.value = []
         progress.finished = finished.value
 
-        def write(number: int, mine: Iterable[Sequence[Unit]]) -> Iterator[TaskResult]:
+        def write(number: int, mine: Iterable[Sequence[Unit]]) -> Iterator[tuple[TaskResult, Tally]]:
             for units in mine:
-                result = work(number, units)
+                result, read = work(number, units)
                 finished.add([replace(result, small=())])
-                yield result
+                yield result, read
 
+        tally = Tally()
         try:
             spread = self.spark.sparkContext.parallelize(tasks, len(tasks))
-            return spread.mapPartitionsWithIndex(write).collect()
+            done = spread.mapPartitionsWithIndex(write).collect()
         except BaseException as error:
             job.discard(finished.value)
             if isinstance(error, Py4JError | PySparkException):
                 raise error_of_ours(error) from error
             raise
+        for _, read in done:
+            tally.add(read)
+        return [result for result, _ in done], tally
 
     @cached_property
     def _finished(self) -> Accumulator[list[TaskResult]]:
@@ -250,12 +266,16 @@ class _Task:
     schema: pa.Schema
     required: Required
     on_bad_rows: str
+    cells: Sequence[str] | None
 
-    def __call__(self, number: int, units: Sequence[Unit]) -> TaskResult:
+    def __call__(self, number: int, units: Sequence[Unit]) -> tuple[TaskResult, Tally]:
         rejected = self.job.rejected_rows()
         reject = refuse_rows if self.on_bad_rows == "fail" else _into(rejected)
-        batches = read_units(self.source.store, units, self.format, self.schema, reject, self.required)
-        return self.job.write(batches, number, rejected=rejected)
+        tally = Tally()
+        batches = read_units(
+            self.source.store, units, self.format, self.schema, reject, self.required, columns=self.cells, tally=tally
+        )
+        return self.job.write(batches, number, rejected=rejected), tally
 
 
 def _into(rejected: RejectedRowsWriter) -> RejectRows:

@@ -78,6 +78,7 @@ def start_files_stream(  # noqa: PLR0913 - keyword-only, and each stands for its
     schema: Columns | None = None,
     trigger: dict[str, Any] | None = None,
     query_name: str | None = None,
+    header: bool | None = None,
     on_bad_rows: str = "reject",
     max_files_per_trigger: int = 1000,
     source_storage_options: Mapping[str, str] | None = None,
@@ -94,7 +95,9 @@ def start_files_stream(  # noqa: PLR0913 - keyword-only, and each stands for its
     # Whether the folder exists, and what its files are, is better known now than in the first micro-batch.
     files = found.files()
     file_format = found.format_of(files, format)
-    work = FilesIngestion(spark, found, uri, given, format=file_format, schema=schema, on_bad_rows=on_bad_rows)
+    work = FilesIngestion(
+        spark, found, uri, given, format=file_format, schema=schema, header=header, on_bad_rows=on_bad_rows
+    )
     return FilesStream(work, on_batch).start(checkpoint_location, when, query_name, max_files_per_trigger)
 
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 from lazydelta.errors import LazyDeltaError, OptionError, WriteError
 from lazydelta.log.actions import Add, Metadata, Txn
 from lazydelta.log.segment import list_commits
+from lazydelta.sources.tally import MaxRejected
 from lazydelta.spark.maintenance import start_maintenance
 from lazydelta.spark.options import IngestOptions
 from lazydelta.storage import Store, open_store, redact, refuse_half_uri
@@ -194,6 +195,7 @@ class IngestJob:
 
         ``sources`` are the names and sizes of the files that the rows came from, where they are all that a batch is.
         """
+        self._refuse_rejected(results)
         store = open_store(self.uri, self.options.storage_options)
         if any(each.counted is not None for each in results):
             return self._repeat(store, results, txn, is_stream=is_stream)
@@ -269,6 +271,14 @@ class IngestJob:
         finally:
             self.discard(results)
         return IngestResult(done.version, already_committed=True, metadata=done.metadata)
+
+    def _refuse_rejected(self, results: Sequence[TaskResult]) -> None:
+        rows, rejected = sum(each.rows for each in results), sum(each.rejected for each in results)
+        try:
+            MaxRejected.of(self.options.max_rejected).refuse_rows(rows, rejected, "the data")
+        except WriteError:
+            self.discard(results)
+            raise
 
     def _gather(self, store: Store, results: Sequence[TaskResult]) -> list[Add]:
         """Write the rows that travelled, those of a partition to one file."""

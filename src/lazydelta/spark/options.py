@@ -10,6 +10,7 @@ from typing import Any
 
 from lazydelta.errors import OptionError
 from lazydelta.log.actions import Txn
+from lazydelta.sources.tally import MaxRejected
 from lazydelta.storage import CarriedOptions, shipped_options
 from lazydelta.write.data_files import COMPRESSIONS, MEMORY_BUDGET, TARGET_FILE_SIZE
 from lazydelta.write.plan import Creation, WritePlan
@@ -50,8 +51,9 @@ class IngestOptions:
     partition column ``partition_column`` (``_event_hour``) names. A table remembers these three. ``partition_by`` names
     further partition columns. Rows without a timestamp go to the null partition or, with
     ``null_timestamps="reject"``, to the table ``rejected_table`` (by default beside the table, with ``_rejected`` after
-    its name). ``app_id`` and ``app_version`` make a batch write happen once; a stream has them of its own, and
-    ``app_id`` stands before the id of its query. ``properties`` are those of a new table.
+    its name); ``max_rejected`` is how many rows, or which share of all (0.01, "1%"), may go there. ``app_id`` and
+    ``app_version`` make a batch write happen once; a stream has them of its own, and ``app_id`` stands before the id of
+    its query. ``properties`` are those of a new table.
     """
 
     timestamp_column: str | None = None
@@ -64,6 +66,7 @@ class IngestOptions:
     compression: str = "zstd"
     null_timestamps: str = "null-partition"
     rejected_table: str | None = field(default=None, repr=False)
+    max_rejected: float | str | None = None
     merge_schema: bool = False
     overwrite_where: str | None = None
     app_id: str | None = None
@@ -84,6 +87,9 @@ class IngestOptions:
         if self.compression not in COMPRESSIONS:
             message = f"compression={self.compression!r} makes no sense"
             raise OptionError(message, hint=f"say one of {', '.join(COMPRESSIONS)}")
+        if self.max_rejected is not None:
+            MaxRejected.of(self.max_rejected)
+            object.__setattr__(self, "max_rejected", str(self.max_rejected))
         if self.app_version is not None and self.app_id is None:
             raise OptionError("app_version makes no sense without app_id", hint="give both or neither")
         self.plan("append" if self.overwrite_where is None else "overwrite")
@@ -201,6 +207,7 @@ _NAMES = {
         ("compression", "compression"),
         ("nullTimestamps", "null_timestamps"),
         ("rejectedTable", "rejected_table"),
+        ("maxRejected", "max_rejected"),
         ("mergeSchema", "merge_schema"),
         ("replaceWhere", "overwrite_where"),
         ("txnAppId", "app_id"),
