@@ -197,6 +197,64 @@ def test_append_names_the_file_that_it_cannot_read(
     assert not (tmp_path / "t").exists()
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [
+        (b'n,s\n1,"x\n2,y\n', 2, "a quote that is opened in the row that begins in line 2 is never closed"),
+        (b'n,s\n1,x\n2,"y"z\n', 3, "cell 2 goes on behind its closing quote"),
+        (b'n,s\n1,"x\ny"\n2\n', 4, "the row has 1 cells, and there are 2 columns"),
+        (b"n,s\n1,x\n2,\xff\n", 3, "the row cannot be read"),
+        (b"1,x\n2,y\n", 1, "the first line is no header: none of its cells (1, x) is the name of a column (n, s)"),
+        (b"n;s\n1;x\n", 1, "semicolons between its cells"),
+        (b"n,n\n1,2\n", 1, "names the column 'n' twice"),
+    ],
+)
+def test_append_takes_no_part_of_a_csv_file_that_is_wrong(
+    text: bytes, line: int, reason: str, invoke: Invoke, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_bytes(text)
+    invoke("create", tmp_path / "t", "--column", "n:long", "--column", "s:string")
+    output = invoke("append", tmp_path / "t", tmp_path / "a.csv", code=2).output
+    assert f"a.csv cannot be read: line {line}: " in output
+    assert reason in output
+    assert rows(tmp_path / "t") == []
+    assert not list((tmp_path / "t").glob("*.parquet"))
+
+
+def test_append_makes_no_columns_of_what_looks_like_a_row(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("1,x\n2,y\n")
+    output = invoke("append", tmp_path / "t", tmp_path / "a.csv", code=2).output
+    assert "looks like a row, not like a header: 1,x" in output
+    assert not (tmp_path / "t").exists()
+
+
+def test_append_keeps_texts_as_they_are(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b'n,s,ok\r\n1,NA,1\r\n2,null,0\r\n3,"",true\r\n4,,\r\n5,"x\r\n""y""",\r\n')
+    invoke("create", tmp_path / "t", "--column", "n:long", "--column", "s:string", "--column", "ok:boolean")
+    for table in ("t", "new"):
+        invoke("append", tmp_path / table, tmp_path / "a.csv")
+        found = {row["n"]: row["s"] for row in rows(tmp_path / table)}
+        assert found == {1: "NA", 2: "null", 3: "", 4: None, 5: 'x\r\n"y"'}
+    assert {row["n"]: row["ok"] for row in rows(tmp_path / "t")} == {1: True, 2: False, 3: True, 4: None, 5: None}
+
+
+@pytest.mark.parametrize("line", ["null", '{"n":2}{"n":3}', '{"n":2', "[2]", '{"n":"x"}', '\x00{"n":2}'])
+def test_append_takes_no_part_of_a_json_file_that_is_wrong(line: str, invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(f'{{"n":1}}\n{line}\n{{"n":4}}\n')
+    invoke("create", tmp_path / "t", "--column", "n:long")
+    assert "a.json cannot be read: line 2: " in invoke("append", tmp_path / "t", tmp_path / "a.json", code=2).output
+    assert rows(tmp_path / "t") == []
+
+
+def test_append_of_json_leaves_the_column_that_is_made_to_the_table(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"at":"2026-02-10T15:00:00+01:00"}\n{"at":"2026-02-10T14:00:00"}\n')
+    for _ in range(2):
+        invoke("append", tmp_path / "t", tmp_path / "a.json", "--timestamp-column", "at")
+    assert {(f"{row['at']:%H:%M %Z}", row["_event_hour"]) for row in rows(tmp_path / "t")} == {
+        ("14:00 UTC", "2026021014")
+    }
+
+
 def test_files_of_different_types_are_not_appended_together(invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("n\n1\n")
     (tmp_path / "b.csv").write_text("n\nx\n")

@@ -257,7 +257,7 @@ def test_cells_without_a_header_need_columns(tmp_path: Path) -> None:
         source_schema(source, source.files(), "json", None, WritePlan.of(), header=False)
 
 
-@pytest.mark.parametrize("first", ["1,2.5", "x,2026-02-10", "x,2026-02-10T14:00:00Z", "1,,-3e4"])
+@pytest.mark.parametrize("first", ["1,2.5", "1,x", "2019,2020", "x,2026-02-10", "x,2026-02-10T14:00:00Z", "1,,-3e4"])
 def test_a_first_line_that_looks_like_a_row_does_not_become_the_columns_of_a_table(tmp_path: Path, first: str) -> None:
     source = files_of(tmp_path, x=f"{first}\n{first}\n")
     with pytest.raises(OptionError, match=r"x\.csv looks like a row, not like a header.*say header=false"):

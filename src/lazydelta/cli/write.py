@@ -207,7 +207,8 @@ def append(  # noqa: PLR0913 - one parameter an option
 
     counted = Counted()
     with target.out.watch(counted.describe):
-        rows = open_files(files, _table_schema(target), file_format=file_format, counted=counted)
+        known = _table_schema(target)
+        rows = open_files(files, known, file_format=file_format, counted=counted, may_be_new=merge_schema)
         done = commit_arrow(
             target.store,
             rows,
@@ -288,12 +289,16 @@ def _names(text: str | None) -> list[str]:
 
 
 def _table_schema(target: _Target) -> pa.Schema | None:
+    import pyarrow as pa  # noqa: PLC0415
+
     from lazydelta.log.opening import open_snapshot  # noqa: PLC0415
 
     try:
-        return open_snapshot(target.store).schema.to_arrow()
+        snapshot = open_snapshot(target.store)
     except TableNotFoundError:
         return None
+    made = snapshot.metadata.property("lazydelta.partitionColumn")  # it is no column of the files
+    return pa.schema([each for each in snapshot.schema.to_arrow() if each.name != made])
 
 
 def _schema(columns: tuple[str, ...], like: Path | None) -> pa.Schema:

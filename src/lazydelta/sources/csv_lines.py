@@ -27,13 +27,15 @@ __all__ = [
     "header_names",
     "lines_of_columns",
     "looks_like_a_row",
+    "no_header",
 ]
 
-_TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
+_TRUE, _FALSE = ["true", "True", "TRUE", "1"], ["false", "False", "FALSE", "0"]
 _LIKE_INTEGER = re.compile(r"\s*-?(\d+|0[xX][0-9a-fA-F]+)\s*")
 _LIKE_NUMBER = re.compile(r".*(\d|nan|inf).*", re.IGNORECASE | re.DOTALL)
 _LIKE_MOMENT, _LIKE_DATE = re.compile(MOMENT), re.compile(DATE)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_YEAR = re.compile(r"\d{4}")
 _OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _OTHER_ENCODINGS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 _BOM = b"\xef\xbb\xbf"
@@ -96,7 +98,7 @@ def lines_of_columns(names: Sequence[str], schema: pa.Schema, *, origin: str = "
     """Return how records with these columns are read; ``origin`` is who says that they have them."""
     unknown = [name for name in names if name not in schema.names]
     if len(unknown) == len(names):
-        return NoLines(_no_header(names, schema))
+        return NoLines(no_header(names, schema))
     if unknown:
         return NoLines(f"{origin} names the column {unknown[0]!r}, which is not in the schema")
     twice = [name for name in names if names.count(name) > 1]
@@ -108,7 +110,8 @@ def lines_of_columns(names: Sequence[str], schema: pa.Schema, *, origin: str = "
     return CsvLines(schema, list(names))
 
 
-def _no_header(names: Sequence[str], schema: pa.Schema) -> str:
+def no_header(names: Sequence[str], schema: pa.Schema) -> str:
+    """Say what is wrong with a header that names no column."""
     other = next((word for mark, word in _OTHER_SEPARATORS.items() if mark in names[0]), None)
     if len(names) == 1 and other is not None:
         return f"the header of the file has {other} between its cells, and only commas are understood"
@@ -124,10 +127,9 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def looks_like_a_row(names: Sequence[str]) -> bool:
-    """Tell whether what should be a header has a date or a moment in it, or nothing but numbers and empty cells."""
-    if any(_LIKE_MOMENT.match(name) for name in names):
-        return True
-    return all(not name or _NUMBER.fullmatch(name) for name in names)
+    """Tell whether what should be a header has a moment or a number in it; four digits may be a year, and a name."""
+    values = [name for name in names if _LIKE_MOMENT.match(name) or _NUMBER.fullmatch(name)]
+    return any(_YEAR.fullmatch(each) is None for each in values) or len(values) == len([name for name in names if name])
 
 
 class CsvLines:

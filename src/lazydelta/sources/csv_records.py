@@ -78,6 +78,8 @@ class CsvSplitter:
 
     def cut(self, data: bytes) -> int:
         """Return the index behind the last record that ends for certain."""
+        if b'"' not in data and not _lone_returns(data):
+            return data.rfind(b"\n") + 1
         found, _ = _ends(data)
         return int(found[-1]) if len(found) else 0
 
@@ -100,7 +102,7 @@ def records(data: bytes) -> Iterator[tuple[int, bytes]]:
     found, _ = _ends(data)
     line = start = 0
     simple = b'"' not in data and b"\r" not in data.replace(b"\r\n", b"")
-    for stop in [*found, len(data)]:
+    for stop in [*map(int, found), len(data)]:
         record = data[start:stop]
         text = record.rstrip(b"\r\n")
         if text:
@@ -126,13 +128,27 @@ def _ends(data: bytes) -> tuple[Sequence[int], bool]:
     """Return the indices behind the records that end for certain, and whether all are sound."""
     if not _lone_returns(data):
         array = np.frombuffer(data, np.uint8)
-        quotes = np.flatnonzero(array == _QUOTE)
         lines = np.flatnonzero(array == _LF)
-        if not len(quotes):
-            return (lines + 1).tolist(), True
-        if _in_their_places(array, quotes):
-            return (lines[np.searchsorted(quotes, lines) % 2 == 0] + 1).tolist(), True
+        quotes = _that_matter(array, np.flatnonzero(array == _QUOTE), lines)
+        if quotes is not None:
+            return lines[np.searchsorted(quotes, lines) % 2 == 0] + 1, True
     return _ends_one_by_one(data)
+
+
+def _that_matter(array: np.ndarray, quotes: np.ndarray, lines: np.ndarray) -> np.ndarray | None:
+    """Return the quotes that are more than characters, None if that is not to be told for all of them at once."""
+    if not len(quotes) or _in_their_places(array, quotes):
+        return quotes
+    begins = np.isin(array[quotes - 1], (ord(","), _LF)) | (quotes == 0)
+    line = np.searchsorted(lines, quotes)
+    # A line that begins outside of a cell, and in which no cell begins with a quote, has none that matter.
+    opened = np.zeros(len(lines) + 1, bool)
+    opened[line[begins]] = True
+    chosen = opened[line]
+    rest, plain = quotes[chosen], quotes[~chosen]
+    if (np.searchsorted(rest, plain) % 2).any():
+        return None
+    return rest if not len(rest) or _in_their_places(array, rest) else None
 
 
 def _in_their_places(array: np.ndarray, quotes: np.ndarray) -> bool:
