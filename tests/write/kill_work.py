@@ -10,14 +10,13 @@ import json
 import os
 import pickle
 import random
-import signal
 import sys
 import threading
 from typing import TYPE_CHECKING
 
 from lazydelta.log.actions import Txn
-from lazydelta.storage import Request, observe
 from lazydelta.write.maintenance import BackgroundMaintenance, after_commit
+from tests.support.points import Points
 from tests.write.commits import begin, files_of, put_file, removal
 
 if TYPE_CHECKING:
@@ -39,35 +38,21 @@ def _say(**words: object) -> None:
         os.write(1, json.dumps(words).encode() + b"\n")
 
 
-class _Death:
-    """Kills this process before its n-th request of paths with a mark; the reads of one file in a row count as one."""
-
-    def __init__(self, after: int, mark: str) -> None:
-        self._left = after
-        self._mark = mark
-        self._last = ""
-
-    def __call__(self, request: Request) -> None:
-        with _LOCK:
-            before, self._last = self._last, f"{request.verb} {request.path}"
-            if self._last == before or self._mark not in request.path:
-                return
-            self._left -= 1
-            if self._left:
-                return
-            os.write(1, json.dumps({"killed": self._last}).encode() + b"\n")
-            os.kill(os.getpid(), signal.SIGKILL)
+def _say_last(point: str) -> None:
+    _LOCK.acquire()  # for good: nobody else says anything after this
+    os.write(1, json.dumps({"killed": point}).encode() + b"\n")
 
 
 def main() -> None:
-    """Write for ever, or ``commits`` times; die before a request, or wait to be killed."""
+    """Write for ever, or ``commits`` times; die at a counted point."""
     store: Store = pickle.loads(bytes.fromhex(sys.argv[1]))  # noqa: S301 - made by the test
-    first, commits, after, in_background = (int(each) for each in sys.argv[2:6])
+    first, commits, at, in_background = (int(each) for each in sys.argv[2:6])
+    points = Points(sys.argv[6], at, mark=sys.argv[7], before=_say_last)
     dice = random.Random(first)
     maintenance = BackgroundMaintenance(store)
     _say(ready=True)
     sys.stdin.readline()
-    with observe(_Death(after, sys.argv[6]) if after else lambda _: None):
+    with points.counting():
         for row in range(first, first + commits):
             _commit(store, maintenance if in_background else None, row, dice)
         maintenance.close()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import random
+import json
 import signal
 import subprocess
 import sys
-import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import deltalake
@@ -24,7 +23,8 @@ from tests.write.checkpoints import rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -155,41 +155,52 @@ def test_a_failure_at_any_request_leaves_the_table_as_it_was(table: Path) -> Non
 
 
 _KILLED = """
-import sys
+import json, sys
 from lazydelta.storage import open_store
 from lazydelta.write.checkpoint import write_checkpoint
-print("ready", flush=True)
-write_checkpoint(open_store(sys.argv[1]), memory_budget=1 << 20)
+from tests.support.points import Points
+with Points(sys.argv[2], int(sys.argv[3])).counting() as points:
+    write_checkpoint(open_store(sys.argv[1]), memory_budget=1 << 20)
+print(json.dumps(points.counts))
 """
+
+
+def _killed(table: Path, kind: str, at: int) -> tuple[int, str]:
+    """Write a checkpoint in a process that ends at a point; return how it ended, and what it said."""
+    arguments = [sys.executable, "-c", _KILLED, str(table), kind, str(at)]
+    child = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, check=False, cwd=ROOT)
+    return child.returncode, child.stdout
 
 
 def test_a_writer_that_is_killed_leaves_a_readable_table(table: Path) -> None:
     log = HandLog(table)
     log.commit(*(add(f"f{number:06d}", ids=(number, number)) for number in range(30_000)))
     log.commit(*(remove(f"f{number:06d}") for number in range(100)))
-    rng = random.Random(5)
+    checkpoint = table / "_delta_log" / f"{1:020d}.checkpoint.parquet"
+    code, said = _killed(table, "", 0)  # one is left alone, to learn where the others have to be killed
+    assert code == 0
+    counts = json.loads(said)
+    checkpoint.unlink()
+    (table / "_delta_log" / f"{1:020d}.crc").unlink()  # which comes with the checkpoint
     written = 0
-    took = 0.0
-    for number in range(6):
-        child = subprocess.Popen([sys.executable, "-c", _KILLED, str(table)], stdout=subprocess.PIPE)
-        assert child.stdout is not None
-        child.stdout.readline()
-        began = time.perf_counter()
-        if number == 0:  # one is left alone, to learn when the others have to be killed
-            child.wait()
-            took = time.perf_counter() - began
-        else:
-            time.sleep(rng.uniform(0.0, 0.7) * took)
-            os.kill(child.pid, signal.SIGKILL)
-        child.communicate()
+    for kind, at in [
+        ("request", 1 + counts["request"] // 2),
+        ("write", 1),
+        ("write", counts["write"] // 2),
+        ("write", counts["write"] - 1),
+        ("publication", 1),
+        ("request", counts["request"]),
+    ]:
+        assert counts[kind] >= at >= 1
+        code, _ = _killed(table, kind, at)
+        assert code == -signal.SIGKILL, f"the process reached its end before {kind} {at}"
         assert sum(1 for _ in DeltaTable(table).files()) == 29_900
         assert deltalake.DeltaTable(table).version() == 1
-        checkpoint = table / "_delta_log" / f"{1:020d}.checkpoint.parquet"
         if checkpoint.exists():
             written += 1
             assert pq.read_metadata(checkpoint).num_rows > 29_900
             checkpoint.unlink()
-    assert 1 <= written < 6, "every child was done before it was killed: the test kills nothing"
+    assert written == 1, "only the last one comes after the checkpoint"
     assert write_checkpoint(open_store(table)).num_of_add_files == 29_900
 
 

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import stat
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from lazydelta.log.actions import Txn
 from lazydelta.storage import Request, Store, observe
 from lazydelta.storage.local import FileStore
 from lazydelta.write import publish
+from tests.support.points import KINDS, Points
 from tests.write.commits import append, begin, files, new_table, parquet, put_file, removal, rows, versions
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def _run(
 
 def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(60)
+    signal.pause()
 
 
 def _fork(work: Callable[[], None]) -> int:
@@ -280,7 +280,7 @@ def _contents(start: int, count: int) -> Iterator[tuple[int, bytes]]:
         yield number, parquet([number])
 
 
-def test_a_writer_killed_at_random_moments_loses_nothing_that_it_acknowledged(tmp_path: Path) -> None:
+def test_a_writer_killed_at_random_points_loses_nothing_that_it_acknowledged(tmp_path: Path) -> None:
     store = new_table(tmp_path / "table")
     dice = random.Random(6)
     acknowledged: set[int] = set()
@@ -289,19 +289,22 @@ def test_a_writer_killed_at_random_moments_loses_nothing_that_it_acknowledged(tm
         batch = list(_contents(100 * turn, 30))
         started.update(number for number, _ in batch)
         read, write = os.pipe()
+        # A commit with its file takes about eight requests, three writes and three publications.
+        kind = KINDS[turn % len(KINDS)]
+        points = Points(kind, dice.randint(1, {"request": 80, "write": 30, "publication": 30}[kind]))
 
-        def work(batch: list[tuple[int, bytes]] = batch, write: int = write) -> None:
-            for number, content in batch:
-                transaction = begin(store)
-                transaction.add(put_file(store, [number], content=content))
-                transaction.commit()
-                os.write(write, f"{number}\n".encode())
+        def work(batch: list[tuple[int, bytes]] = batch, write: int = write, points: Points = points) -> None:
+            with points.counting():
+                for number, content in batch:
+                    transaction = begin(store)
+                    transaction.add(put_file(store, [number], content=content))
+                    transaction.commit()
+                    os.write(write, f"{number}\n".encode())
 
         child = _fork(work)
         os.close(write)
-        time.sleep(dice.uniform(0.0, 0.08))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status), "the writer came to its end before its point"
         with os.fdopen(read) as pipe:
             acknowledged.update(int(line) for line in pipe)
     found = rows(store)

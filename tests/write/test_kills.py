@@ -11,7 +11,6 @@ import pickle
 import random
 import subprocess
 import sys
-import time
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,12 +31,12 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 PROPERTIES = {"delta.checkpointInterval": str(INTERVAL), "delta.logRetentionDuration": "interval 0 days"}
 _PROGRAM = "from tests.write.kill_work import main; main()"
-# Where a writer is killed: before a request of a path with this mark, before any request, or at some moment.
-_ANYWHERE, _AT_SOME_MOMENT = "", "time"
+# Where a writer is killed: before a request of a path with this mark, before any request, or in a write to a file.
+_ANYWHERE, _IN_A_WRITE = "", "write"
 _POINTS = (
     "_sidecars",
     ".checkpoint.parquet",
-    _AT_SOME_MOMENT,
+    _IN_A_WRITE,
     _ANYWHERE,
     ".json",
     "_last_checkpoint",
@@ -45,8 +44,7 @@ _POINTS = (
     "p=r",
 )
 # Three commits and the maintenance that follows take about 50 requests, and 6 to 10 of each kind.
-_REQUESTS, _REQUESTS_OF_A_KIND = 80, 9
-_SECONDS = 0.6
+_REQUESTS, _REQUESTS_OF_A_KIND, _WRITES = 80, 9, 40
 _FOR_EVER = 1_000
 _LAST = 1_000_000
 _TO_THE_END = 2 * INTERVAL + 1
@@ -99,13 +97,11 @@ class Ledger:
 
 
 def _run(
-    store: Store, first: int, commits: int, *, background: bool, after: int = 0, mark: str = "", seconds: float = 0.0
+    store: Store, first: int, commits: int, *, background: bool, kind: str = "", at: int = 0, mark: str = ""
 ) -> tuple[list[dict[str, Any]], int]:
-    """Run a writer, kill it unless it kills itself or ends, and return what it said and how it ended."""
-    arguments = [
-        pickle.dumps(store.carrying_credentials()).hex(),
-        *(str(each) for each in (first, commits, after, int(background), mark)),
-    ]
+    """Run a writer that dies at a point, or comes to its end, and return what it said and how it ended."""
+    numbers = (first, commits, at, int(background))
+    arguments = [pickle.dumps(store.carrying_credentials()).hex(), *(str(each) for each in numbers), kind, mark]
     with subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, *arguments],
         cwd=ROOT,
@@ -118,9 +114,6 @@ def _run(
         assert json.loads(process.stdout.readline()) == {"ready": True}
         process.stdin.write("go\n")
         process.stdin.flush()
-        if seconds:
-            time.sleep(seconds)
-            process.kill()
         said, _ = process.communicate(timeout=100)
         return [json.loads(line) for line in said.splitlines()], process.returncode
 
@@ -130,13 +123,14 @@ def _kill_again_and_again(store: Store, kills: int, seed: int) -> Ledger:
     ledger = Ledger(store)
     for number in range(kills):
         point, first, background = _POINTS[number % len(_POINTS)], (number + 1) * _FOR_EVER, dice.random() < 1 / 2
-        if point == _AT_SOME_MOMENT:
-            seconds = dice.uniform(0.01, _SECONDS)
-            said, code = _run(store, first, _FOR_EVER, background=background, seconds=seconds)
+        if point == _IN_A_WRITE and not store.is_remote:
+            said, code = _run(store, first, _FOR_EVER, background=background, kind="write", at=dice.randint(1, _WRITES))
         else:
-            after = dice.randint(1, _REQUESTS if point == _ANYWHERE else _REQUESTS_OF_A_KIND)
-            said, code = _run(store, first, _FOR_EVER, background=background, after=after, mark=point)
-            assert point in said[-1]["killed"]
+            mark = _ANYWHERE if point == _IN_A_WRITE else point
+            at = dice.randint(1, _REQUESTS if mark == _ANYWHERE else _REQUESTS_OF_A_KIND)
+            said, code = _run(store, first, _FOR_EVER, background=background, kind="request", at=at, mark=mark)
+            assert mark in said[-1]["killed"]
+        assert "killed" in said[-1]
         assert code == -9
         ledger.judge(said)
     return ledger
