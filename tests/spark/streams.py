@@ -9,8 +9,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import pyspark
 
 from lazydelta.spark.maintenance import wait_for_maintenance
 from lazydelta.spark.session import prepare_environment
+from tests.spark.stops import Stops
 from tests.spark.tables import commits
 from tests.support.spark import use_java
 
@@ -55,7 +56,17 @@ class Stream:
     starts: int = 1
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[subprocess.Popen[bytes]]:
+    def stopping(self, *at: int, command: str = "") -> Iterator[tuple[subprocess.Popen[bytes], Stops]]:
+        """Run a driver whose processes, those of a command at least, stop at counted changes of the table's files."""
+        stops = Stops(self.folder / f"stops-{uuid.uuid4().hex}", self.table, at, command)
+        try:
+            with self.running(stops.environment()) as driver:
+                yield driver, stops
+        finally:
+            stops.kill()
+
+    @contextlib.contextmanager
+    def running(self, environment: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
         """Run a driver for the length of a block; afterwards nothing of it is left."""
         use_java()
         prepare_environment()
@@ -68,10 +79,13 @@ class Stream:
             "options": self.options,
             "starts": self.starts,
         }
+        paths = os.pathsep.join(filter(None, [(environment or {}).get("PYTHONPATH"), str(ROOT)]))
         with (self.folder / "driver.log").open("ab") as log:
             driver = subprocess.Popen(
                 [sys.executable, "-m", "tests.spark.stream_work", json.dumps(work)],
-                env=os.environ | {"PYTHONPATH": str(ROOT), "SPARK_HOME": str(_spark_home(self.folder))},
+                env=os.environ
+                | dict(environment or {})
+                | {"PYTHONPATH": paths, "SPARK_HOME": str(_spark_home(self.folder))},
                 cwd=self.folder,
                 stdout=log,
                 stderr=log,
@@ -91,16 +105,6 @@ class Stream:
     def log(self) -> str:
         """Return what the drivers have printed."""
         return (self.folder / "driver.log").read_text(errors="replace")[-6000:]
-
-    def wait_for(self, driver: subprocess.Popen[bytes], version: int, timeout: float = 120) -> bool:
-        """Wait until the table has this version; False if the driver ended before."""
-        deadline = time.monotonic() + timeout
-        while self.version() < version:
-            if driver.poll() is not None:
-                return False
-            assert time.monotonic() < deadline, self.log()
-            time.sleep(0.01)
-        return True
 
     def version(self) -> int:
         """Return the newest version, -1 if there is no table yet."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import random
 import signal
 import subprocess
 import tempfile
@@ -26,6 +25,7 @@ from lazydelta.spark.job import IngestJob
 from lazydelta.spark.maintenance import last_failure, start_maintenance, wait_for_maintenance
 from lazydelta.spark.options import IngestOptions
 from lazydelta.storage import open_store
+from tests.spark.stops import CHANGES_OF_A_FILE, Stops
 from tests.spark.streams import make_source
 from tests.spark.tables import commits, ids, logged, on_disk
 
@@ -147,12 +147,19 @@ def _until(condition: object) -> None:
         time.sleep(0.05)
 
 
-def test_maintenance_that_is_killed_does_no_harm(tmp_path: Path) -> None:
+# Checkpoint, hint and sidecar are at least four files.
+@pytest.mark.parametrize("at", range(1, 4 * CHANGES_OF_A_FILE + 1))
+def test_maintenance_that_is_killed_does_no_harm(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = _table(tmp_path / "t", 5)
-    with _started(table) as process:
-        assert not wait_for_maintenance(str(table), 0)
-        time.sleep(random.uniform(0, 1.5))
-        os.kill(process.pid, signal.SIGKILL)
+    stops = Stops(tmp_path / "stops", table, [at])
+    with monkeypatch.context() as patch:
+        for name, value in stops.environment().items():
+            patch.setenv(name, value)
+        patch.syspath_prepend(stops.imported)
+        with _started(table) as process:
+            assert stops.wait(at, lambda: process.poll() is None) == process.pid
+            assert not wait_for_maintenance(str(table), 0)
+            os.kill(process.pid, signal.SIGKILL)
     assert ids(table) == [0, 1, 2, 3, 4]
     with _started(table) as process:
         assert process.wait(60) == 0

@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import deltalake
@@ -24,9 +24,10 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
-from lazydelta.spark import ingest_stream
+from lazydelta.spark import ingest_stream, maintenance
 from lazydelta.spark.maintenance import wait_for_maintenance
 from lazydelta.spark.source import LazyDeltaSource, _Message
+from tests.spark.stops import CHANGES_OF_A_COMMIT, CHANGES_OF_A_FILE
 from tests.spark.streams import Stream, descendants, make_source
 from tests.spark.tables import actions, commits, ids, logged, on_disk, write
 
@@ -167,16 +168,15 @@ def test_a_complete_result_replaces_the_one_before(spark: SparkSession, tmp_path
 # --- what fails
 
 
-def _one_fails(table: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a step in which the rows from 50,000 on fail, after those before were written."""
+def _one_fails(go_on: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a step in which the rows from 50,000 on fail, when they are told to."""
 
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             if batch.num_rows and batch.column(0)[0].as_py() >= 50_000:
-                deadline = time.monotonic() + 30
-                while not list(table.rglob("*.parquet")) and time.monotonic() < deadline:
+                deadline = time.monotonic() + 300
+                while not go_on.exists() and time.monotonic() < deadline:
                     time.sleep(0.05)
-                time.sleep(1)  # until the other task has sent its message
                 message = "this row is bad"
                 raise ValueError(message)
             yield batch
@@ -184,21 +184,37 @@ def _one_fails(table: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
     return step
 
 
-def _two_tasks(spark: SparkSession, table: Path) -> DataFrame:
+def _tell_when_a_task_is_done(spark: SparkSession, go_on: Path, over: threading.Event) -> None:
+    """Make a file when Spark has the result of one of the tasks."""
+    tracker = spark.sparkContext.statusTracker()
+    while not over.wait(0.05):
+        stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
+        if any(each is not None and each.numTasks == 2 and each.numCompletedTasks == 1 for each in stages):
+            go_on.touch()
+            return
+
+
+def _two_tasks(spark: SparkSession, go_on: Path) -> DataFrame:
     df = spark.range(0, 100_000, 1, 2).select(
         "id", F.timestamp_seconds(F.lit(1_770_000_000)).alias("ts"), F.sha2(F.col("id").cast("string"), 512).alias("x")
     )
-    return df.mapInArrow(_one_fails(table), df.schema)
+    return df.mapInArrow(_one_fails(go_on), df.schema)
 
 
 def test_a_task_that_fails_leaves_no_files_behind(spark: SparkSession, tmp_path: Path) -> None:
-    table = tmp_path / "t"
+    table, go_on, over = tmp_path / "t", tmp_path / "go_on", threading.Event()
     write(spark.range(1).select("id", F.lit(None).cast("timestamp").alias("ts"), F.lit("").alias("x")), table)
     before = on_disk(table)
-    (table / next(iter(before))).rename(table / "aside")  # it would be taken for a file of the task
-    with pytest.raises(PySparkException, match="this row is bad"):
-        write(_two_tasks(spark, table), table)
-    assert on_disk(table) == {"aside"}
+    watcher = threading.Thread(target=_tell_when_a_task_is_done, args=(spark, go_on, over))
+    watcher.start()
+    try:
+        with pytest.raises(PySparkException, match="this row is bad"):
+            write(_two_tasks(spark, go_on), table)
+    finally:
+        over.set()
+        watcher.join()
+    assert go_on.exists(), "one of the tasks had come to its end"
+    assert on_disk(table) == before
     assert commits(table) == [0]
 
 
@@ -237,26 +253,35 @@ def test_files_stay_when_the_committer_is_killed_after_its_commit(spark: SparkSe
     )
     options = {"timestampColumn": "ts", "targetFileSize": "256KB", "delta.checkpointInterval": "1"}
     write(df, table, **options)
-    for attempt in range(1, 11):
-        killer = threading.Thread(target=_kill_committer, args=(table, attempt))
+    with _maintenance_that_waits(table):
+        killer = threading.Thread(target=_kill_committer, args=(table, 1))
         killer.start()
         try:
-            write(df, table, **options)
-        except (PySparkException, Py4JJavaError):
-            break  # Spark was told that it failed, and has called abort
+            with pytest.raises((PySparkException, Py4JJavaError)):  # Spark was told that it failed, and calls abort
+                write(df, table, **options)
         finally:
             killer.join()
-    else:
-        pytest.fail("the committer was too fast ten times")
-    assert commits(table) == list(range(attempt + 1))
+    assert commits(table) == [0, 1]
     assert logged(table) <= on_disk(table)
-    assert ids(table) == sorted([*range(rows)] * (attempt + 1))
+    assert ids(table) == sorted([*range(rows)] * 2)
+
+
+@contextmanager
+def _maintenance_that_waits(table: Path) -> Iterator[None]:
+    """Let the maintenance that follows a commit wait for ever: a pipe lies where its lock should, and nobody reads."""
+    lock = maintenance._file(str(table), None, "lock")
+    lock.unlink(missing_ok=True)
+    os.mkfifo(lock)
+    try:
+        yield
+    finally:
+        lock.unlink()
 
 
 def _kill_committer(table: Path, version: int) -> None:
-    """Kill the process that commits as soon as its commit is there; the maintenance after it takes a moment."""
+    """Kill the process that commits when its commit is there; it cannot come to its end by itself."""
     commit = table / "_delta_log" / f"{version:020}.json"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not commit.exists() and time.monotonic() < deadline:
         time.sleep(0.001)
     committers = descendants(os.getpid(), lambda command: "pyspark.sql.worker.commit_data_source_write" in command)
@@ -276,15 +301,15 @@ def _stream(folder: Path, files: int, rows: int, **settings: object) -> tuple[St
 
 
 def _kill_drivers(stream: Stream, kills: int, files: int) -> int:
-    """Kill one driver after the other, each at some moment of its work; return how many."""
+    """Kill one driver after the other, each at a counted change of a file; return how many."""
+    dice = random.Random(kills)
     killed = 0
     for each in range(kills):
-        with stream.running() as driver:
-            # Some moment of the batches that are left, each killed driver going a bit further.
-            target = stream.version() + 1 + random.randrange(max(1, (files - stream.version()) // (kills - each + 1)))
-            if not stream.wait_for(driver, target):
-                break
-            time.sleep(random.uniform(0, 0.7))
+        # Some point of the batches that are left, each killed driver going a bit further.
+        batches = max(1, (files - stream.version() - 1) // (kills - each + 1))
+        at = 1 + dice.randrange(batches * CHANGES_OF_A_COMMIT)
+        with stream.stopping(at) as (driver, stops):
+            stops.wait(at, lambda driver=driver: driver.poll() is None)  # type: ignore[misc]
             killed += driver.poll() is None
     return killed
 
@@ -312,26 +337,26 @@ def test_rows_are_there_once_although_the_driver_was_killed_at_twenty_moments(tm
     assert ids(stream.table) == sorted([*expected, *expected])
 
 
-_OF_EXECUTORS = ("CoarseGrainedExecutorBackend", "pyspark.daemon pyspark.worker")
+_EXECUTOR, _WORKER = "CoarseGrainedExecutorBackend", "pyspark.daemon pyspark.worker"
 
 
 def _kill_executors(stream: Stream, kills: int, files: int) -> int:
-    """Kill executors, or the Python workers in them, at some moments; return how many before the driver was done."""
+    """Kill Python workers, or the executors that they belong to, at counted changes of files; return how many."""
+    dice = random.Random(kills)
+    stream.options["target_file_size"] = 1  # or few rows would travel with the result, and no task would write a file
+    places = sorted(dice.sample(range(1, CHANGES_OF_A_FILE * (files - 1)), kills))
     killed = 0
-    with stream.running() as driver:
-        while killed < kills:
-            target = min(stream.version() + 1 + random.randrange(max(1, files // (kills + 1))), files - 2)
-            if not stream.wait_for(driver, target):
-                break
-            time.sleep(random.uniform(0, 0.5))
-            kind = _OF_EXECUTORS[killed % 2]
-            victims = descendants(driver.pid, lambda command, kind=kind: kind in command)  # type: ignore[misc]
-            if not victims:
-                time.sleep(0.2)
-                continue
-            with suppress(ProcessLookupError):
-                os.kill(random.choice(victims), signal.SIGKILL)
-                killed += 1
+    with stream.stopping(*places, command=_WORKER) as (driver, stops):
+        for at in places:
+            worker = stops.wait(at, lambda: driver.poll() is None)
+            victims = [worker]
+            if killed % 2 == 0:
+                executors = descendants(driver.pid, lambda command: _EXECUTOR in command)
+                victims += [each for each in executors if worker in descendants(each)]
+                assert len(victims) == 2
+            for each in reversed(victims):
+                os.kill(each, signal.SIGKILL)
+            killed += 1
         assert driver.wait(900) == 0, stream.log()
     assert wait_for_maintenance(str(stream.table), 60)
     return killed

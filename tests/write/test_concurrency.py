@@ -9,7 +9,7 @@ import sys
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import deltalake
 import pytest
@@ -48,6 +48,9 @@ dice = random.Random(writer)
 print("ready", flush=True)
 sys.stdin.readline()
 for turn in range(count):
+    if turn == count // 2:
+        print("half", flush=True)
+        sys.stdin.readline()
     row = writer * 1000 + turn
     kind = dice.choices(["append", "replace", "overwrite"], [6, 3, 1])[0]
     transaction = begin(store)
@@ -96,29 +99,41 @@ def _start(program: str, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
+def _lines(process: subprocess.Popen[str]) -> IO[str]:
+    assert process.stdout is not None
+    return process.stdout
+
+
+def _go(processes: Sequence[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+
+
 def _write_together(store: Store, writers: int, commits: int) -> list[Outcome]:
-    """Let all writers begin at once, one more process checkpointing meanwhile, and collect what they were told."""
+    """Let all writers begin at once, one more process checkpointing meanwhile, and collect what they were told.
+
+    When all have done half of it, they wait for a checkpoint: the second half has one below it.
+    """
     shipped = pickle.dumps(store.carrying_credentials()).hex()
     checkpointer = _start(_CHECKPOINTER, shipped)
     processes = [_start(_WRITER, shipped, str(number), str(commits)) for number in range(1, writers + 1)]
     everyone = [checkpointer, *processes]
     try:
-        for process in everyone:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-        for process in everyone:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        told = [line for process in processes for line in process.communicate()[0].splitlines()]
+        assert [_lines(process).readline() for process in everyone] == ["ready\n"] * len(everyone)
+        _go(everyone)
+        told = [line for process in processes for line in iter(_lines(process).readline, "half\n")]
+        assert _lines(checkpointer).readline() == "checkpoint\n"
+        _go(processes)
+        told += [line for process in processes for line in process.communicate()[0].splitlines()]
         assert [process.returncode for process in processes] == [0] * writers
         assert checkpointer.poll() is None, "the checkpointing process failed"
     finally:
         for process in everyone:
             process.kill()
             process.wait()
-    checkpoints, _ = checkpointer.communicate()
-    assert "checkpoint" in checkpoints
+    checkpointer.communicate()
     return [Outcome(**json.loads(line)) for line in told]
 
 

@@ -1,0 +1,58 @@
+"""Stops a process at a counted change of files, until it is killed: what `tests.spark.stops` puts into all processes.
+
+Python imports this by itself at its start wherever this folder is on the search path.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+_CHANGES = frozenset({"open", "os.link", "os.rename", "os.remove"})
+
+
+class _Stops:
+    def __init__(self, table: str, folder: str, at: list[int], command: str) -> None:
+        self._table, self._folder, self._at, self._command = table, folder, frozenset(at), command
+        self._is_meant: dict[int, bool] = {}
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in _CHANGES or not str(arguments[0]).startswith(self._table):
+            return
+        if event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
+            return
+        if self._runs_what_is_meant():
+            number = self._count()
+            if number in self._at:
+                self._stop(number)
+
+    def _runs_what_is_meant(self) -> bool:
+        mine = os.getpid()  # workers are forks
+        if mine not in self._is_meant:
+            words = Path("/proc/self/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            self._is_meant[mine] = self._command in words
+        return self._is_meant[mine]
+
+    def _count(self) -> int:
+        """Count one more change, of all processes together."""
+        with open(f"{self._folder}/count", "a+b") as file:  # noqa: PTH123 - light
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.write(b".")
+            return file.tell()
+
+    def _stop(self, number: int) -> None:
+        with open(f"{self._folder}/{number}.new", "w") as file:  # noqa: PTH123
+            file.write(str(os.getpid()))
+        os.rename(f"{self._folder}/{number}.new", f"{self._folder}/{number}")  # noqa: PTH104
+        while True:
+            time.sleep(60)
+
+
+_given = os.environ.get("LAZYDELTA_TEST_STOPS")
+if _given:
+    sys.addaudithook(_Stops(**json.loads(_given)))
