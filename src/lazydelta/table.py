@@ -200,12 +200,20 @@ class DeltaTable:
     def partitions(
         self, partition_filters: Where = None, *, file_pruning_predicate: Where = None
     ) -> list[dict[str, str | None]]:
-        """Return the distinct partitions of the active files."""
+        """Return the distinct partitions of the active files, none for a table without partition columns.
+
+        Each has every partition column, in the order of the table; a null is None, however it was logged.
+        """
         where = self._both(partition_filters, file_pruning_predicate)
-        found: dict[tuple[tuple[str, str | None], ...], None] = {}
+        names = self._snapshot.schema.partition_columns
+        if not names:
+            return []
+        found: dict[tuple[str | None, ...], None] = {}
         for batch in self.files(where).batches():
-            found.update(dict.fromkeys(tuple(values) for values in batch.column("partition_values").to_pylist()))
-        return [dict(values) for values in found]
+            # Writers log the entries of the map in any order, and an empty text for a null.
+            maps = (dict(values or ()) for values in batch.column("partition_values").to_pylist())
+            found.update(dict.fromkeys(tuple(values.get(name) or None for name in names) for values in maps))
+        return [dict(zip(names, values, strict=True)) for values in found]
 
     def count(self) -> int:
         """Return the number of live rows, from the log where it has record counts, else from the files."""
