@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 from uuid import UUID
@@ -68,7 +69,7 @@ _CHECKPOINT_METADATA = pa.struct({"version": pa.int64(), "tags": _STRING_MAP})
 _SIDECAR = pa.struct(
     {"path": pa.string(), "sizeInBytes": pa.int64(), "modificationTime": pa.int64(), "tags": _STRING_MAP}
 )
-_NO_BOUNDS = {"boolean", "binary"}
+_NO_BOUNDS = {"variant", "boolean", "binary"}
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -96,10 +97,12 @@ def _typed(value: Any, delta_type: str) -> Any:
         case "timestamp":
             moment = dt.datetime.fromisoformat(value)
             return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
-        case "integer" | "long":
+        case "byte" | "short" | "integer" | "long":
             return int(value)
         case "double":
             return float(value)
+        case _ if delta_type.startswith("decimal"):
+            return Decimal(str(value))
         case _:
             return value
 
@@ -220,7 +223,7 @@ class CheckpointWriter:
         if stats is not None and isinstance(stats.get("numRecords", 0), int):
             types = {physical_name(f): f["type"] for f in self.data_fields}
             value["stats_parsed"] = stats | {
-                bound: {k: typed(v, types[k]) for k, v in stats[bound].items()}
+                bound: {k: typed(v, types[k]) for k, v in stats[bound].items() if types[k] not in _NO_BOUNDS}
                 for bound in ("minValues", "maxValues")
                 if bound in stats
             }

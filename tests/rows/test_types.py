@@ -31,6 +31,11 @@ D = decimal.Decimal
         (pa.int32(), [-(2**31)], "decimal(12,2)", [D("-2147483648.00")]),
         (pa.int8(), [7], "decimal(10,0)", [D(7)]),
         (pa.int64(), [2**63 - 1], "decimal(20,0)", [D(2**63 - 1)]),
+        (pa.int8(), [-128, 127], "decimal(4,1)", [D("-128.0"), D("127.0")]),
+        (pa.int16(), [-(2**15), None], "decimal(6,1)", [D("-32768.0"), None]),
+        (pa.int32(), [2**31 - 1], "decimal(11,1)", [D("2147483647.0")]),
+        (pa.int64(), [-(2**63), 2**63 - 1], "decimal(20,1)", [D("-9223372036854775808.0"), D("9223372036854775807.0")]),
+        (pa.int64(), [2**63 - 1], "decimal(38,19)", [D("9223372036854775807") + D("0E-19")]),
         (pa.decimal128(5, 2), [D("1.25")], "decimal(10,4)", [D("1.2500")]),
         (pa.decimal128(5, 2), [D("-9.99")], "decimal(38,2)", [D("-9.99")]),
         (pa.date32(), [dt.date(2024, 2, 29)], "timestamp_ntz", [dt.datetime(2024, 2, 29)]),  # noqa: DTZ001
@@ -75,8 +80,10 @@ def test_values_of_a_narrower_or_other_layout_take_the_tables_type(
         (pa.int32(), "string"),
         (pa.string(), "integer"),
         (pa.bool_(), "integer"),
-        (pa.int32(), "decimal(9,0)"),
-        (pa.int64(), "decimal(19,0)"),
+        (pa.int16(), "decimal(4,0)"),
+        (pa.int32(), "decimal(11,9)"),
+        (pa.int64(), "decimal(18,0)"),
+        (pa.int64(), "decimal(38,20)"),
         (pa.decimal128(10, 2), "decimal(10,4)"),
         (pa.decimal128(10, 2), "decimal(9,2)"),
         (pa.decimal128(10, 2), "double"),
@@ -100,8 +107,8 @@ def test_a_type_that_is_no_widening_is_an_error_that_names_both_types(
 
 @pytest.mark.parametrize(
     ("stored", "value", "wanted"),
-    [(pa.int32(), 128, "byte"), (pa.binary(), b"\xff", "string")],
-    ids=["too large for a byte", "not UTF-8"],
+    [(pa.int32(), 128, "byte"), (pa.int32(), 1000, "decimal(4,1)"), (pa.binary(), b"\xff", "string")],
+    ids=["too large for a byte", "too large for a byte's decimal", "not UTF-8"],
 )
 def test_a_value_that_does_not_fit_is_an_error_and_never_changed(
     store: Store, tmp_path: Path, stored: pa.DataType, value: object, wanted: str

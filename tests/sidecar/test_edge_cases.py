@@ -466,3 +466,26 @@ def test_edge_case_5_a_table_without_a_checkpoint_has_no_sidecar(tmp_path: Path)
         place.build()
     assert paths(place.open().files()) == ["a"]
     assert place.sidecars() == []
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"type": "array", "elementType": "long", "containsNull": True},
+        {"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True},
+        {"type": "struct", "fields": [{"name": "x", "type": "long", "nullable": True, "metadata": {}}]},
+        "variant",
+        "void",
+    ],
+    ids=lambda kind: kind if isinstance(kind, str) else kind["type"],
+)
+def test_a_column_without_bounds_can_be_tested_for_null(kind: Any, tmp_path: Path) -> None:
+    """The manifest has no range of it, and no reason to fail."""
+    log = HandLog(tmp_path, {"id": "long", "v": kind}, features=["variantType"])
+    log.commit(add("one", ids=(1, 5)), add("two", ids=(7, 9)))
+    log.checkpoint()
+    place = Place(str(tmp_path))
+    place.build()
+    found, metrics = rows(place.open(), "id < 6 AND v IS NULL")
+    assert (paths(place.open().files("id < 6 AND v IS NULL")), len(found)) == (["one"], 1)
+    assert metrics.tier == 1

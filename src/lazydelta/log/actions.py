@@ -137,13 +137,21 @@ class SidecarFile(msgspec.Struct, rename="camel", frozen=True, kw_only=True, gc=
     modification_time: Long = 0
 
 
+_NOTHING = msgspec.Raw()
+_NULL = b"null"
+
+
 class LogLine(msgspec.Struct, rename="camel", frozen=True, kw_only=True, gc=False):
-    """One line of a commit or of a JSON checkpoint: at most one of these is set."""
+    """One line of a commit or of a JSON checkpoint: at most one of these is set.
+
+    Protocol and metadata are decoded when somebody wants them, because only the newest of each counts: one that was
+    superseded may lack what a reader needs, and nobody needs it any more.
+    """
 
     add: Add | None = None
     remove: Remove | None = None
-    meta_data: Metadata | None = None
-    protocol: Protocol | None = None
+    meta_data: msgspec.Raw = _NOTHING
+    protocol: msgspec.Raw = _NOTHING
     txn: Txn | None = None
     domain_metadata: DomainMetadata | None = None
     commit_info: dict[str, Any] | None = None
@@ -151,6 +159,19 @@ class LogLine(msgspec.Struct, rename="camel", frozen=True, kw_only=True, gc=Fals
     cdc: dict[str, Any] | None = None
     checkpoint_metadata: dict[str, Any] | None = None
 
+    def has(self, name: str) -> bool:
+        """Tell whether the line holds the action that this attribute is for."""
+        found = getattr(self, name)
+        if found is None or found is _NOTHING:
+            return False
+        return not isinstance(found, msgspec.Raw) or bytes(found) not in {b"", _NULL}
+
+    def describes_table(self) -> bool:
+        """Tell whether the line holds protocol or metadata; quick, because most lines do not."""
+        if self.protocol is _NOTHING and self.meta_data is _NOTHING:
+            return False
+        return self.has("protocol") or self.has("meta_data")
+
     def is_unknown(self) -> bool:
         """Tell whether the line holds an action that we do not know."""
-        return not any(getattr(self, name) is not None for name in self.__struct_fields__)
+        return not any(self.has(name) for name in self.__struct_fields__)

@@ -92,7 +92,7 @@ class CheckpointReader:
             if file.is_json:
                 wanted = {_FIELDS[name] for name in names}
                 for lines in read_actions(self.store, file):
-                    yield from (line for line in lines if any(getattr(line, name) is not None for name in wanted))
+                    yield from (line for line in lines if any(line.has(name) for name in wanted))
             else:
                 with self.open(file) as parquet:
                     yield from _parquet_actions(parquet, file, [name for name in names if has_column(parquet, name)])
@@ -269,7 +269,9 @@ def _nothing() -> None:
 
 
 def _line(name: str, action: msgspec.Struct) -> LogLine:
-    fields: dict[str, Any] = {_FIELDS[name]: action}
+    # Protocol and metadata are handed on as logged (see ``LogLine``); here they are known to decode.
+    is_raw = name in {"protocol", "metaData"}
+    fields: dict[str, Any] = {_FIELDS[name]: msgspec.Raw(msgspec.json.encode(action)) if is_raw else action}
     return LogLine(**fields)
 
 

@@ -29,6 +29,10 @@ READER_FEATURES = frozenset(
         "typeWidening-preview",
         "v2Checkpoint",
         "vacuumProtocolCheck",
+        "variantShredding",  # files are found as ever; those that are shredded are refused when the column is read
+        "variantShredding-preview",
+        "variantType",
+        "variantType-preview",
     }
 )
 CATALOG_FEATURES = frozenset({"catalogManaged", "catalogOwned-preview"})

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from lazydelta.errors import CorruptLogError, UnknownColumnError, UnsupportedFeatureError
 
-__all__ = ["Array", "Column", "DataType", "Decimal", "Field", "Map", "Primitive", "Struct", "TableSchema"]
+__all__ = ["Array", "Column", "DataType", "Decimal", "Field", "Map", "Primitive", "Struct", "TableSchema", "Variant"]
 
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _FIELD_ID = "delta.columnMapping.id"
@@ -119,7 +119,20 @@ class Struct:
         return "struct<" + ",".join(f"{each.name}:{each.type}" for each in self.fields) + ">"
 
 
-DataType: TypeAlias = Primitive | Decimal | Array | Map | Struct
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A value of any shape in a binary encoding; it is handed on as the two binaries that files store it as."""
+
+    def to_arrow(self) -> pa.DataType:
+        """Return the Arrow type that holds its values, which the protocol lets readers show as they are stored."""
+        names = ("metadata", "value")
+        return pa.struct([pa.field(name, pa.binary(), nullable=False) for name in names])
+
+    def __str__(self) -> str:
+        return "variant"
+
+
+DataType: TypeAlias = Primitive | Decimal | Array | Map | Struct | Variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +346,8 @@ class _Parser:
             return Primitive("void")
         if name == "decimal":
             return Decimal(10, 0)
+        if name == "variant":
+            return Variant()
         if _CHARACTERS.fullmatch(name):
             return Primitive("string")
         if match := _DECIMAL.fullmatch(name):

@@ -133,8 +133,7 @@ def load_snapshot(
 def _watch(tripwire: FeatureTripwire, commits: Iterable[TailCommit]) -> None:
     for commit in commits:
         # A commit of a million adds streams by; only the rare lines that matter are kept.
-        lines = [line for lines in commit.actions for line in lines if line.protocol or line.meta_data]
-        tripwire.watch(lines, commit.file)
+        tripwire.watch((line for lines in commit.actions for line in lines if line.describes_table()), commit.file)
         if tripwire.settled():
             return
 
@@ -142,8 +141,14 @@ def _watch(tripwire: FeatureTripwire, commits: Iterable[TailCommit]) -> None:
 def _ask_checkpoint(tripwire: FeatureTripwire, store: Store, segment: LogSegment) -> None:
     if segment.checkpoint is None or tripwire.settled():
         return
-    for line in CheckpointReader(store, segment.checkpoint).actions("protocol", "metaData"):
-        tripwire.fill(line.protocol, line.meta_data, segment.checkpoint.files[0].path)
+    # What the tail has superseded is not asked for: whatever is wrong with it does not matter any more.
+    known = {"protocol": tripwire.protocol, "metaData": tripwire.metadata}
+    for line in CheckpointReader(store, segment.checkpoint).actions(*(name for name in known if known[name] is None)):
+        tripwire.fill_from(
+            line.protocol if line.has("protocol") else None,
+            line.meta_data if line.has("meta_data") else None,
+            segment.checkpoint.files[0],
+        )
         if tripwire.settled():
             return
 

@@ -22,8 +22,9 @@ _WIDER: dict[str, frozenset[str]] = {
     "float": frozenset({"double"}),
     "date": frozenset({"timestamp_ntz"}),
 }
-# The protocol asks for room for every value of the integer type, and counts ten digits even for a byte.
-_INTEGER_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
+# Digits of the largest value of each integer type. The protocol has writers leave room for more (ten digits even for a
+# byte, twenty for a long), but some do not, and a decimal that holds every value loses none.
+_INTEGER_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
 
 
 def is_widening(narrow: DataType, wide: DataType) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lazydelta.errors import PredicateError
-from lazydelta.log.schema import Array, Column, Map, Primitive, Struct
+from lazydelta.log.schema import Array, Column, Map, Primitive, Struct, Variant
 from lazydelta.pruning.literals import Placed, is_float, place
 from lazydelta.pruning.native import Stored, typed_array, typed_scalar
 from lazydelta.pruning.tree import And, Compare, Constant, In, IsNull, Not, Or, Predicate, Prefix
@@ -126,6 +126,6 @@ def _placed(column: Column, op: str, placed: Placed) -> Predicate:
 
 
 def _need_comparable(column: Column) -> None:
-    if isinstance(column.type, Struct | Array | Map):
+    if isinstance(column.type, Struct | Array | Map | Variant):
         message = f"Column {column.name!r} of type {column.type} cannot be compared with a value"
         raise PredicateError(message, hint="compare one of its fields, or test it with IS NULL")

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lazydelta.errors import DataFileError
-from lazydelta.log.schema import Array, DataType, Decimal, Field, Map, Primitive, Struct
+from lazydelta.errors import DataFileError, UnsupportedFeatureError
+from lazydelta.log.schema import Array, DataType, Decimal, Field, Map, Primitive, Struct, Variant
 from lazydelta.log.type_widening import is_widening
+from lazydelta.rows.columns import storage_type
 
 if TYPE_CHECKING:
     from lazydelta.rows.columns import ColumnFinder
@@ -42,6 +43,7 @@ _DELTA_NAMES = {
     pa.date32(): "date",
     pa.date64(): "date",
 }
+_INT64_DIGITS = 19
 _TEXT = {pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view()}
 
 
@@ -74,6 +76,8 @@ class Converter:
             return self._list(wanted, stored, name)
         if isinstance(wanted, Map) and pa.types.is_map(stored):
             return self._map(wanted, stored, name)
+        if isinstance(wanted, Variant) and pa.types.is_struct(stored):
+            return self._variant(wanted, stored, name)
         return None
 
     def fields(self, wanted: Sequence[Field], among: Sequence[pa.Field], above: str) -> list[tuple[int, Conversion]]:
@@ -128,10 +132,46 @@ class Converter:
 
         return convert
 
+    def _variant(self, wanted: Variant, stored: pa.DataType, name: str) -> Conversion | None:
+        if stored.get_field_index("typed_value") >= 0:
+            # What was shredded lies in typed columns and is missing from the value: without them it would be lost.
+            path = self.finder.path
+            message = (
+                f"Column {name!r} of data file {path} is a shredded variant, which lazydelta does not put together"
+            )
+            hint = "leave the column out, or rewrite the file with delta.enableVariantShredding set to false"
+            raise UnsupportedFeatureError(message, features=("variantShredding",), path=path, hint=hint)
+        arrow = wanted.to_arrow()
+        places = [stored.get_field_index(field.name) for field in arrow]
+        if min(places) < 0 or not all(storage_type(stored.field(place).type) in _TEXT for place in places):
+            return None
+        path = self.finder.path
+
+        def convert(array: pa.Array) -> pa.Array:
+            children = [_plain(array.field(place)).cast(pa.binary()) for place in places]
+            mask = pc.is_null(array) if array.null_count else None
+            for child in children:
+                if child.null_count > array.null_count or (child.null_count and pc.any(_lacks(child, array)).as_py()):
+                    message = f"Column {name!r} of data file {path} has a variant without value or metadata"
+                    raise DataFileError(message, path=path, hint="the file is damaged; restore or rewrite it")
+            return pa.StructArray.from_arrays(children, fields=list(arrow), mask=mask)
+
+        return convert
+
     def _mismatch(self, name: str, wanted: DataType, stored: pa.DataType) -> DataFileError:
         path = self.finder.path
         message = f"Column {name!r} of data file {path} has type {stored}, which cannot be read as {wanted}"
         return DataFileError(message, path=path, hint="the table's schema does not fit the file; rewrite the file")
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    if isinstance(array, pa.ExtensionArray):
+        return _plain(array.storage)
+    return _plain(array.dictionary_decode()) if isinstance(array, pa.DictionaryArray) else array
+
+
+def _lacks(child: pa.Array, parent: pa.Array) -> pa.Array:
+    return pc.and_(child.is_null(), parent.is_valid())
 
 
 def _nothing(arrow: pa.DataType) -> Conversion:
@@ -173,13 +213,19 @@ def _is_readable(wanted: DataType, stored: pa.DataType) -> bool:
         return isinstance(wanted, Primitive) and wanted.name in _UNSIGNED.get(stored, ())
     if known == wanted or is_widening(known, wanted):
         return True
+    if known != Primitive("integer"):
+        return False
     # Parquet has no integer below 32 bits, and not every writer notes that it meant one. The cast checks each value.
-    return known == Primitive("integer") and wanted in (Primitive("byte"), Primitive("short"))
+    return wanted in (Primitive("byte"), Primitive("short")) or is_widening(Primitive("byte"), wanted)
 
 
 def _cast(stored: pa.DataType, arrow: pa.DataType) -> Conversion:
     if stored == arrow:
         return lambda array: array
+    if pa.types.is_decimal(arrow) and pa.types.is_integer(stored):
+        # A cast wants room for every value of the integer type; one that goes by way of such a decimal checks values.
+        roomy = pa.decimal256(_INT64_DIGITS + arrow.scale, arrow.scale)
+        return lambda array: array.cast(roomy).cast(arrow)
     return lambda array: array.cast(arrow)
 
 

@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from lazydelta.log.file_batch import int64_array, string_array
-from lazydelta.log.schema import Column
+from lazydelta.log.schema import Column, Struct
 from lazydelta.pruning import ColumnRange, Predicate, Ranges, may_match, referenced_columns
 from lazydelta.pruning.text import from_text
 from lazydelta.scan.arrays import flags
+from lazydelta.sidecar.format import has_range
 from lazydelta.sidecar.manifest import RangeText, range_key
 
 __all__ = ["surviving"]
@@ -37,9 +38,11 @@ def _column(column: Column, ranges: Sequence[Mapping[str, RangeText]]) -> Column
     # No bound although none is missing: every file of the group is all null there.
     empty = [not each.has_missing and each.min is None and each.max is None and each.has_null for each in found]
     bits = pa.py_buffer(np.packbits(empty, bitorder="little"))
+    # A list, a struct or a variant has no bounds, but it may be tested for null.
+    ranged = has_range(column) and not isinstance(column.type, Struct)
     return ColumnRange(
-        from_text(low, column.type),
-        from_text(high, column.type),
+        from_text(low, column.type) if ranged else None,
+        from_text(high, column.type) if ranged else None,
         nulls,
         all_null=pa.Array.from_buffers(pa.bool_(), len(found), [None, bits]),
     )

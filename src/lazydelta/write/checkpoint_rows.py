@@ -86,9 +86,11 @@ class CheckpointLayout:
         """Lay the checkpoint of a version out by its schema and properties."""
         properties, table = TableProperties.of(snapshot.metadata), snapshot.schema
         indexed = indexed_columns(table.to_arrow(), properties, partition_columns=table.partition_columns)
+        # The two halves of a variant are fields to Arrow and none to Delta.
+        leaves = {column.path for column in table.leaves()}
         layout = cls(
             pa.schema([]),
-            stats=tuple(table.column(path) for path in indexed),
+            stats=tuple(table.column(path) for path in indexed if path in leaves),
             partitions=tuple(table.column((name,)) for name in table.partition_columns),
             json_stats=properties.stats_as_json,
             struct_stats=properties.stats_as_struct,

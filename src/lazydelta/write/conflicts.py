@@ -51,9 +51,9 @@ class Footprint:
     def objection(self, lines: Sequence[LogLine]) -> str | None:
         """Return what in the actions of another commit rules the transaction out."""
         for line in lines:
-            if line.protocol is not None:
+            if line.has("protocol"):
                 return "changed the table's protocol"
-            if line.meta_data is not None:
+            if line.has("meta_data"):
                 return "changed the table's metadata"
         adds = [line.add for line in lines if line.add is not None]
         paths = [action.path for line in lines if (action := line.add or line.remove) is not None]

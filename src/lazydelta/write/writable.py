@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from lazydelta.errors import CorruptLogError, UnsupportedFeatureError, WriteError
 from lazydelta.log.actions import Metadata, Protocol
 from lazydelta.log.features import column_mapping_mode
-from lazydelta.log.schema import Array, DataType, Field, Map, Struct, TableSchema
+from lazydelta.log.schema import Array, DataType, Field, Map, Struct, TableSchema, Variant
 from lazydelta.write.properties import is_true
 
 __all__ = [
@@ -39,6 +39,8 @@ WRITER_FEATURES = frozenset(
 )
 # What came with the versions 2 to 6 and may be listed without being used.
 _LEGACY = frozenset({"checkConstraints", "changeDataFeed", "generatedColumns", "columnMapping", "identityColumns"})
+# The same for columns of one type: deltalake lists the feature in tables that have none.
+_BY_TYPE = frozenset({"variantType", "variantType-preview"})
 
 # Properties that switch on what we do not implement.
 _SWITCHES = {
@@ -116,7 +118,7 @@ def _listed(protocol: Protocol, path: str | None) -> Iterator[tuple[str, str]]:
         message = "The table's protocol has writer version 7 but no list of writer features"
         raise CorruptLogError(message, path=path)
     for feature in features:
-        if feature not in WRITER_FEATURES and feature not in _LEGACY:
+        if feature not in WRITER_FEATURES | _LEGACY | _BY_TYPE:
             yield feature, ""
 
 
@@ -133,6 +135,8 @@ def _used(protocol: Protocol, metadata: Metadata) -> Iterator[tuple[str, str]]:
         yield "v2Checkpoint", "the property delta.checkpointPolicy"
     schema = TableSchema.parse(metadata.schema_string, partition_columns=metadata.partition_columns)
     for column, field in _fields(schema.fields, ""):
+        if _holds_variants(field.type):
+            yield "variantType", f"the column {column!r}"
         for mark, feature in _COLUMN_MARKS.items():
             if any(key.startswith(mark) for key in field.metadata):
                 yield feature, f"the column {column!r}"
@@ -143,6 +147,16 @@ def _fields(fields: tuple[Field, ...], parent: str) -> Iterator[tuple[str, Field
         name = f"{parent}.{each.name}" if parent else each.name
         yield name, each
         yield from _inside(each.type, name)
+
+
+def _holds_variants(kind: DataType) -> bool:
+    match kind:
+        case Array(element):
+            return _holds_variants(element)
+        case Map(key, value):
+            return _holds_variants(key) or _holds_variants(value)
+        case _:
+            return isinstance(kind, Variant)
 
 
 def _inside(kind: DataType, name: str) -> Iterator[tuple[str, Field]]:
