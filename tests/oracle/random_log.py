@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _CHECKPOINT_ODDS = 0.75
 _CLEANUP_ODDS = 0.5
+_SUPERSEDED_ODDS = 0.15
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,11 @@ class RandomLog:
 class _Layout:
     """Builds the visible log of a history."""
 
-    def __init__(self, root: Path, history: History, rng: random.Random) -> None:
+    def __init__(self, root: Path, history: History, rng: random.Random, broken: random.Random) -> None:
         self.log = root / "table" / "_delta_log"
         self.full = root / "history"
         self.rng = rng
+        self.broken = broken  # what others got wrong is drawn apart, so that each log stays what it is without it
         self.latest = history.latest
         self.notes = list(history.notes)
         self.deltalake_reads = history.deltalake_reads
@@ -169,6 +171,37 @@ class _Layout:
             self.rng.shuffle(actions)
             path.write_text("\n".join(json.dumps(a) for a in actions) + "\n" * bool(actions), encoding="utf-8")
             self.notes.append(f"compaction {first}-{last}")
+            self._break(path, first, last)
+
+    def _break(self, path: Path, first: int, last: int) -> None:
+        """Make some compactions such that nothing in them may be believed."""
+        kind = self.broken.choice(["sound", "sound", "unreconciled", "twice", "torn"])
+        lines = path.read_bytes().splitlines(keepends=True)
+        if kind == "unreconciled":
+            # As an early kernel wrote them: every action of the range, the newest commit first.
+            versions = range(last, first - 1, -1)
+            path.write_bytes(b"".join((self.full / commit_name(v)).read_bytes().rstrip() + b"\n" for v in versions))
+        elif kind == "twice" and lines:
+            path.write_bytes(b"".join([*lines, self.broken.choice(lines)]))
+        elif kind == "torn" and lines:
+            data = b"".join(lines)
+            damage = self.broken.choice([data[: -1 - self.broken.randrange(1, 20)], data + bytes(64), b"{" + data])
+            path.write_bytes(damage)
+        else:
+            return
+        self.notes.append(f"{kind} compaction {first}-{last}")
+        self.deltalake_reads = False  # it believes them
+
+    def write_superseded(self) -> None:
+        """Put a metaData that lacks nearly everything before the one that counts, in the commits that have one."""
+        if self.broken.random() < _SUPERSEDED_ODDS:
+            for version in range(self.latest + 1):
+                path = self.log / commit_name(version)
+                if path.exists() and b'"metaData"' in path.read_bytes():
+                    poor = self.broken.choice([b"{}", b'{"id":"x"}', b'{"id":7,"schemaString":null}'])
+                    path.write_bytes(b'{"metaData":' + poor + b"}\n" + path.read_bytes())
+            self.notes.append("superseded metaData")
+            self.deltalake_reads = False
 
     def write_checksums(self) -> None:
         """Write exact version checksums at random versions."""
@@ -244,7 +277,7 @@ def random_log(seed: int, root: Path) -> RandomLog:
     rng = random.Random(f"lazydelta-{seed}")
     history = History(root / "history", root / "table", rng)
     history.write()
-    layout = _Layout(root, history, rng)
+    layout = _Layout(root, history, rng, random.Random(f"lazydelta-broken-{seed}"))
     layout.write_checkpoints()
     readable = layout.clean_up()
     layout.write_unusable_checkpoints()
@@ -252,6 +285,7 @@ def random_log(seed: int, root: Path) -> RandomLog:
     layout.write_compactions()
     layout.write_checksums()
     layout.write_clutter()
+    layout.write_superseded()
     return RandomLog(
         seed=seed,
         path=root / "table",

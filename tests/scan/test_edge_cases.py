@@ -19,8 +19,8 @@ from lazydelta.errors import (
     UnknownColumnError,
     VersionNotFoundError,
 )
-from lazydelta.scan import remove_set
-from lazydelta.scan.remove_set import RemoveSet
+from lazydelta.log import remove_set
+from lazydelta.log.remove_set import RemoveSet
 from tests.oracle.replay import commit_name
 from tests.scan.hand_log import HandLog, add, key, paths, remove, vector, watching
 

@@ -11,7 +11,7 @@ import pytest
 
 from lazydelta.log.file_batch import DELETION_VECTOR
 from lazydelta.log.keys import Hashes, hash_keys
-from lazydelta.scan.remove_set import RemoveSet
+from lazydelta.log.remove_set import RemoveSet
 
 MB = 1 << 20
 Vector = dict[str, object] | None

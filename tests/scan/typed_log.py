@@ -185,7 +185,7 @@ def typed_log(seed: int, root: Path) -> TypedLog:
     rng = random.Random(f"typed-{seed}")
     history = _TypedHistory(root / "history", root / "table", rng)
     history.write()
-    layout = _TypedLayout(root, history, rng)
+    layout = _TypedLayout(root, history, rng, random.Random(f"lazydelta-broken-typed-{seed}"))
     layout.write_checkpoints()
     readable = layout.clean_up()
     layout.write_hint()

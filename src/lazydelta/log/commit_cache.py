@@ -13,7 +13,7 @@ from threading import Lock
 
 from lazydelta.errors import StorageError
 from lazydelta.lru import ByteLru
-from lazydelta.storage import Pending, Store
+from lazydelta.storage import ObjectInfo, Pending, Store
 
 __all__ = ["CommitCache"]
 
@@ -21,7 +21,10 @@ _LIMIT = 8 << 20
 
 
 class CommitCache:
-    """Bytes by path for one snapshot, over what the process remembers."""
+    """Bytes by path for one snapshot, over what the process remembers.
+
+    ``sound`` are large compactions as they were when they were found in order, ``rejected`` those that were not.
+    """
 
     def __init__(self, identity: object = None, shared: ByteLru | None = None, limit: int = _LIMIT) -> None:
         self._identity = identity
@@ -29,6 +32,8 @@ class CommitCache:
         self._own = ByteLru(limit)
         self._expected: dict[str, Pending[bytes]] = {}
         self._lock = Lock()
+        self.sound: dict[str, ObjectInfo] = {}
+        self.rejected: set[str] = set()
 
     def expect(self, store: Store, paths: Iterable[str]) -> None:
         """Ask for objects that may exist."""

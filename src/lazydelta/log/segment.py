@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from lazydelta.errors import CorruptLogError, MissingCommitError, TableNotFoundError, VersionNotFoundError
@@ -62,17 +62,23 @@ class LogSegment:
         """Return C, or -1 where there is no checkpoint and version 0 is the floor."""
         return -1 if self.checkpoint is None else self.checkpoint.version
 
-    def tail(self) -> list[LogFile]:
+    def tail(self, without: Container[str] = ()) -> list[LogFile]:
         """Return the files that hold the tail's actions, ascending, with compactions in place of their ranges."""
+        return self.cover(self.base_version + 1, self.version, without)
+
+    def cover(self, first: int, last: int, without: Container[str] = ()) -> list[LogFile]:
+        """Return the files that hold the actions of some versions, and of no others; ``without`` are paths to avoid."""
         longest: dict[int, LogFile] = {}
         for compaction in self.compactions:
             known = longest.get(compaction.version)
+            if compaction.end > last or compaction.path in without:
+                continue
             if known is None or compaction.end > known.end:
                 longest[compaction.version] = compaction
         files: list[LogFile] = []
-        covered = self.base_version
+        covered = first - 1
         for commit in self.commits:
-            if commit.version <= covered:
+            if not covered < commit.version <= last:
                 continue
             file = longest.get(commit.version, commit)
             files.append(file)

@@ -10,6 +10,7 @@ from lazydelta.log.actions import DomainMetadata, LogLine, Metadata, Protocol, T
 from lazydelta.log.checkpoint import CheckpointReader
 from lazydelta.log.checksum import VersionChecksum, read_checksum
 from lazydelta.log.commit_cache import CommitCache
+from lazydelta.log.compactions import KEY_MEMORY, TailReader
 from lazydelta.log.features import check_readable, column_mapping_mode
 from lazydelta.log.schema import TableSchema
 from lazydelta.log.segment import LogSegment
@@ -81,10 +82,17 @@ class Snapshot:
         if self.segment.checkpoint is not None:
             yield from CheckpointReader(self.store, self.segment.checkpoint).actions(action)
 
-    def tail(self, store: Store | None = None) -> ReverseCommitReader:
-        """Return a reader over the tail, newest first; ``store`` counts its requests elsewhere."""
-        return ReverseCommitReader(
-            store or self.store, self.segment.tail(), parallelism=self.parallelism, cache=self.commits
+    def tail(self, store: Store | None = None, key_memory: int = KEY_MEMORY) -> TailReader:
+        """Return a reader over the tail, newest first; ``store`` counts its requests elsewhere.
+
+        ``key_memory`` bounds what it takes to check a compaction.
+        """
+        return TailReader(
+            store or self.store,
+            self.segment,
+            parallelism=self.parallelism,
+            cache=self.commits,
+            key_memory=key_memory,
         )
 
 
@@ -106,7 +114,7 @@ def load_snapshot(
         _watch(tripwire, ReverseCommitReader(store, newer, parallelism=parallelism, cache=cache))
         tripwire.fill(checksum.protocol, checksum.metadata, file.path)
     else:
-        _watch(tripwire, ReverseCommitReader(store, segment.tail(), parallelism=parallelism, cache=cache))
+        _watch(tripwire, TailReader(store, segment, parallelism=parallelism, cache=cache))
         _ask_checkpoint(tripwire, store, segment)
     protocol, metadata = tripwire.protocol, tripwire.metadata
     if protocol is None or metadata is None:

@@ -10,10 +10,10 @@ import pyarrow as pa
 from lazydelta.log.actions import Remove
 from lazydelta.log.file_batch import FileBatch, deletion_vector_array, string_array
 from lazydelta.log.keys import Hashes
+from lazydelta.log.remove_set import RemoveSet
 from lazydelta.log.tail import TailCommit
 from lazydelta.metrics import ScanMetrics
 from lazydelta.scan.arrays import boolean_array
-from lazydelta.scan.remove_set import RemoveSet
 
 __all__ = ["active_tail_files", "unmasked"]
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from lazydelta.errors import FallbackDisabledError, RetentionGuardError
 from lazydelta.log.checksum import compare_totals
 from lazydelta.log.file_batch import FileBatch
+from lazydelta.log.remove_set import RemoveSet
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.metrics import ScanMetrics
 from lazydelta.options import Options
@@ -21,7 +22,6 @@ from lazydelta.scan.limits import Limits
 from lazydelta.scan.plan import ScanPlan, choose_plan
 from lazydelta.scan.pruner import Pruner
 from lazydelta.scan.reconcile import active_tail_files, unmasked
-from lazydelta.scan.remove_set import RemoveSet
 from lazydelta.scan.request import ScanRequest, ScanStrategy
 from lazydelta.storage import IoCounters
 from lazydelta.telemetry import export
@@ -106,7 +106,8 @@ class LazyDeltaScanner:
             # The base is decoded while the tail is read, but no row of it leaves before all keys are known.
             base = ReadAhead(base, depth=_READ_AHEAD_BATCHES, stop=self.io.stop)
         try:
-            tail = active_tail_files(self.snapshot.tail(store), seen, self.metrics, extra=self.request.extra)
+            commits = self.snapshot.tail(store, self.options.keys_in_memory)
+            tail = active_tail_files(commits, seen, self.metrics, extra=self.request.extra)
             for batch in tail:
                 yield pruner.prune(batch)
             for batch in base:
@@ -149,6 +150,7 @@ class LazyDeltaScanner:
 
     def _count_io(self) -> None:
         self.metrics.requests, self.metrics.bytes_read = self.io.requests, self.io.bytes_read
+        self.metrics.compactions_rejected = len(self.snapshot.commits.rejected)
 
     def _verify(self, totals: _Totals) -> None:
         file, checksum = self.snapshot.segment.checksum, self.snapshot.checksum

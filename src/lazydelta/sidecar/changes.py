@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 
 from lazydelta.log.actions import Add, DomainMetadata, LogLine, Remove, Txn
 from lazydelta.log.file_batch import FileBatch
+from lazydelta.log.remove_set import RemoveSet
 from lazydelta.log.tail import TailCommit
 from lazydelta.metrics import ScanMetrics
 from lazydelta.scan.reconcile import active_tail_files
-from lazydelta.scan.remove_set import RemoveSet
 from lazydelta.sidecar.external_sort import ExternalSort
 from lazydelta.sidecar.format import SidecarLayout
 from lazydelta.sidecar.order import sortable

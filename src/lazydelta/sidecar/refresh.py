@@ -23,13 +23,12 @@ import pyarrow.compute as pc
 
 from lazydelta.errors import LogError, StorageError
 from lazydelta.log.actions import DomainMetadata, Txn
-from lazydelta.log.commit_cache import CommitCache
+from lazydelta.log.compactions import TailReader
 from lazydelta.log.hint import read_hint
 from lazydelta.log.names import FileKind
 from lazydelta.log.schema import TableSchema
 from lazydelta.log.segment import Checkpoint, LogSegment, list_from
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.log.tail import ReverseCommitReader
 from lazydelta.options import Options
 from lazydelta.scan.arrays import boolean_array
 from lazydelta.sidecar.build import MEMORY_BUDGET, Progress, assemble, build_at, existing
@@ -197,9 +196,7 @@ class _Refresh:
 
     def run(self) -> BuildResult:
         order = PartOrder(self._parts, self._plan.layout, self._plan.schema)
-        commits = ReverseCommitReader(
-            self._store, self._base.segment.tail(), parallelism=self._settings.commit_parallelism, cache=CommitCache()
-        )
+        commits = TailReader(self._store, self._base.segment, parallelism=self._settings.commit_parallelism)
         change = read_change(
             commits, self._plan, order, len(self._parts), memory_rows=self._memory_rows, check=self._check_size
         )

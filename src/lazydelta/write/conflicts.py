@@ -17,9 +17,9 @@ from lazydelta.log.actions import LogLine
 from lazydelta.log.commits import decode_actions
 from lazydelta.log.file_batch import FileBatch, string_array
 from lazydelta.log.names import LOG, LogFile, commit_name
+from lazydelta.log.remove_set import RemoveSet
 from lazydelta.log.segment import list_commits
 from lazydelta.log.tail import ReverseCommitReader
-from lazydelta.scan.remove_set import RemoveSet
 from lazydelta.storage import Store
 from lazydelta.write.checksum import Change
 from lazydelta.write.selection import PartitionSelection

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lazydelta.log.keys import Hashes, hash_keys, is_canonical
-from lazydelta.scan.arrays import flags
 
 __all__ = ["RemoveSet"]
 
@@ -82,7 +81,8 @@ class RemoveSet:
         # which pyarrow finds out five times as fast as we can hash; the hashes decide about what it lets through.
         if len(self._paths) > 1:
             self._paths = [pa.concat_arrays(self._paths)]
-        likely = np.flatnonzero(flags(pc.is_in(path, value_set=self._paths[0])))
+        hits = pc.indices_nonzero(pc.is_in(path, value_set=self._paths[0]))
+        likely = np.frombuffer(hits.buffers()[1], np.uint64, len(hits)).astype(np.int64)
         found = np.zeros(len(path), np.bool_)
         if len(likely):
             rows = pa.Array.from_buffers(pa.int64(), len(likely), [None, pa.py_buffer(likely)])
