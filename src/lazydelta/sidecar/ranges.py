@@ -9,10 +9,9 @@ import pyarrow as pa
 
 from lazydelta.log.file_batch import int64_array, string_array
 from lazydelta.log.schema import Column, Struct
-from lazydelta.pruning import ColumnRange, Predicate, Ranges, may_match, referenced_columns
+from lazydelta.pruning import ColumnRange, Predicate, Ranges, has_range, may_match, referenced_columns
 from lazydelta.pruning.text import from_text
 from lazydelta.scan.arrays import flags
-from lazydelta.sidecar.format import has_range
 from lazydelta.sidecar.manifest import RangeText, range_key
 
 __all__ = ["surviving"]
