@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lazydelta.errors import ObjectNotFoundError, StorageError
+from lazydelta.errors import ObjectChangedError, ObjectNotFoundError, StorageError
 from lazydelta.log.checkpoint import CheckpointReader, StatsWanted
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
@@ -23,7 +23,7 @@ from lazydelta.scan.arrays import boolean_array
 from lazydelta.scan.timestamp_check import false_timestamps, without_bounds
 from lazydelta.sidecar.discovery import check_single, read_single
 from lazydelta.sidecar.external_sort import ExternalSort
-from lazydelta.sidecar.format import sidecar_path
+from lazydelta.sidecar.format import FOLDER, sidecar_path
 from lazydelta.sidecar.lifecycle import sweep
 from lazydelta.sidecar.manifest import SidecarError
 from lazydelta.sidecar.mirrored import prove
@@ -31,7 +31,7 @@ from lazydelta.sidecar.order import sortable
 from lazydelta.sidecar.part_order import key_layout
 from lazydelta.sidecar.part_reader import check_part
 from lazydelta.sidecar.planning import MEMORY_BUDGET, SidecarPlan, plan_of, plan_sidecar, snapshot_at_checkpoint
-from lazydelta.sidecar.publish import BuildResult, Publication, load_manifest, result_of, schema_hash
+from lazydelta.sidecar.publish import BuildResult, PartsGoneError, Publication, load_manifest, result_of, schema_hash
 from lazydelta.sidecar.rows import to_rows
 from lazydelta.storage import Store, open_store
 
@@ -53,6 +53,7 @@ Progress = Callable[[int, int | None], None]
 
 _READ_ROWS = 32_768
 _SAMPLED = 200_000
+_TRIES = 5
 
 
 def build(
@@ -107,10 +108,19 @@ def build_at(
     ``replaces`` is the digest of a manifest that gives way to the new one, ``reason`` goes into the result.
     """
     plan = plan_sidecar(snapshot, checkpoint, sort_by, memory_budget=memory_budget)
-    parts = _sorted_parts(snapshot, checkpoint, plan, memory_budget, progress)
-    result = Publication(store, snapshot, checkpoint, plan, replaces=replaces).publish(parts)
-    sweep(store, snapshot)
-    return msgspec.structs.replace(result, reason=reason)
+    for _ in range(_TRIES):
+        parts = _sorted_parts(snapshot, checkpoint, plan, memory_budget, progress)
+        try:
+            result = Publication(store, snapshot, checkpoint, plan, replaces=replaces).publish(parts)
+        except PartsGoneError as error:
+            # The build came after what was dropped, so it shall be there: all of it, once more.
+            logger.warning("%s; building it again", error)
+            continue
+        sweep(store, snapshot)
+        return msgspec.structs.replace(result, reason=reason)
+    message = f"The sidecar in {FOLDER} is dropped faster than it can be built"
+    hint = "see who else cleans up sidecars of this table, and try again"
+    raise ObjectChangedError(message, path=FOLDER, version=checkpoint.version, hint=hint)
 
 
 def _to_replace(
@@ -153,7 +163,10 @@ def existing(store: Store, snapshot: Snapshot, checkpoint: Checkpoint, *, thorou
         return None
     plan = plan_of(footer.state.layout, snapshot.schema)
     publication = Publication(store, snapshot, checkpoint, plan)
-    return publication.put_manifest([(part, footer.row_groups())], action="manifest-added")
+    try:
+        return publication.put_manifest([(part, footer.row_groups())], action="manifest-added")
+    except PartsGoneError:
+        return None
 
 
 def _sorted_parts(

@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 GRACE_HOURS = 24.0
 _HOUR_MS = 3_600_000
 _FEW_MANIFESTS = 32
+_ROUNDS = 10
 
 Deleted = Callable[[int, int | None], None]
 """Called with the files deleted so far and how many there are to delete."""
@@ -84,10 +85,25 @@ def drop(
     options: Mapping[str, Any] | None = None,
     progress: Deleted | None = None,
 ) -> CleanResult:
-    """Delete every sidecar and manifest of a table; scans go on from the checkpoint."""
+    """Delete every sidecar and manifest of a table; scans go on from the checkpoint.
+
+    A build or refresh at the same time may publish a manifest over parts that are about to vanish. So it is looked for
+    again until nothing is left: either the sidecar is gone, or the builder noticed and wrote all of it anew.
+    """
     store = _open(table_uri, storage_options, options)
-    doomed = [*list_folder(store), *_abandoned(store, FOLDER, 0)]
-    return _delete(store, _Survey([], doomed, []), dry_run=dry_run, progress=progress)
+    results: list[CleanResult] = []
+    for _ in range(_ROUNDS):
+        doomed = [*list_folder(store), *_abandoned(store, FOLDER, 0)]
+        if not doomed and results:
+            break
+        results.append(_delete(store, _Survey([], doomed, []), dry_run=dry_run, progress=progress))
+        if dry_run or not doomed:
+            break
+    return msgspec.structs.replace(
+        results[0],
+        deleted=[path for each in results for path in each.deleted],
+        size_bytes=sum(each.size_bytes for each in results),
+    )
 
 
 def sweep(store: Store, snapshot: Snapshot) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -24,12 +24,16 @@ from lazydelta.sidecar.part_file import SidecarState, WrittenPart, encode_part
 from lazydelta.sidecar.planning import SidecarPlan
 from lazydelta.storage import Store
 
-__all__ = ["BuildResult", "Publication", "PublishedPart", "load_manifest", "result_of", "schema_hash"]
+__all__ = ["BuildResult", "PartsGoneError", "Publication", "PublishedPart", "load_manifest", "result_of", "schema_hash"]
 
 PublishedPart = tuple[ManifestPart, Sequence[ManifestRowGroup]]
 """A part with its row groups; none are given where a long manifest leaves them to the part's footer."""
 
 _TRIES = 5
+
+
+class PartsGoneError(SidecarError):
+    """Somebody dropped the sidecar while it was published: parts of it are gone, and so is its manifest."""
 
 
 class BuildResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,12 +130,20 @@ class Publication:
         return self.put_manifest(parts, action=action, reused=reused)
 
     def put_manifest(self, parts: Sequence[PublishedPart], *, action: str, reused: int = 0) -> BuildResult:
-        """Write the manifest: the moment at which the sidecar exists."""
+        """Write the manifest: the moment at which the sidecar exists.
+
+        A ``drop`` may have taken parts away that were written before, or that were to be used again. It is looked for
+        after the manifest is there: whatever is dropped from then on, the manifest is dropped with it.
+        """
         manifest = self._manifest(parts)
         data = manifest.encode()
         shared_cache.forget_manifest(self.store.identity, self.checkpoint)
         other = self._commit(data)
         if other is None:
+            if not are_in_place(self.store, manifest.parts):
+                self._withdraw(data)
+                message = f"parts of the sidecar of version {self.checkpoint.version} were dropped while it was built"
+                raise PartsGoneError(message)
             return result_of(manifest, action, reused=reused)
         # Another builder was faster. Nobody refers to what we wrote.
         self._discard(keep={part.file for part in other.parts})
@@ -142,7 +154,7 @@ class Publication:
         path = manifest_path(self.checkpoint.version)
         for _ in range(_TRIES):
             with contextlib.suppress(ObjectExistsError):
-                self.store.put_if_absent(path, data)
+                _undisturbed(lambda: self.store.put_if_absent(path, data))
                 return None
             try:
                 etag = self.store.head(path).etag
@@ -159,6 +171,14 @@ class Publication:
         message = f"{path} changes faster than it can be replaced"
         hint = "see who else builds sidecars of this table, and try again"
         raise ObjectChangedError(message, path=path, version=self.checkpoint.version, hint=hint)
+
+    def _withdraw(self, data: bytes) -> None:
+        """Take back our manifest, and what else we wrote; readers that meet it meanwhile go on from the checkpoint."""
+        path = manifest_path(self.checkpoint.version)
+        with contextlib.suppress(ObjectNotFoundError):
+            if self.store.get(path) == data:
+                self.store.delete(path)
+        self._discard()
 
     def _manifest(self, parts: Sequence[PublishedPart]) -> Manifest:
         groups = [
@@ -224,7 +244,7 @@ class Publication:
     def _put_single(self, table: pa.Table) -> PublishedPart:
         part, path = self._encode(table, table.num_rows), sidecar_path(self.checkpoint.version)
         try:
-            self.store.put_if_absent(path, part.data)
+            _undisturbed(lambda: self.store.put_if_absent(path, part.data))
         except ObjectExistsError:
             return self._put(part)
         return msgspec.structs.replace(part.part, file=path), part.row_groups
@@ -232,7 +252,7 @@ class Publication:
     def _put(self, part: WrittenPart) -> PublishedPart:
         path = part_path(self.checkpoint.version, self._build_id, len(self._written) + 1)
         self._written.append(path)
-        self.store.put(path, part.data)
+        _undisturbed(lambda: self.store.put(path, part.data))
         return msgspec.structs.replace(part.part, file=path), part.row_groups
 
     def _discard(self, keep: Iterable[str] = ()) -> None:
@@ -241,6 +261,16 @@ class Publication:
             for path in self._written:
                 if path not in keep:
                     self.store.delete(path)
+
+
+def _undisturbed(write: Callable[[], None]) -> None:
+    """Write an object; on a local disk a ``drop`` may remove the temporary file that was about to become it."""
+    for _ in range(_TRIES):
+        with contextlib.suppress(ObjectNotFoundError):
+            write()
+            return
+    message = "what is written of the sidecar is dropped before it has its name"
+    raise PartsGoneError(message)
 
 
 def schema_hash(snapshot: Snapshot) -> str:
