@@ -129,25 +129,32 @@ def test_a_uri_that_is_no_text_is_an_error_in_one_line(spawn: Spawn) -> None:
     )
 
 
-def test_on_a_terminal_a_long_scan_shows_its_progress(tmp_path: Path) -> None:
-    """The command's errors go to a pseudo terminal, its output to a pipe that is read late: the scan has to wait."""
-    program = (
-        "import sys, time\n"
+_CLOCK = "import types, lazydelta.cli.progress as progress; progress.time = types.SimpleNamespace(monotonic={})\n"
+
+
+def test_on_a_terminal_a_long_scan_shows_its_progress() -> None:
+    """Each look at the clock finds it 0.4 seconds later; results come when the line was shown twice."""
+    program = _CLOCK.format("lambda ticks=__import__('itertools').count(): 0.4 * next(ticks)") + (
+        "import threading\n"
         "from lazydelta.cli.console_output import ConsoleOutput, console\n"
         "out = ConsoleOutput(console(), console(stderr=True))\n"
-        "with out.watch(lambda: '7 files found'):\n"
-        "    time.sleep(1.6)\n"
+        "asked = threading.Semaphore(0)\n"
+        "with out.watch(lambda: asked.release() or '7 files found'):\n"
+        "    asked.acquire(); asked.acquire()\n"
         "    out.files([[{'path': 'p', 'size': 1, 'modification_time': 0, 'version': 1, 'partition_values': {}}]])\n"
     )
     shown, out = _with_terminal_for_errors([sys.executable, "-c", program])
-    assert "7 files found, 1." in shown
+    # Not before a second is over: 0.4 and 0.8 are not shown.
+    assert "7 files found, 1.2 s" in shown
+    assert "7 files found, 0" not in shown
     # The line is taken away before a result is printed: what follows the last text is an erased line.
     assert shown.endswith("\r\x1b[2K")
     assert out.splitlines()[1].split()[-1] == b"p"
 
 
 def test_a_short_scan_shows_no_progress(table: Path) -> None:
-    shown, out = _with_terminal_for_errors([sys.executable, "-m", "lazydelta.cli", "files", str(table)])
+    program = _CLOCK.format("lambda: 0.0") + "from lazydelta.cli.app import main; main()"  # it takes no time at all
+    shown, out = _with_terminal_for_errors([sys.executable, "-c", program, "files", str(table)])
     assert shown == ""
     assert len(out.splitlines()) == 7
 

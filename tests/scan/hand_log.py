@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import re
@@ -10,7 +11,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from lazydelta.storage import Request, observe, open_store
+from lazydelta.storage import Request, bridge, observe, open_store
 from tests.oracle.checkpoints import CheckpointWriter, hint_for
 from tests.oracle.replay import Snapshot, canonical_path, commit_name, dv_id, replay
 
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 SIZE = 10
 BUSY = ("lazydelta-read-ahead", "lazydelta-worker")
 _COMMIT = re.compile(r"_delta_log/\d{20}\.json$")
-_IN_FLIGHT = 0.05
-_LATER = 0.3
+_PATIENCE = 120
 
 
 class HandLog:
@@ -191,14 +191,16 @@ class Watch:
         self.requests.clear()
 
     def grows(self) -> list[Request]:
-        """Wait a moment and return the requests that were begun meanwhile.
+        """Wait until nobody is left who could make a request, and return those that were begun meanwhile.
 
-        What had been handed to a thread just before may still be announced by it, hence the two waits.
+        What had been handed to a thread just before may still be announced by it: one request a thread is left out.
         """
-        time.sleep(_IN_FLIGHT)
-        before = len(self.requests)
-        time.sleep(_LATER)
-        return self.requests[before:]
+        before, busy = len(self.requests), len(read_ahead_threads())
+        deadline = time.monotonic() + _PATIENCE
+        while read_ahead_threads() or requests_under_way():
+            assert time.monotonic() < deadline, "the scan goes on and on"
+            time.sleep(0.001)
+        return self.requests[before + busy :]
 
 
 @contextmanager
@@ -207,6 +209,12 @@ def watching() -> Iterator[Watch]:
     watch = Watch()
     with observe(watch.requests.append):
         yield watch
+
+
+def requests_under_way() -> int:
+    """Return how many requests are under way on the event loop of the stores."""
+    loop = bridge._state.loop
+    return 0 if loop is None else len(asyncio.all_tasks(loop.loop))
 
 
 def read_ahead_threads() -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 import uuid
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,8 @@ import pytest
 from lazydelta import DeltaTable
 from lazydelta.bench import make_table
 from lazydelta.errors import StreamClosedError
-from lazydelta.storage import bridge, observe
-from tests.scan.hand_log import Watch, publish, read_ahead_threads, watching
+from lazydelta.storage import observe
+from tests.scan.hand_log import Watch, publish, read_ahead_threads, requests_under_way, watching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -270,19 +269,19 @@ def test_a_stream_that_ended_early_makes_no_further_request(
         assert watch.count("checkpoint.") > 0
         assert watch.grows() == []
     assert read_ahead_threads() == []
-    assert _tasks() == 0
+    assert requests_under_way() == 0
     assert threading.active_count() <= before + 8, "no more than the pool of the local store"
 
 
 @both
 def test_cancelling_a_task_ends_its_scan(strategy: str, anywhere: DeltaTable) -> None:
     """The task is cancelled in the middle of a request; afterwards there is no request, thread or task of it."""
-    began = threading.Event()
+    began, cancelled = threading.Event(), threading.Event()
 
     def slow(request: Request) -> None:
         if request.path.startswith("_delta_log"):
             began.set()
-            time.sleep(0.02)
+            assert cancelled.wait(60)
 
     async def run(watch: Watch) -> int:
         async def scan() -> None:
@@ -293,6 +292,7 @@ def test_cancelling_a_task_ends_its_scan(strategy: str, anywhere: DeltaTable) ->
         task = asyncio.create_task(scan())
         await asyncio.to_thread(began.wait, 30)
         task.cancel()
+        cancelled.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         # Asked before the event loop ends, because that waits for the threads of its executor.
@@ -302,16 +302,7 @@ def test_cancelling_a_task_ends_its_scan(strategy: str, anywhere: DeltaTable) ->
     with watching() as watch, observe(slow):
         assert asyncio.run(run(watch)) == 1, "only the test's own task is left"
     assert read_ahead_threads() == []
-    assert _tasks() == 0
-
-
-def _tasks() -> int:
-    """Return how many requests are still under way on the event loop of the stores."""
-    loop = bridge._state.loop
-    deadline = time.monotonic() + 2
-    while loop is not None and asyncio.all_tasks(loop.loop) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return 0 if loop is None else len(asyncio.all_tasks(loop.loop))
+    assert requests_under_way() == 0
 
 
 @both

@@ -16,15 +16,23 @@ _REQUEST_LINE = re.compile(rb"(?:^|\r\n)(GET|PUT|POST|HEAD|DELETE) (\S+) HTTP/1\
 _BLOCK = 1 << 16
 
 
-class Relay:
-    """Relays TCP connections to ``port`` of this machine; ``delay`` holds back each block of an answer."""
+_PATIENCE = 120
 
-    def __init__(self, port: int, *, delay: float = 0.0) -> None:
+
+class Relay:
+    """Relays TCP connections to ``port`` of this machine.
+
+    When so many bytes came back over a connection, it ``holds`` further ones until it is told to release them.
+    """
+
+    def __init__(self, port: int, *, holds: int | None = None) -> None:
         self.requests: list[tuple[str, str]] = []
         self.bytes_back = 0
         self._upstream = port
-        self._delay = delay
+        self._holds = holds
+        self._held, self._released = threading.Event(), threading.Event()
         self._lock = threading.Lock()
+        self._answering: list[threading.Thread] = []
         self._open: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -37,6 +45,7 @@ class Relay:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._listener.close()
+        self._released.set()
         for connection in self._open:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -46,6 +55,25 @@ class Relay:
         """Count the LIST requests of S3 and Azure."""
         return sum("list-type=2" in target or "comp=list" in target for _, target in self.requests)
 
+    def wait_until_held(self) -> None:
+        """Wait until as many bytes came back as may, and more are there."""
+        assert self._held.wait(_PATIENCE)
+
+    def wait_for_request(self, text: str) -> None:
+        """Wait until a request whose target holds a text is on its way."""
+        deadline = time.monotonic() + _PATIENCE
+        while not any(text in target for _, target in list(self.requests)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def release(self) -> int:
+        """Let everything through to whoever still takes it, and return how many bytes that were in the end."""
+        self._released.set()
+        for thread in self._answering:
+            thread.join(_PATIENCE)
+            assert not thread.is_alive(), "the connection was not closed"
+        return self.bytes_back
+
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
@@ -53,7 +81,8 @@ class Relay:
                 server = socket.create_connection(("127.0.0.1", self._upstream))
                 self._open += [client, server]
                 threading.Thread(target=self._forth, args=(client, server), daemon=True).start()
-                threading.Thread(target=self._back, args=(server, client), daemon=True).start()
+                self._answering.append(threading.Thread(target=self._back, args=(server, client), daemon=True))
+                self._answering[-1].start()
 
     def _forth(self, client: socket.socket, server: socket.socket) -> None:
         with suppress(OSError):
@@ -65,11 +94,14 @@ class Relay:
             server.shutdown(socket.SHUT_RDWR)
 
     def _back(self, server: socket.socket, client: socket.socket) -> None:
+        mine = 0
         with suppress(OSError):
             while data := server.recv(_BLOCK):
-                if self._delay:
-                    time.sleep(self._delay)
+                if self._holds is not None and mine >= self._holds:
+                    self._held.set()
+                    self._released.wait(_PATIENCE)
                 client.sendall(data)
+                mine += len(data)
                 with self._lock:
                     self.bytes_back += len(data)
         with suppress(OSError):

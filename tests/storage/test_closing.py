@@ -34,7 +34,7 @@ def settled(relay: Relay) -> int:
 @pytest.mark.parametrize("how", ["close", "drop"])
 def test_a_stream_that_ends_early_reads_little_more(remote: Place, how: str) -> None:
     remote.open().put("big", os.urandom(SIZE))
-    with Relay(remote.port, delay=0.001) as relay:
+    with Relay(remote.port, holds=SIZE // 4) as relay:
         stream: ByteStream | None = remote.through(relay.port).open().stream("big", chunk_size=1 << 20)
         assert stream is not None
         next(stream)
@@ -42,7 +42,7 @@ def test_a_stream_that_ends_early_reads_little_more(remote: Place, how: str) -> 
             stream.close()
         stream = None
         gc.collect()
-        assert settled(relay) < SIZE // 3
+        assert relay.release() < SIZE // 3
 
 
 def test_a_stream_that_is_not_read_does_not_run_ahead(remote: Place) -> None:
@@ -58,19 +58,18 @@ def test_a_stream_that_is_not_read_does_not_run_ahead(remote: Place) -> None:
 
 def test_a_cancelled_fetch_stops_its_transfer(remote: Place) -> None:
     remote.open().put("big", os.urandom(SIZE))
-    with Relay(remote.port, delay=0.005) as relay:
+    with Relay(remote.port, holds=1 << 20) as relay:
         pending = remote.through(relay.port).open().fetch("big")
-        while relay.bytes_back < 1 << 20:
-            time.sleep(0.01)
+        relay.wait_until_held()
         pending.cancel()
         with pytest.raises(StorageError, match="cancelled"):
             pending.result()
-        assert settled(relay) < SIZE // 2
+        assert relay.release() < SIZE // 2
 
 
 def test_a_wait_can_be_bounded(remote: Place) -> None:
     remote.open().put("big", os.urandom(SIZE))
-    with Relay(remote.port, delay=0.01) as relay:
+    with Relay(remote.port, holds=0) as relay:
         pending = remote.through(relay.port).open().fetch("big")
         with pytest.raises(StorageError, match="no answer within"):
             pending.result(0.05)
@@ -79,12 +78,12 @@ def test_a_wait_can_be_bounded(remote: Place) -> None:
 
 def test_closing_an_input_stops_its_transfer(remote: Place) -> None:
     remote.open().put("big", os.urandom(SIZE))
-    with Relay(remote.port, delay=0.002) as relay:
+    with Relay(remote.port, holds=SIZE // 2) as relay:
         source = remote.through(relay.port).open().open_input("big", size=SIZE)
         for _ in range(8):
             source.read(1 << 20)
         source.close()
-        assert settled(relay) < SIZE * 2 // 3
+        assert relay.release() < SIZE * 2 // 3
 
 
 def open_files() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import textwrap
@@ -116,7 +117,7 @@ def test_importing_the_package_starts_no_thread() -> None:
 @pytest.mark.parametrize("ending", ["pass", "sys.exit(0)", "store.close = 1", "del store, stream"])
 def test_the_interpreter_ends_quietly_with_requests_in_flight(remote: Place, ending: str) -> None:
     remote.open().put("big", bytes(32 << 20))
-    with Relay(remote.port, delay=0.05) as relay:
+    with Relay(remote.port, holds=1 << 20) as relay:
         child = run(
             f"""
             import pickle, sys
@@ -135,17 +136,23 @@ def test_the_interpreter_ends_quietly_with_requests_in_flight(remote: Place, end
 
 def test_an_interrupt_ends_the_wait_and_the_request(remote: Place) -> None:
     remote.open().put("big", bytes(8 << 20))
-    with Relay(remote.port, delay=0.05) as relay:
-        child = run(
-            """
-            import os, pickle, signal, sys, threading
-            store = pickle.loads(bytes.fromhex(sys.argv[1]))
-            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-            try:
-                store.get("big")
-            except KeyboardInterrupt:
-                print("interrupted")
-            """,
-            pickle.dumps(remote.through(relay.port).open().carrying_credentials()).hex(),
+    program = """
+        import pickle, sys
+        store = pickle.loads(bytes.fromhex(sys.argv[1]))
+        try:
+            store.get("big")
+        except KeyboardInterrupt:
+            print("interrupted")
+        """
+    with Relay(remote.port, holds=0) as relay:
+        shipped = pickle.dumps(remote.through(relay.port).open().carrying_credentials()).hex()
+        child = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(program), shipped],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
-    assert (child.returncode, child.stdout, child.stderr) == (0, "interrupted\n", "")
+        relay.wait_for_request("big")
+        child.send_signal(signal.SIGINT)
+        said = child.communicate(timeout=60)
+    assert (child.returncode, *said) == (0, "interrupted\n", "")
