@@ -48,9 +48,13 @@ def test_a_command_has_its_section_with_all_its_options(name: str, command: clic
     section, shared = _section(f"`{name}`"), _section("Options of every table command")
     for parameter in command.params:
         if isinstance(parameter, click.Option):
-            for option in parameter.opts:
+            for option in _spellings(parameter):
                 place = section + shared if option in SHARED else section
                 assert f"`{option}" in place, f"docs/cli.md does not say what {option} of `{name}` does"
+
+
+def _spellings(parameter: click.Parameter) -> list[str]:
+    return [*parameter.opts, *parameter.secondary_opts]
 
 
 def test_no_section_is_about_a_command_that_does_not_exist() -> None:
@@ -59,7 +63,7 @@ def test_no_section_is_about_a_command_that_does_not_exist() -> None:
 
 
 def test_no_option_is_documented_that_no_command_has() -> None:
-    known = {option for _, command in COMMANDS for each in command.params for option in each.opts}
+    known = {option for _, command in COMMANDS for each in command.params for option in _spellings(each)}
     known |= {option for each in cli.params for option in each.opts} | {"--help"}
     assert set(re.findall(r"`(--[a-z-]+)", PAGE)) <= known
 
