@@ -55,18 +55,18 @@ class Alignment:
             _PARTITION_COLUMN: self.partition_column,
         }
 
-    def position(self, schema: pa.Schema) -> int:
-        """Return which column has the timestamps."""
+    def position(self, schema: pa.Schema, what: str = "The data") -> int:
+        """Return which column has the timestamps; ``what`` names in an error whose columns they are."""
         name = self.timestamp_column
         found = [index for index, each in enumerate(schema.names) if each.lower() == name.lower()]
         if len(found) != 1:
-            message = f"There is no column {name!r} (or it is there twice) to take timestamps from"
-            raise OptionError(message, hint=f"the columns are: {', '.join(schema.names)}")
+            message = f"{what} has no column {name!r} (or has it twice) to take timestamps from"
+            raise OptionError(message, hint=f"its columns are: {', '.join(schema.names)}")
         return found[0]
 
-    def added_to(self, schema: pa.Schema) -> pa.Schema:
+    def added_to(self, schema: pa.Schema, what: str = "The data") -> pa.Schema:
         """Return a schema with the partition column; one that it has already must be text."""
-        self.boundary.check(schema.field(self.position(schema)).type, self.timestamp_column)
+        self.boundary.check(schema.field(self.position(schema, what)).type, self.timestamp_column)
         made = pa.field(self.partition_column, pa.string())
         own = find_column(schema, self.partition_column)
         if own is None:

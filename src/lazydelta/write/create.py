@@ -55,7 +55,7 @@ def create_table(  # noqa: PLR0913 - keyword-only, and each stands for itself
     properties = dict(properties or {})
     if timestamp_column is not None:
         aligned = Alignment.of(timestamp_column, boundary, partition_column)
-        schema = aligned.added_to(schema)
+        schema = aligned.added_to(schema, "The table")
         properties |= aligned.properties
         if not isinstance(partition_by, str) and aligned.partition_column not in partition_by:
             partition_by = [aligned.partition_column, *partition_by]
