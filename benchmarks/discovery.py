@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from lazydelta.bench import MadeTable
+    from lazydelta.showcase.bench import MadeTable
 
 __all__ = ["GATED_FILES", "OURS", "THEIRS", "Case", "Contender", "Gate", "cases", "true_counts"]
 

@@ -137,7 +137,7 @@ class _Bench:
         from pyspark.sql import functions  # noqa: PLC0415 - only where Spark is wanted
 
         from lazydelta.spark import ingest  # noqa: PLC0415
-        from lazydelta.spark.files import ingest_files  # noqa: PLC0415
+        from lazydelta.spark.files_ingestion import ingest_files  # noqa: PLC0415
 
         def with_hour(frame: DataFrame) -> DataFrame:
             return frame.withColumn("_event_hour", functions.date_format("timestamp", "yyyyMMddHH"))

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.discovery import OURS, THEIRS, Case, Contender, Gate, true_counts
 from benchmarks.measure import measure
 from benchmarks.tables import cached_table
-from lazydelta.bench import make_table
+from lazydelta.showcase.bench import make_table
 from lazydelta.storage import open_store
 from lazydelta.write.checkpoint import write_checkpoint
 from lazydelta.write.last_checkpoint import write_last_checkpoint

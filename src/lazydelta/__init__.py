@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from lazydelta.errors import LazyDeltaError
 from lazydelta.scan.data_file import DataFile
-from lazydelta.scan.stream import FileStream
+from lazydelta.scan.file_stream import FileStream
 from lazydelta.table import DeltaTable
 
 if TYPE_CHECKING:
-    from lazydelta.write.arrow import write_arrow
     from lazydelta.write.create import create_table
+    from lazydelta.writing import write_arrow
 
 __all__ = ["DataFile", "DeltaTable", "FileStream", "LazyDeltaError", "__version__", "create_table", "write_arrow"]
 
@@ -25,7 +25,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 def __getattr__(name: str) -> Any:
     # Most programs read only, and the writer takes another fifth of a second to load.
     if name == "write_arrow":
-        from lazydelta.write.arrow import write_arrow  # noqa: PLC0415
+        from lazydelta.writing import write_arrow  # noqa: PLC0415
 
         return write_arrow
     if name == "create_table":

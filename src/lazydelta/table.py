@@ -14,9 +14,9 @@ from lazydelta.log.actions import Metadata, Protocol
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.hint import read_hint
 from lazydelta.log.log_tail import LogTailCommit, log_tail_files
-from lazydelta.log.opening import open_snapshot
 from lazydelta.log.segment import load_segment
 from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.log.travel import history, milliseconds, version_at
 from lazydelta.lru import ByteLru, shared
 from lazydelta.options import Options
@@ -24,13 +24,13 @@ from lazydelta.pruning import Predicate, Where, conjunction, parse_predicate, to
 from lazydelta.rows import RowReader
 from lazydelta.scan.base import checkpoint_files
 from lazydelta.scan.file_stats import stats_in_order
-from lazydelta.scan.output import to_record_batch
+from lazydelta.scan.file_stream import FileStream
+from lazydelta.scan.files_schema import to_record_batch
 from lazydelta.scan.request import RetentionGuard, ScanRequest
 from lazydelta.scan.scanner import LazyDeltaScanner
-from lazydelta.scan.stream import FileStream
-from lazydelta.sidecar.base import SidecarBase
-from lazydelta.sidecar.cache import SidecarCache
-from lazydelta.sidecar.format import manifest_path
+from lazydelta.sidecar.layout.sidecar_columns import manifest_path
+from lazydelta.sidecar.reading.sidecar_base import SidecarBase
+from lazydelta.sidecar.reading.sidecar_cache import SidecarCache
 from lazydelta.storage import open_store
 
 if TYPE_CHECKING:

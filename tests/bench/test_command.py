@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from click.testing import CliRunner
 
 from lazydelta import DeltaTable
-from lazydelta.bench import command, make_table
+from lazydelta.showcase.bench import command, make_table
 
 if TYPE_CHECKING:
     from pathlib import Path

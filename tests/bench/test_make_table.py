@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.bench import MadeTable, make_table
 from lazydelta.errors import OptionError, StorageError
+from lazydelta.showcase.bench import MadeTable, make_table
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,11 +19,11 @@ import msgspec
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.cli.demo.discovery import Comparison
-from lazydelta.cli.demo.output import printer
-from lazydelta.cli.demo.pipeline import Growth
-from lazydelta.cli.demo.queries import Query
-from lazydelta.cli.demo.story import Ending, Ingested
+from lazydelta.showcase.demo.comparison import Comparison
+from lazydelta.showcase.demo.pipeline import Growth
+from lazydelta.showcase.demo.printer import printer
+from lazydelta.showcase.demo.queries import Query
+from lazydelta.showcase.demo.story import Ending, Ingested
 from tests.support.spark import use_java
 
 if TYPE_CHECKING:

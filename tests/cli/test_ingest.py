@@ -138,7 +138,7 @@ def test_what_is_not_installed_is_named(tmp_path: Path, missing: str, message: s
     put(tmp_path / "in", "a.json", 0, 1)
     program = "import sys; from lazydelta.cli.app import main; sys.argv[0] = 'lazydelta'; "
     if missing == "pyspark":
-        program += "import lazydelta.cli.ingest as i; i.find_spec = lambda name: None; "
+        program += "import lazydelta.cli.ingest_command as i; i.find_spec = lambda name: None; "
     command = [sys.executable, "-c", program + "main()", "ingest", str(tmp_path / "in"), str(tmp_path / "t")]
     environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {"PATH": "/nowhere"}
     child = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

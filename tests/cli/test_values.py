@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lazydelta.cli import text
+from lazydelta.cli import wording as text
 from lazydelta.cli.values import records
 
 NESTED = pa.struct([("tags", pa.map_(pa.string(), pa.int64())), ("marks", pa.list_(pa.float64()))])

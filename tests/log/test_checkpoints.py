@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.bench.make_table import make_table
 from lazydelta.errors import CorruptLogError
+from lazydelta.showcase.bench.make_table import make_table
 from tests.log.support import FIELDS, Log, add, metadata, name_of, paths, protocol, remove, requests
 from tests.log.support_reads import LocalReads
 from tests.oracle.observe import observed_facts

@@ -8,8 +8,8 @@ import pytest
 from lazydelta.errors import CorruptLogError, UnsupportedFeatureError
 from lazydelta.log.actions import Format, Metadata, Protocol
 from lazydelta.log.features import READER_FEATURES, check_readable, column_mapping_mode
-from lazydelta.log.schema import Decimal, Primitive
-from lazydelta.log.type_widening import is_widening
+from lazydelta.types.schema import Decimal, Primitive
+from lazydelta.types.widening import is_widening
 
 
 def _metadata(properties: dict[str, str | None] | None = None, **field: Any) -> Metadata:

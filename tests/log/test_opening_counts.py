@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.bench.make_table import make_table
+from lazydelta.showcase.bench.make_table import make_table
 from lazydelta.storage import open_store
 from tests.log.support import Log, name_of, paths, requests, spy_on_listings
 from tests.log.support_reads import LocalReads, chunks_of, overlap, without_footer

@@ -1,4 +1,4 @@
-"""Dependencies point one way: storage, log, then pruning and rows, scan, sidecar, write, the table, the edges."""
+"""Dependencies point one way, also between the folders of a package; docs/design.md says what each is."""
 
 from __future__ import annotations
 
@@ -12,35 +12,52 @@ PACKAGE = Path(__file__).resolve().parents[2] / "src" / "lazydelta"
 # A part may import parts of a lower layer, and itself. Parts of one layer do not know each other.
 LAYERS: dict[str, int] = {
     "errors": 0,
-    "options": 1,
+    "arrays": 1,
+    "execution": 1,
     "lru": 1,
-    "read_ahead": 1,
     "metrics": 1,
+    "options": 1,
     "telemetry": 2,
     "storage": 2,
+    "types": 2,
     "log": 3,
-    "pruning": 4,
     "rows": 4,
-    "scan": 5,
-    "sidecar": 6,
+    "stats": 4,
+    "pruning": 5,
+    "scan": 6,
+    "sidecar.layout": 7,
+    "sidecar.reading": 8,
+    "sidecar.upkeep": 9,
+    "sidecar.building": 10,
+    "sidecar.inspection": 11,
+    "sidecar": 12,
     "write": 7,
     "sources": 8,
-    "table": 8,
-    "__init__": 9,
-    "bench": 10,
-    "capi": 10,
-    "cli": 10,
-    "engines": 10,
-    "flight": 10,
-    "kql": 10,
-    "spark": 10,
+    "maintenance": 13,
+    "table": 13,
+    "writing": 14,
+    "__init__": 15,
+    "showcase.bench": 16,
+    "spark": 16,
+    "cli": 17,
+    "showcase.demo": 18,
+    "showcase": 19,
 }
+# Packages whose folders are layers of their own.
+DIVIDED = frozenset({"sidecar", "showcase"})
 # The command is the outermost edge: it has a subcommand for each of the others.
 OUTERMOST = "cli"
 
 
 def _part_of(module: Path) -> str:
-    return module.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return _part(module.relative_to(PACKAGE).with_suffix("").parts)
+
+
+def _part(names: tuple[str, ...]) -> str:
+    head = names[0]
+    if head in DIVIDED and len(names) > 1 and (PACKAGE / head / names[1]).is_dir():
+        return f"{head}.{names[1]}"
+    return head
 
 
 def _imported_parts(module: Path) -> set[str]:
@@ -60,7 +77,8 @@ def _imported_parts(module: Path) -> set[str]:
         head, _, rest = name.partition(".")
         if head == "lazydelta":
             part = rest.partition(".")[0]
-            parts.add(part if (PACKAGE / part).is_dir() or (PACKAGE / f"{part}.py").exists() else "__init__")
+            known = (PACKAGE / part).is_dir() or (PACKAGE / f"{part}.py").exists()
+            parts.add(_part(tuple(rest.split("."))) if part and known else "__init__")
     return parts
 
 
@@ -79,3 +97,14 @@ def test_a_module_imports_only_from_lower_layers(module: Path) -> None:
         assert imported in LAYERS, f"give {imported} a layer in this test"
         allowed = LAYERS[imported] < LAYERS[part] or part == OUTERMOST
         assert allowed, f"{module.relative_to(PACKAGE)} ({part}) imports {imported}, which lies further out"
+
+
+def test_only_parts_that_exist_have_a_layer() -> None:
+    found = {_part_of(module) for module in MODULES}
+    assert set(LAYERS) == found
+
+
+def test_no_two_modules_have_the_same_name() -> None:
+    """What a name stands for is found by searching for it."""
+    names = [module.name for module in MODULES if not module.name.startswith("__")]
+    assert sorted(names) == sorted(set(names))

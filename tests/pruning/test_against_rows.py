@@ -8,18 +8,15 @@ import pyarrow as pa
 import pytest
 
 from lazydelta.pruning import (
-    Ranges,
     all_match,
-    combine,
     may_match,
     parse_predicate,
     partition_columns,
-    partition_ranges,
-    ranges_from_json,
     stats_columns,
     to_arrow_expression,
 )
 from lazydelta.pruning.tree import Predicate
+from lazydelta.stats import Ranges, combine, partition_ranges, ranges_from_json
 from tests.pruning import worlds
 
 SCHEMA = worlds.schema()

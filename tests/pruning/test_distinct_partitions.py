@@ -8,16 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lazydelta.pruning import (
-    DistinctPartitions,
-    Predicate,
-    Ranges,
-    may_match,
-    parse_predicate,
-    partition_columns,
-    partition_ranges,
-)
+from lazydelta.pruning import DistinctPartitions, Predicate, may_match, parse_predicate, partition_columns
 from lazydelta.pruning import distinct_partitions as module
+from lazydelta.stats import Ranges, partition_ranges
 from tests.pruning import worlds
 
 SCHEMA = worlds.schema()

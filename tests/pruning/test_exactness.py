@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lazydelta.pruning import all_match, may_match, parse_predicate, partition_ranges, ranges_from_json
+from lazydelta.pruning import all_match, may_match, parse_predicate
+from lazydelta.stats import partition_ranges, ranges_from_json
 from tests.pruning import worlds
 
 SCHEMA = worlds.schema()

@@ -16,13 +16,7 @@ import pyarrow.compute as pc
 import pytest
 
 from lazydelta.errors import PredicateError, UnknownColumnError
-from lazydelta.pruning import (
-    parse_predicate,
-    partition_columns,
-    referenced_columns,
-    stats_columns,
-    to_arrow_expression,
-)
+from lazydelta.pruning import parse_predicate, partition_columns, referenced_columns, stats_columns, to_arrow_expression
 from lazydelta.pruning.tree import And, Compare, Constant, Opaque, WithExpression
 from tests.pruning import worlds
 
@@ -351,9 +345,10 @@ def test_partition_predicates_import_neither_pandas_nor_sqlglot() -> None:
     program = """
 import sys
 import pyarrow as pa
-from lazydelta.log.schema import TableSchema
-from lazydelta.pruning import may_match, parse_predicate, partition_ranges, ranges_from_json, combine
-from lazydelta.pruning.native import typed_array
+from lazydelta.types.schema import TableSchema
+from lazydelta.pruning import may_match, parse_predicate
+from lazydelta.stats import partition_ranges, ranges_from_json, combine
+from lazydelta.arrays import typed_array
 schema = TableSchema.parse(sys.argv[1], partition_columns=("p", "d"))
 keys = typed_array(["p", "d"] * 3, pa.string())
 items = typed_array(["1", "2026-02-08", "2", "2026-02-09", "", ""], pa.string())

@@ -9,15 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lazydelta.pruning import (
-    Predicate,
-    bounded_columns,
-    counts_matter,
-    may_match,
-    parse_predicate,
-    ranges_from_json,
-    stats_columns,
-)
+from lazydelta.pruning import Predicate, bounded_columns, counts_matter, may_match, parse_predicate, stats_columns
+from lazydelta.stats import ranges_from_json
 from tests.pruning import worlds
 
 SCHEMA = worlds.schema()

@@ -12,18 +12,17 @@ import pyarrow as pa
 import pytest
 
 from lazydelta.errors import PredicateError
-from lazydelta.log.schema import TableSchema
-from lazydelta.pruning import (
+from lazydelta.pruning import may_match, parse_predicate
+from lazydelta.stats import (
     ColumnRange,
     Ranges,
     combine,
-    may_match,
-    parse_predicate,
     partition_ranges,
     partition_ranges_from_parsed,
     ranges_from_json,
     ranges_from_parsed,
 )
+from lazydelta.types.schema import TableSchema
 from tests.pruning import worlds
 
 SCHEMA = worlds.schema()

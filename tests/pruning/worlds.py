@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lazydelta.log.schema import TableSchema
+from lazydelta.types.schema import TableSchema
 
 Row = dict[str, Any]
 Node = tuple[Any, ...]

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from lazydelta.log.actions import DeletionVector
-from lazydelta.log.schema import TableSchema
 from lazydelta.rows import RowReader
+from lazydelta.types.schema import TableSchema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -10,9 +10,9 @@ import pytest
 
 from lazydelta.log.actions import Metadata, Protocol
 from lazydelta.log.features import check_readable, column_mapping_mode
-from lazydelta.log.schema import TableSchema
 from lazydelta.rows import RowReader
 from lazydelta.storage import open_store
+from lazydelta.types.schema import TableSchema
 from tests.rows.files import LoggedFile
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from tests.rows.files import array_of, column, inline_vector, map_of, rows, sche
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lazydelta.log.schema import TableSchema
     from lazydelta.storage import Store
+    from lazydelta.types.schema import TableSchema
 
 # One table as people see it and as its files keep it: the same ids, other names, fields in another order,
 # fields that were dropped from the table (old-…) and one that the files never had (late).

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from lazydelta.errors import CorruptLogError
-from lazydelta.log.schema import Array, DataType, Decimal, Primitive
 from lazydelta.rows import partition_value
+from lazydelta.types.schema import Array, DataType, Decimal, Primitive
 
 UTC = dt.UTC
 ALL = [

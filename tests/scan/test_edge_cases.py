@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.bench import make_table
 from lazydelta.errors import (
     FallbackDisabledError,
     MissingCommitError,
@@ -21,6 +20,7 @@ from lazydelta.errors import (
 )
 from lazydelta.log import remove_set
 from lazydelta.log.remove_set import RemoveSet
+from lazydelta.showcase.bench import make_table
 from tests.oracle.replay import commit_name
 from tests.scan.hand_log import HandLog, add, key, paths, remove, vector, watching
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.bench import make_table
 from lazydelta.errors import (
     AccessDeniedError,
     CorruptLogError,
@@ -19,6 +18,7 @@ from lazydelta.errors import (
     StorageError,
     StorageTimeoutError,
 )
+from lazydelta.showcase.bench import make_table
 from lazydelta.storage import observe
 from tests.oracle.replay import commit_name
 from tests.scan.hand_log import HandLog, add, paths, publish, read_ahead_threads, watching
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lazydelta.scan.data_file import DataFile
-    from lazydelta.scan.stream import FileStream
+    from lazydelta.scan.file_stream import FileStream
     from lazydelta.storage import Request
 
 both = pytest.mark.parametrize("strategy", ["reverse", "forward"])

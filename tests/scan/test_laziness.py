@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.bench import make_table
 from lazydelta.errors import StreamClosedError
+from lazydelta.showcase.bench import make_table
 from lazydelta.storage import observe
 from tests.scan.hand_log import Watch, publish, read_ahead_threads, requests_under_way, watching
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lazydelta.scan.data_file import DataFile
-    from lazydelta.scan.stream import FileStream
+    from lazydelta.scan.file_stream import FileStream
     from lazydelta.storage import Request
     from tests.support.azurite import Azurite
 

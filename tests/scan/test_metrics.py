@@ -102,7 +102,7 @@ def test_the_counters_move_while_the_scan_goes_on(table: Path) -> None:
 
 
 def test_row_groups_are_counted_as_they_are_begun(tmp_path: Path) -> None:
-    from lazydelta.bench import make_table  # noqa: PLC0415
+    from lazydelta.showcase.bench import make_table  # noqa: PLC0415
 
     make_table(tmp_path, files=1000, columns=1, row_group_size=100)
     stream = DeltaTable(tmp_path).files(strategy="reverse", batch_size=100)

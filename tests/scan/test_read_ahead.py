@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from lazydelta import read_ahead
-from lazydelta.read_ahead import ReadAhead, give_way, in_parallel
+from lazydelta import execution as read_ahead
+from lazydelta.execution import ReadAhead, give_way, in_parallel
 
 
 class Source:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.bench.make_table import make_table
+from lazydelta.showcase.bench.make_table import make_table
 from lazydelta.storage import open_store
 from tests.support.azurite import Azurite
 from tests.support.latency import LatencyProxy

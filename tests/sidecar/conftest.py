@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from lazydelta.sidecar import part_file
-from lazydelta.sidecar.cache import shared_cache
+from lazydelta.sidecar.layout import part_file
+from lazydelta.sidecar.reading.sidecar_cache import shared_cache
 
 Split = Callable[[int, int], None]
 
 # The package has functions of the same names as these modules.
-planning = importlib.import_module("lazydelta.sidecar.planning")
+planning = importlib.import_module("lazydelta.sidecar.building.planning")
 
 
 @pytest.fixture(autouse=True)

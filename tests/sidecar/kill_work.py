@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lazydelta import sidecar
-from lazydelta.sidecar import external_sort
+from lazydelta.sidecar.building import external_sort
 from tests.sidecar.conftest import set_sizes
 from tests.support.points import Points
 

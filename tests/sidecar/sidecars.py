@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lazydelta import DeltaTable
-from lazydelta.sidecar.build import build
-from lazydelta.sidecar.format import FOLDER
-from lazydelta.sidecar.manifest import seal
+from lazydelta.sidecar.building.builder import build
+from lazydelta.sidecar.layout.manifest import seal
+from lazydelta.sidecar.layout.sidecar_columns import FOLDER
 from lazydelta.storage import open_store
 from tests.oracle.checkpoints import CheckpointWriter, hint_for
 from tests.scan.hand_log import HandLog, add, remove, vector
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lazydelta.scan.data_file import DataFile
-    from lazydelta.scan.stream import FileStream
+    from lazydelta.scan.file_stream import FileStream
     from lazydelta.storage import Store
     from tests.oracle.replay import Json
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from lazydelta.cli.app import cli
-from lazydelta.sidecar.format import FOLDER
+from lazydelta.sidecar.layout.sidecar_columns import FOLDER
 from tests.scan.hand_log import HandLog
 from tests.sidecar.conftest import Split
 from tests.sidecar.refreshed import COLUMNS, HOURS, Hourly, file_in, gone_from
@@ -172,10 +172,10 @@ def test_a_secret_that_slipped_is_not_repeated(hourly: Hourly) -> None:
 _INTERRUPTED = """
 import importlib, sys, time
 from lazydelta.cli.app import main
-from lazydelta.sidecar import part_file
+from lazydelta.sidecar.layout import part_file
 from lazydelta.storage import observe
 part_file.ROWS_PER_GROUP = 5
-importlib.import_module("lazydelta.sidecar.planning").PART_ROWS = 20
+importlib.import_module("lazydelta.sidecar.building.planning").PART_ROWS = 20
 seen = []
 def third_write(request):
     if request.verb == "PUT":

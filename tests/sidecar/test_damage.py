@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from lazydelta import sidecar
-from lazydelta.bench import make_table
-from lazydelta.sidecar.cache import shared_cache
-from lazydelta.sidecar.format import FOLDER, manifest_path, sidecar_path
-from lazydelta.sidecar.manifest import Manifest
-from lazydelta.sidecar.part_file import PartFooter
+from lazydelta.showcase.bench import make_table
+from lazydelta.sidecar.layout.manifest import Manifest
+from lazydelta.sidecar.layout.part_file import PartFooter
+from lazydelta.sidecar.layout.sidecar_columns import FOLDER, manifest_path, sidecar_path
+from lazydelta.sidecar.reading.sidecar_cache import shared_cache
 from tests.scan.hand_log import HandLog, add, key, vector
 from tests.sidecar.conftest import Split, set_sizes
 from tests.sidecar.sidecars import QUERIES, Answer, Place, checkpoint, flipped, hourly, resealed, rest, rows, until_base

@@ -14,9 +14,9 @@ import pytest
 from lazydelta import sidecar
 from lazydelta.errors import ObjectChangedError
 from lazydelta.sidecar import BuildResult
-from lazydelta.sidecar.cache import shared_cache
-from lazydelta.sidecar.format import FOLDER, manifest_path
-from lazydelta.sidecar.manifest import Manifest
+from lazydelta.sidecar.layout.manifest import Manifest
+from lazydelta.sidecar.layout.sidecar_columns import FOLDER, manifest_path
+from lazydelta.sidecar.reading.sidecar_cache import shared_cache
 from lazydelta.storage import observe
 from tests.scan.hand_log import HandLog, publish
 from tests.sidecar.refreshed import COLUMNS, HOURS, file_in, gone_from, same

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lazydelta.errors import LazyDeltaError, StorageError
-from lazydelta.sidecar.cache import shared_cache
-from lazydelta.sidecar.format import manifest_path, sidecar_path
+from lazydelta.sidecar.layout.sidecar_columns import manifest_path, sidecar_path
+from lazydelta.sidecar.reading.sidecar_cache import shared_cache
 from lazydelta.storage import Request, observe
 from tests.oracle.replay import commit_name
 from tests.scan.hand_log import HandLog, add, paths, publish

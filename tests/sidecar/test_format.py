@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from lazydelta.sidecar.format import FORMAT_VERSION, SidecarColumn, SidecarLayout, SortColumn
-from lazydelta.sidecar.keys import key_at, ranges_of
-from lazydelta.sidecar.manifest import json_schema
-from lazydelta.sidecar.part_file import PartFooter
+from lazydelta.sidecar.layout.manifest import json_schema
+from lazydelta.sidecar.layout.part_file import PartFooter
+from lazydelta.sidecar.layout.range_texts import key_at, ranges_of
+from lazydelta.sidecar.layout.sidecar_columns import FORMAT_VERSION, SidecarColumn, SidecarLayout, SortColumn
 from tests.scan.hand_log import HandLog, add, remove, vector
 from tests.sidecar.conftest import Split
 from tests.sidecar.sidecars import DISABLED, ZEROS, Place, checkpoint, hourly, rows

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from lazydelta import sidecar
-from lazydelta.sidecar.cache import shared_cache
-from lazydelta.sidecar.format import FOLDER, manifest_path, sidecar_path
-from lazydelta.sidecar.manifest import Manifest
+from lazydelta.sidecar.layout.manifest import Manifest
+from lazydelta.sidecar.layout.sidecar_columns import FOLDER, manifest_path, sidecar_path
+from lazydelta.sidecar.reading.sidecar_cache import shared_cache
 from tests.scan.hand_log import HandLog
 from tests.sidecar.conftest import Split
 from tests.sidecar.refreshed import COLUMNS, HOURS, file_in, gone_from

@@ -11,8 +11,8 @@ import pytest
 
 from lazydelta import sidecar
 from lazydelta.errors import OptionError
-from lazydelta.sidecar.format import FOLDER, manifest_path, sidecar_path
-from lazydelta.sidecar.publish import BuildResult, Publication
+from lazydelta.sidecar.building.publication import BuildResult, Publication
+from lazydelta.sidecar.layout.sidecar_columns import FOLDER, manifest_path, sidecar_path
 from lazydelta.storage import Request, observe
 from tests.scan.hand_log import HandLog
 from tests.sidecar.conftest import Split

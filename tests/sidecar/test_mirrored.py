@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from lazydelta import sidecar
-from lazydelta.bench import make_table
-from lazydelta.sidecar.cache import shared_cache
-from lazydelta.sidecar.format import manifest_path
+from lazydelta.showcase.bench import make_table
+from lazydelta.sidecar.layout.sidecar_columns import manifest_path
+from lazydelta.sidecar.reading.sidecar_cache import shared_cache
 from lazydelta.storage import Request, observe
 from tests.scan.hand_log import publish
 from tests.sidecar.conftest import Split

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from lazydelta import sidecar
-from lazydelta.sidecar.manifest import RangeText
+from lazydelta.sidecar.layout.manifest import RangeText
 from tests.scan.hand_log import HandLog, add
 from tests.sidecar.conftest import Split
 from tests.sidecar.sidecars import DISABLED, Place
 
-part_file = importlib.import_module("lazydelta.sidecar.part_file")
-verifying = importlib.import_module("lazydelta.sidecar.verify")
+part_file = importlib.import_module("lazydelta.sidecar.layout.part_file")
+verifying = importlib.import_module("lazydelta.sidecar.inspection.verification")
 
 PREDICATES = [
     "p IS NOT NULL",

@@ -13,9 +13,9 @@ import pytest
 
 from lazydelta import DeltaTable
 from lazydelta.errors import OptionError, VersionNotFoundError
-from lazydelta.sidecar.build import build
-from lazydelta.sidecar.cache import shared_cache
-from lazydelta.sidecar.format import FOLDER
+from lazydelta.sidecar.building.builder import build
+from lazydelta.sidecar.layout.sidecar_columns import FOLDER
+from lazydelta.sidecar.reading.sidecar_cache import shared_cache
 from tests.oracle.observe import observed_facts
 from tests.oracle.random_log import RandomLog, random_log
 from tests.pruning import worlds
@@ -300,7 +300,7 @@ def test_long_manifests_leave_row_groups_to_the_footers(
     size: tuple[int, int], split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over the limit the manifest keeps parts only: fewer requests are saved, and the answers are the same."""
-    monkeypatch.setattr("lazydelta.sidecar.manifest.MANIFEST_LIMIT", 100)
+    monkeypatch.setattr("lazydelta.sidecar.layout.manifest.MANIFEST_LIMIT", 100)
     split(*size)
     log = HandLog(tmp_path / "t", {"id": "long", "p": "integer"}, partitions=["p"])
     log.commit(*(add(f"f{n:02d}", ids=(n, n + 3), partition={"p": str(n % 9)}) for n in range(30)))

@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 
 from lazydelta import DeltaTable, sidecar
 from lazydelta.errors import OptionError, VersionNotFoundError
-from lazydelta.sidecar.cache import shared_cache
+from lazydelta.sidecar.reading.sidecar_cache import shared_cache
 from tests.oracle.random_log import RandomLog, random_log
 from tests.scan.hand_log import HandLog, add, remove, vector
 from tests.scan.predicates import FORMS, predicate_for, written
@@ -25,7 +25,7 @@ from tests.sidecar.conftest import Split
 from tests.sidecar.refreshed import COLUMNS, HOURS, same
 from tests.sidecar.sidecars import DISABLED, Place, rows
 
-refreshing = importlib.import_module("lazydelta.sidecar.refresh")
+refreshing = importlib.import_module("lazydelta.sidecar.building.refresher")
 
 
 @pytest.fixture(autouse=True)

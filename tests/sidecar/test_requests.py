@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.bench import make_table
-from lazydelta.sidecar.build import build
-from lazydelta.sidecar.cache import shared_cache
+from lazydelta.showcase.bench import make_table
+from lazydelta.sidecar.building.builder import build
+from lazydelta.sidecar.reading.sidecar_cache import shared_cache
 from lazydelta.storage import Request, observe
 from tests.scan.hand_log import publish
 from tests.sidecar.conftest import set_sizes

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from lazydelta import DeltaTable, sidecar
-from lazydelta.log.schema import Column, Primitive
-from lazydelta.pruning import ranges_from_parsed
-from lazydelta.sidecar.format import manifest_path
+from lazydelta.sidecar.layout.sidecar_columns import manifest_path
+from lazydelta.stats import ranges_from_parsed
 from lazydelta.storage import open_store
+from lazydelta.types.schema import Column, Primitive
 from lazydelta.write.checkpoint import write_checkpoint
 from tests.oracle.checkpoints import CheckpointWriter, hint_for
 from tests.scan.hand_log import HandLog, add

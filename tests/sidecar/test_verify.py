@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 
 from lazydelta import sidecar
-from lazydelta.bench import make_table
-from lazydelta.sidecar.format import manifest_path, sidecar_path
-from lazydelta.sidecar.row_digest import RowDigest
+from lazydelta.showcase.bench import make_table
+from lazydelta.sidecar.inspection.row_digest import RowDigest
+from lazydelta.sidecar.layout.sidecar_columns import manifest_path, sidecar_path
 from tests.scan.hand_log import HandLog
 from tests.sidecar.conftest import Split
 from tests.sidecar.refreshed import COLUMNS, HOURS, Hourly, file_in, gone_from
 from tests.sidecar.sidecars import Place, resealed
 
-publishing = importlib.import_module("lazydelta.sidecar.publish")
+publishing = importlib.import_module("lazydelta.sidecar.building.publication")
 
 
 @pytest.fixture

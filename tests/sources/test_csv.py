@@ -18,10 +18,10 @@ from lazydelta.errors import OptionError
 from lazydelta.sources.blocks import blocks
 from lazydelta.sources.csv_lines import lines_of_columns
 from lazydelta.sources.csv_records import CsvSplitter, cells
-from lazydelta.sources.files import Source, tasks_of
 from lazydelta.sources.lines import BadRow
 from lazydelta.sources.reading import read_units, rows_of_csv
-from lazydelta.sources.schema import cell_columns, source_schema
+from lazydelta.sources.source_files import Source, tasks_of
+from lazydelta.sources.source_schema import cell_columns, source_schema
 from lazydelta.write.plan import WritePlan
 
 NAMES = ["a", "b"]

@@ -23,18 +23,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lazydelta.errors import AccessDeniedError, DataFileError, OptionError, SchemaMismatchError, WriteError
-from lazydelta.log.opening import open_snapshot
+from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.sources.blocks import Lines, Splitter, blocks
 from lazydelta.sources.csv_lines import csv_lines
 from lazydelta.sources.csv_records import CsvSplitter
-from lazydelta.sources.files import Source, tasks_of
 from lazydelta.sources.json_lines import JsonLines
 from lazydelta.sources.lines import BadRow, LineFormat, rows_of_lines
 from lazydelta.sources.reading import read_units, refuse_rows, required_columns
-from lazydelta.sources.schema import source_schema
+from lazydelta.sources.source_files import Source, tasks_of
+from lazydelta.sources.source_schema import source_schema
 from lazydelta.storage import open_store
-from lazydelta.write.arrow import write_arrow
 from lazydelta.write.plan import WritePlan
+from lazydelta.writing import write_arrow
 
 UTC_US = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema([("device", pa.string()), ("ts", UTC_US), ("n", pa.int64()), ("v", pa.float64())])
@@ -477,7 +477,7 @@ def test_reading_needs_no_spark() -> None:
     program = (
         "import sys; sys.modules['pyspark'] = None; import importlib.util as u; find = u.find_spec\n"
         "u.find_spec = lambda name, *rest: None if name == 'pyspark' else find(name, *rest)\n"
-        "import lazydelta.sources.reading, lazydelta.sources.schema, lazydelta.spark.job\n"
+        "import lazydelta.sources.reading, lazydelta.sources.source_schema, lazydelta.spark.job\n"
         "print([name for name in sys.modules if name.startswith(('pyspark.', 'py4j'))])"
     )
     child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from lazydelta.errors import OptionError, WriteError
-from lazydelta.sources.files import Source, Unit
 from lazydelta.sources.lines import BadRow
 from lazydelta.sources.reading import read_units, required_columns
+from lazydelta.sources.source_files import Source, Unit
 from lazydelta.sources.tally import FileTally, MaxRejected, Tally
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])

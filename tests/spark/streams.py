@@ -17,7 +17,7 @@ from typing import Any
 
 import pyspark
 
-from lazydelta.spark.maintenance import wait_for_maintenance
+from lazydelta.maintenance.own_process import wait_for_maintenance
 from lazydelta.spark.session import prepare_environment
 from tests.spark.stops import Stops
 from tests.spark.tables import commits

@@ -19,11 +19,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.query import StreamingQuery
 
-from lazydelta.log.opening import open_snapshot
-from lazydelta.spark import ingest, ingest_stream, maintenance
+from lazydelta.log.snapshot_opening import open_snapshot
+from lazydelta.maintenance import own_process as maintenance
+from lazydelta.maintenance.own_process import last_failure, start_maintenance, wait_for_maintenance
+from lazydelta.spark import ingest, ingest_stream
+from lazydelta.spark.ingest_options import IngestOptions
 from lazydelta.spark.job import IngestJob
-from lazydelta.spark.maintenance import last_failure, start_maintenance, wait_for_maintenance
-from lazydelta.spark.options import IngestOptions
 from lazydelta.storage import open_store
 from tests.spark.stops import CHANGES_OF_A_FILE, Stops
 from tests.spark.streams import make_source
@@ -181,7 +182,7 @@ def test_what_goes_wrong_is_told_when_maintenance_is_due_again(
     assert failure is not None
     assert "write the checkpoint 2" in failure
     obstacle.rmdir()
-    with caplog.at_level(logging.WARNING, "lazydelta.spark.maintenance"), _started(table) as process:
+    with caplog.at_level(logging.WARNING, "lazydelta.maintenance.own_process"), _started(table) as process:
         assert process.wait(60) == 0
     assert f"The last maintenance of {table} failed, and is tried again" in caplog.text
     assert _checkpoints(table) == [2]

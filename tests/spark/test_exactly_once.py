@@ -24,8 +24,9 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
-from lazydelta.spark import ingest_stream, maintenance
-from lazydelta.spark.maintenance import wait_for_maintenance
+from lazydelta.maintenance import own_process as maintenance
+from lazydelta.maintenance.own_process import wait_for_maintenance
+from lazydelta.spark import ingest_stream
 from lazydelta.spark.source import LazyDeltaSource, _Message
 from tests.spark.stops import CHANGES_OF_A_COMMIT, CHANGES_OF_A_FILE
 from tests.spark.streams import Stream, descendants, make_source

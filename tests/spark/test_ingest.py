@@ -19,8 +19,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from lazydelta.errors import OptionError
 from lazydelta.spark import ingest
+from lazydelta.spark.ingest_options import IngestOptions
 from lazydelta.spark.job import IngestJob
-from lazydelta.spark.options import IngestOptions
 from lazydelta.spark.source import LazyDeltaSource
 from tests.spark.tables import (
     actions,

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from lazydelta.errors import DataFileError, OptionError, SchemaMismatchError, WriteError
 from lazydelta.spark import ingest_files, ingest_files_stream
-from lazydelta.spark.files import Progress
+from lazydelta.spark.files_ingestion import Progress
 from lazydelta.spark.files_stream import MicroBatch, start_files_stream
 from lazydelta.storage import open_store
 from tests.support.azurite import Azurite

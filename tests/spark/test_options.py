@@ -10,8 +10,8 @@ import pytest
 
 from lazydelta.errors import AccessDeniedError, OptionError, WriteError
 from lazydelta.log.actions import Txn
+from lazydelta.spark.ingest_options import IngestOptions
 from lazydelta.spark.job import IngestJob, refuse_older
-from lazydelta.spark.options import IngestOptions
 from lazydelta.storage import open_store
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from lazydelta.errors import WriteError
 from lazydelta.spark import ingest, ingest_files, ingest_files_stream, ingest_stream
+from lazydelta.spark.ingest_options import IngestOptions
 from lazydelta.spark.job import IngestJob
-from lazydelta.spark.options import IngestOptions
 from tests.spark.streams import make_source
 from tests.spark.tables import actions, commits, ids, logged, on_disk, read, read_by_delta_spark
 

@@ -13,7 +13,7 @@ from lazydelta import DeltaTable, create_table
 from lazydelta.errors import DataFileError, OptionError
 from lazydelta.storage import open_store
 from lazydelta.storage.location import parse_location
-from lazydelta.storage.options import normalise
+from lazydelta.storage.storage_options import normalise
 
 if TYPE_CHECKING:
     from tests.support.azurite import Azurite

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 import lazydelta
 from lazydelta.log.actions import Add, Remove, Txn
+from lazydelta.scan.file_stream import FileStream
 from lazydelta.scan.scanner import LazyDeltaScanner
-from lazydelta.scan.stream import FileStream
 from lazydelta.storage import open_store
 from lazydelta.write.create import create_table
 from lazydelta.write.transaction import CommitResult, Transaction

@@ -15,7 +15,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from lazydelta.log.actions import Txn
-from lazydelta.write.maintenance import BackgroundMaintenance, after_commit
+from lazydelta.maintenance.after_commit import BackgroundMaintenance, after_commit
 from tests.support.points import Points
 from tests.write.commits import begin, files_of, put_file, removal
 

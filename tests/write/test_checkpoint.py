@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.log.opening import open_snapshot
-from lazydelta.log.schema import TableSchema
-from lazydelta.pruning import ranges_from_json, ranges_from_parsed
+from lazydelta.log.snapshot_opening import open_snapshot
+from lazydelta.stats import ranges_from_json, ranges_from_parsed
 from lazydelta.storage import open_store
+from lazydelta.types.schema import TableSchema
 from lazydelta.write.checkpoint import write_checkpoint
 from tests.oracle.observe import observed_facts
 from tests.oracle.random_log import random_log

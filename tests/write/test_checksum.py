@@ -16,7 +16,7 @@ from lazydelta.errors import StorageError
 from lazydelta.log.actions import Remove, Txn
 from lazydelta.storage import Request, Store, observe, open_store
 from lazydelta.write.checkpoint import write_checkpoint
-from lazydelta.write.checksum import State, write_checksum
+from lazydelta.write.checksum_writer import State, write_checksum
 from tests.scan.hand_log import SIZE, HandLog, add, remove, watching
 from tests.write.commits import append, begin, commit_info, files, new_table, put_file, removal, rows
 

@@ -11,8 +11,8 @@ import pytest
 
 import lazydelta
 from lazydelta.errors import CorruptLogError, LazyDeltaError, UnsupportedFeatureError, VersionNotFoundError
+from lazydelta.maintenance.log_cleanup import CleanupResult, clean_log
 from lazydelta.storage import Request, observe, open_store
-from lazydelta.write.cleanup import CleanupResult, clean_log
 from tests.scan.hand_log import HandLog, add
 
 if TYPE_CHECKING:

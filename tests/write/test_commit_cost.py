@@ -13,9 +13,9 @@ import pytest
 
 from benchmarks.measure import Measurement, measure
 from benchmarks.tables import cached_table
-from lazydelta.log.opening import open_snapshot
+from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.storage import open_store
-from lazydelta.write.checksum import State, write_checksum
+from lazydelta.write.checksum_writer import State, write_checksum
 
 if TYPE_CHECKING:
     from pathlib import Path

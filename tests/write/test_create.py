@@ -18,11 +18,11 @@ from lazydelta.errors import (
     WriteError,
 )
 from lazydelta.log.actions import Metadata
-from lazydelta.log.schema import TableSchema
+from lazydelta.log.properties import TableProperties, parse_interval, split_columns
 from lazydelta.storage import open_store
+from lazydelta.types.from_arrow import to_schema_string
+from lazydelta.types.schema import TableSchema
 from lazydelta.write.create import create_table, new_metadata, stage_creation
-from lazydelta.write.delta_schema import to_schema_string
-from lazydelta.write.properties import TableProperties, parse_interval, split_columns
 from tests.write.commits import append, begin, new_table, put_file, rows
 
 if TYPE_CHECKING:

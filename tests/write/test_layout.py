@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 
 from lazydelta.errors import OptionError, WriteError
+from lazydelta.types.partition_text import folder_name, logged_path, partition_texts
 from lazydelta.write.layout import BOUNDARIES, boundary_of
-from lazydelta.write.partition_text import folder_name, logged_path, partition_texts
 
 FORMATS = {"month": "%Y%m", "day": "%Y%m%d", "hour": "%Y%m%d%H", "minute": "%Y%m%d%H%M", "second": "%Y%m%d%H%M%S"}
 UTC = pa.timestamp("us", "UTC")

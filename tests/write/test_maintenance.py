@@ -17,9 +17,9 @@ import pytest
 from lazydelta import DeltaTable
 from lazydelta.errors import OptionError, StorageError
 from lazydelta.log.hint import HINT_PATH, read_hint
-from lazydelta.log.opening import open_snapshot
+from lazydelta.log.snapshot_opening import open_snapshot
+from lazydelta.maintenance.after_commit import BackgroundMaintenance, MaintenanceStatus, after_commit, is_due
 from lazydelta.storage import Request, Store, observe, open_store
-from lazydelta.write.maintenance import BackgroundMaintenance, MaintenanceStatus, after_commit, is_due
 from tests.oracle.observe import observed_facts
 from tests.scan.hand_log import HandLog, Watch, add, remove, watching
 
@@ -408,9 +408,9 @@ def test_a_writer_leaves_its_maintenance_to_the_thread_that_is_at_it(table: Path
 
 _TOGETHER = """
 import sys
-from lazydelta.log.opening import open_snapshot
+from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.storage import open_store
-from lazydelta.write.maintenance import BackgroundMaintenance
+from lazydelta.maintenance.after_commit import BackgroundMaintenance
 store = open_store(sys.argv[1])
 metadata = open_snapshot(store).metadata
 with BackgroundMaintenance(store) as maintenance:
@@ -450,9 +450,9 @@ def test_two_processes_may_do_it_at_once(table: Path) -> None:
 
 _PROGRAM = """
 import pickle, sys
-from lazydelta.log.opening import open_snapshot
+from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.storage import open_store
-from lazydelta.write.maintenance import BackgroundMaintenance
+from lazydelta.maintenance.after_commit import BackgroundMaintenance
 store = pickle.loads(bytes.fromhex(sys.argv[1]))
 maintenance = BackgroundMaintenance(store)
 maintenance.offer(10, open_snapshot(store).metadata)
@@ -488,9 +488,9 @@ def test_a_program_that_writes_to_azure_ends_only_when_its_maintenance_is_done(t
 
 _FORKED = """
 import os, sys
-from lazydelta.log.opening import open_snapshot
+from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.storage import open_store
-from lazydelta.write.maintenance import BackgroundMaintenance
+from lazydelta.maintenance.after_commit import BackgroundMaintenance
 store = open_store(sys.argv[1])
 metadata = open_snapshot(store).metadata
 maintenance = BackgroundMaintenance(store)

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from lazydelta.write.properties import TableProperties
-from lazydelta.write.stats import StatsCollector, indexed_columns
+from lazydelta.log.properties import TableProperties
+from lazydelta.stats.collector import StatsCollector, indexed_columns
 
 LAST = "\U0010ffff"
 
@@ -246,8 +246,8 @@ def test_statistics_do_not_import_pandas() -> None:
     """Its import takes a second, in each Spark worker anew."""
     program = """
 import sys, pyarrow as pa
-from lazydelta.pruning.native import typed_array
-from lazydelta.write.stats import StatsCollector
+from lazydelta.arrays import typed_array
+from lazydelta.stats.collector import StatsCollector
 schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.float64()), ("t", pa.timestamp("us"))])
 values = [[1, None], ["x", "y"], [1.5, float("nan")], [0, 1]]
 arrays = [typed_array(each, field.type) for each, field in zip(values, schema)]

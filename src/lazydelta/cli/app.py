@@ -26,10 +26,10 @@ from lazydelta import __version__
 from lazydelta.cli.bench import bench
 from lazydelta.cli.commands import COMMANDS
 from lazydelta.cli.demo_command import demo
-from lazydelta.cli.ingest import ingest
+from lazydelta.cli.ingest_command import ingest
 from lazydelta.cli.parameters import debug_option, in_debug_mode
 from lazydelta.cli.sidecar import sidecar
-from lazydelta.cli.text import one_line
+from lazydelta.cli.wording import one_line
 from lazydelta.cli.write import WRITE_COMMANDS
 from lazydelta.errors import LazyDeltaError
 

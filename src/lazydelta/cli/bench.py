@@ -11,7 +11,7 @@ from lazydelta.cli.parameters import debug_option
 
 __all__ = ["bench"]
 
-_MODULE = "lazydelta.bench.command"
+_MODULE = "lazydelta.showcase.bench.command"
 _COMMANDS = {"make-table": "make_table"}
 
 
@@ -31,7 +31,7 @@ class _Lazy(click.Group):
 
 
 def _is_there() -> bool:
-    return importlib.util.find_spec("lazydelta.bench") is not None and importlib.util.find_spec(_MODULE) is not None
+    return all(importlib.util.find_spec(name) is not None for name in ("lazydelta.showcase.bench", _MODULE))
 
 
 @click.group("bench", cls=_Lazy)

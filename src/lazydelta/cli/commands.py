@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from lazydelta.scan.stream import FileStream
+    from lazydelta.scan.file_stream import FileStream
     from lazydelta.table import DeltaTable
 
 __all__ = ["COMMANDS", "describe_table", "file_records", "output"]

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lazydelta.cli import text
+from lazydelta.cli import wording as text
 from lazydelta.cli.progress import Progress
 from lazydelta.cli.values import Record, records
 

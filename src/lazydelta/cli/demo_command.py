@@ -51,8 +51,8 @@ def demo(*, folder: str | None, rows: int, files: int, keep: bool, as_json: bool
     """
     if importlib.util.find_spec("pyspark") is None:
         raise OptionError("The demo needs PySpark, which is not installed", hint="pip install 'lazydelta[spark]'")
-    from lazydelta.cli.demo.output import printer  # noqa: PLC0415
-    from lazydelta.cli.demo.story import tell  # noqa: PLC0415
+    from lazydelta.showcase.demo.printer import printer  # noqa: PLC0415
+    from lazydelta.showcase.demo.story import tell  # noqa: PLC0415
 
     if not tell(printer(as_json=as_json), folder=folder, rows=rows, files=files, keep=keep):
         sys.exit(1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from lazydelta.cli import text
+from lazydelta.cli import wording as text
 from lazydelta.cli.console_output import ConsoleOutput, console
 from lazydelta.cli.json_output import JsonOutput
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from lazydelta.spark.files import Progress
+    from lazydelta.spark.files_ingestion import Progress
     from lazydelta.spark.files_stream import MicroBatch
     from lazydelta.spark.job import IngestResult
 

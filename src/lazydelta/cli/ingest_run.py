@@ -22,12 +22,12 @@ from pyspark.sql import SparkSession
 
 from lazydelta.cli.ingest_output import IngestOutput, ingest_output
 from lazydelta.errors import LazyDeltaError, TableNotFoundError
-from lazydelta.log.opening import open_snapshot
-from lazydelta.sources.files import Source
-from lazydelta.spark.files import Progress, error_of_ours, ingest_files
+from lazydelta.log.snapshot_opening import open_snapshot
+from lazydelta.sources.source_files import Source
+from lazydelta.spark.files_ingestion import Progress, error_of_ours, ingest_files
 from lazydelta.spark.files_stream import FilesStream, MicroBatch, start_files_stream
+from lazydelta.spark.ingest_options import IngestOptions
 from lazydelta.spark.job import IngestResult
-from lazydelta.spark.options import IngestOptions
 from lazydelta.spark.session import start_session
 from lazydelta.storage import open_store
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, TypeVar
 
 import click
 
-from lazydelta.cli.text import printable
+from lazydelta.cli.wording import printable
 from lazydelta.errors import OptionError
 from lazydelta.table import DeltaTable
 

@@ -15,7 +15,7 @@ from rich.control import Control
 from rich.segment import ControlType
 from rich.text import Text
 
-from lazydelta.cli.text import duration
+from lazydelta.cli.wording import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

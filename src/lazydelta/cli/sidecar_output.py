@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from lazydelta.cli import text
+from lazydelta.cli import wording as text
 from lazydelta.cli.console_output import ConsoleOutput, console
 from lazydelta.cli.json_output import JsonOutput
 from lazydelta.cli.sidecar_picture import picture

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from lazydelta.cli import text
+from lazydelta.cli import wording as text
 
 if TYPE_CHECKING:
     from lazydelta.sidecar import SidecarInfo
-    from lazydelta.sidecar.show import ShownRowGroup
+    from lazydelta.sidecar.inspection.show import ShownRowGroup
 
 __all__ = ["picture"]
 

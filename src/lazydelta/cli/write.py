@@ -193,8 +193,8 @@ def append(  # noqa: PLR0913 - one parameter an option
 ) -> None:
     """Append the rows of FILES to the table at URI in one commit, and create the table if there is none."""
     from lazydelta.cli.write_input import Counted, open_files  # noqa: PLC0415
-    from lazydelta.write.arrow import commit_arrow, txn_of  # noqa: PLC0415
     from lazydelta.write.plan import Creation, WritePlan  # noqa: PLC0415
+    from lazydelta.writing import commit_arrow, txn_of  # noqa: PLC0415
 
     plan = WritePlan.of(
         partition_by=_names(partition_by) or None,
@@ -274,7 +274,7 @@ def clean(target: _Target, *, dry_run: bool) -> None:
     """
     from dataclasses import asdict  # noqa: PLC0415
 
-    from lazydelta.write.cleanup import clean_log  # noqa: PLC0415
+    from lazydelta.maintenance.log_cleanup import clean_log  # noqa: PLC0415
 
     with target.out.watch(lambda: "cleaning the log"):
         result = clean_log(target.store, dry_run=dry_run)
@@ -291,7 +291,7 @@ def _names(text: str | None) -> list[str]:
 def _table_schema(target: _Target) -> pa.Schema | None:
     import pyarrow as pa  # noqa: PLC0415
 
-    from lazydelta.log.opening import open_snapshot  # noqa: PLC0415
+    from lazydelta.log.snapshot_opening import open_snapshot  # noqa: PLC0415
 
     try:
         snapshot = open_snapshot(target.store)
@@ -305,7 +305,7 @@ def _schema(columns: tuple[str, ...], like: Path | None) -> pa.Schema:
     import pyarrow as pa  # noqa: PLC0415
 
     from lazydelta.cli.write_input import schema_of  # noqa: PLC0415
-    from lazydelta.log.schema import TableSchema  # noqa: PLC0415
+    from lazydelta.types.schema import TableSchema  # noqa: PLC0415
 
     if not columns and like is None:
         raise OptionError("A table needs columns", hint="give --column NAME:TYPE, or --like FILE")

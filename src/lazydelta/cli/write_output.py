@@ -6,7 +6,7 @@ import sys
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lazydelta.cli import text
+from lazydelta.cli import wording as text
 from lazydelta.cli.console_output import ConsoleOutput, console
 from lazydelta.cli.json_output import JsonOutput
 

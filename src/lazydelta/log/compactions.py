@@ -15,16 +15,17 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from lazydelta.arrays import string_array
 from lazydelta.errors import CorruptLogError, LogError, MissingCommitError, StorageError
 from lazydelta.log.actions import LogLine
 from lazydelta.log.commit_cache import CommitCache
 from lazydelta.log.commits import CHUNK_SIZE, read_actions
-from lazydelta.log.file_batch import deletion_vector_array, string_array
+from lazydelta.log.file_batch import deletion_vector_array
 from lazydelta.log.keys import Hashes, hash_bytes, hash_keys
 from lazydelta.log.names import FileKind, LogFile
 from lazydelta.log.remove_set import RemoveSet
+from lazydelta.log.reverse_commits import ReverseCommitReader, TailCommit
 from lazydelta.log.segment import LogSegment
-from lazydelta.log.tail import ReverseCommitReader, TailCommit
 from lazydelta.storage import ObjectInfo, Store
 
 __all__ = ["KEY_MEMORY", "TailReader", "check_reconciled"]

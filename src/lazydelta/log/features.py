@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lazydelta.errors import CorruptLogError, UnsupportedFeatureError
-from lazydelta.log.schema import TYPE_CHANGES, TableSchema
-from lazydelta.log.type_widening import check_type_changes
+from lazydelta.types.schema import TYPE_CHANGES, TableSchema
+from lazydelta.types.widening import check_type_changes
 
 if TYPE_CHECKING:
     from lazydelta.log.actions import Metadata, Protocol

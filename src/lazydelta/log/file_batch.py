@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lazydelta.arrays import int64_array, string_array, typed_array
 from lazydelta.log.actions import Add, DeletionVector
 
 __all__ = [
@@ -17,8 +18,6 @@ __all__ = [
     "PARTITION_VALUES",
     "FileBatch",
     "deletion_vector_array",
-    "int64_array",
-    "string_array",
 ]
 
 DELETION_VECTOR = pa.struct(
@@ -126,30 +125,6 @@ _COLUMNS = (
 )
 
 
-# The builders below go through buffers: the first conversion of a Python object by `pa.array` imports pandas where it
-# is installed, which takes a second and 48 MB in the middle of a scan.
-
-
-def string_array(values: Sequence[str | None]) -> pa.StringArray:
-    """Build a string array without `pa.array`."""
-    encoded = [b"" if value is None else value.encode("utf-8", "surrogatepass") for value in values]
-    offsets = np.zeros(len(encoded) + 1, np.int32)
-    np.cumsum([len(each) for each in encoded], out=offsets[1:])
-    return pa.StringArray.from_buffers(
-        len(values), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)), _validity(values)
-    )
-
-
-def int64_array(values: Sequence[int | None]) -> pa.Int64Array:
-    """Build an int64 array without `pa.array`."""
-    return _integers(values, np.int64, pa.int64())
-
-
-def _integers(values: Sequence[int | None], kind: type[np.signedinteger[Any]], type_: pa.DataType) -> pa.Array:
-    numbers = np.array([0 if value is None else value for value in values], kind)
-    return pa.Array.from_buffers(type_, len(values), [_validity(values), pa.py_buffer(numbers)])
-
-
 def _validity(values: Sequence[object]) -> pa.Buffer | None:
     if all(value is not None for value in values):
         return None
@@ -188,8 +163,8 @@ def deletion_vector_array(vectors: Sequence[DeletionVector | None]) -> pa.Struct
     children = [
         string_array(pick("storage_type")),
         string_array(pick("path_or_inline_dv")),
-        _integers(pick("offset"), np.int32, pa.int32()),
-        _integers(pick("size_in_bytes"), np.int32, pa.int32()),
+        typed_array(pick("offset"), pa.int32()),
+        typed_array(pick("size_in_bytes"), pa.int32()),
         int64_array(pick("cardinality")),
     ]
     return pa.Array.from_buffers(DELETION_VECTOR, len(vectors), [_validity(vectors)], children=children)

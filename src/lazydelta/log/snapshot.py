@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 
 from lazydelta.errors import CorruptLogError
 from lazydelta.log.actions import DomainMetadata, LogLine, Metadata, Protocol, Txn
-from lazydelta.log.checkpoint import CheckpointReader
+from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader
 from lazydelta.log.checksum import VersionChecksum, read_checksum
 from lazydelta.log.commit_cache import CommitCache
 from lazydelta.log.compactions import KEY_MEMORY, TailReader
 from lazydelta.log.features import check_readable, column_mapping_mode
-from lazydelta.log.schema import TableSchema
+from lazydelta.log.reverse_commits import ReverseCommitReader, TailCommit
 from lazydelta.log.segment import LogSegment
-from lazydelta.log.tail import ReverseCommitReader, TailCommit
 from lazydelta.log.tripwire import FeatureTripwire, TailChange
 from lazydelta.storage import Store
+from lazydelta.types.schema import TableSchema
 
 __all__ = ["Snapshot", "load_snapshot"]
 

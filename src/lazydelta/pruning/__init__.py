@@ -10,13 +10,8 @@ from __future__ import annotations
 from lazydelta.pruning.binding import conjunction
 from lazydelta.pruning.distinct_partitions import DistinctPartitions
 from lazydelta.pruning.evaluate import all_match, may_match
-from lazydelta.pruning.json_stats import ranges_from_json
 from lazydelta.pruning.parse import Where, parse_predicate
-from lazydelta.pruning.parsed_stats import has_range, ranges_from_parsed
-from lazydelta.pruning.partitions import partition_ranges, partition_ranges_from_parsed
-from lazydelta.pruning.ranges import ColumnRange, Ranges, combine
 from lazydelta.pruning.row_filter import to_arrow_expression
-from lazydelta.pruning.stats import file_partition_ranges, is_timestamp, stats_ranges
 from lazydelta.pruning.tree import (
     Predicate,
     bounded_columns,
@@ -27,28 +22,17 @@ from lazydelta.pruning.tree import (
 )
 
 __all__ = [
-    "ColumnRange",
     "DistinctPartitions",
     "Predicate",
-    "Ranges",
     "Where",
     "all_match",
     "bounded_columns",
-    "combine",
     "conjunction",
     "counts_matter",
-    "file_partition_ranges",
-    "has_range",
-    "is_timestamp",
     "may_match",
     "parse_predicate",
     "partition_columns",
-    "partition_ranges",
-    "partition_ranges_from_parsed",
-    "ranges_from_json",
-    "ranges_from_parsed",
     "referenced_columns",
     "stats_columns",
-    "stats_ranges",
     "to_arrow_expression",
 ]

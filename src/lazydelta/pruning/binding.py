@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from lazydelta.arrays import Stored, typed_array, typed_scalar
 from lazydelta.errors import PredicateError
-from lazydelta.log.schema import Array, Column, Map, Primitive, Struct, Variant
-from lazydelta.pruning.literals import Placed, is_float, place
-from lazydelta.pruning.native import Stored, typed_array, typed_scalar
 from lazydelta.pruning.tree import And, Compare, Constant, In, IsNull, Not, Or, Predicate, Prefix
+from lazydelta.types.literals import Placed, is_float, place
+from lazydelta.types.schema import Array, Column, Map, Primitive, Struct, Variant
 
 __all__ = ["MIRRORED", "OPERATORS", "compare", "conjunction", "disjunction", "is_null", "membership", "starts_with"]
 

@@ -28,10 +28,10 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lazydelta.log.schema import Column
-from lazydelta.pruning.literals import is_float
-from lazydelta.pruning.native import typed_scalar
-from lazydelta.pruning.ranges import ColumnRange
+from lazydelta.arrays import typed_scalar
+from lazydelta.stats.ranges import ColumnRange
+from lazydelta.types.literals import is_float
+from lazydelta.types.schema import Column
 
 __all__ = ["Bounds"]
 

@@ -11,12 +11,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lazydelta.log.schema import Column
+from lazydelta.arrays import bitmap, typed_array
 from lazydelta.pruning.evaluate import may_match
-from lazydelta.pruning.native import bitmap, typed_array
-from lazydelta.pruning.partitions import partition_ranges, partition_texts, text_range
-from lazydelta.pruning.ranges import Ranges
 from lazydelta.pruning.tree import Predicate
+from lazydelta.stats.partition_ranges import partition_ranges, partition_texts, text_range
+from lazydelta.stats.ranges import Ranges
+from lazydelta.types.schema import Column
 
 __all__ = ["DistinctPartitions"]
 

@@ -14,22 +14,11 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lazydelta.log.schema import Column, Primitive
+from lazydelta.arrays import bitmap, typed_scalar
 from lazydelta.pruning.bounds import Bounds
-from lazydelta.pruning.native import bitmap, typed_scalar
-from lazydelta.pruning.ranges import Ranges
-from lazydelta.pruning.tree import (
-    And,
-    Compare,
-    Constant,
-    In,
-    IsNull,
-    Not,
-    Or,
-    Predicate,
-    Prefix,
-    WithExpression,
-)
+from lazydelta.pruning.tree import And, Compare, Constant, In, IsNull, Not, Or, Predicate, Prefix, WithExpression
+from lazydelta.stats.ranges import Ranges
+from lazydelta.types.schema import Column, Primitive
 
 __all__ = ["all_match", "may_match"]
 

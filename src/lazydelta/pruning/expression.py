@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lazydelta.errors import PredicateError, UnknownColumnError
-from lazydelta.log.schema import Column, Decimal, Primitive, TableSchema
 from lazydelta.pruning.binding import MIRRORED, compare, conjunction, disjunction, is_null, membership, starts_with
 from lazydelta.pruning.like import like
-from lazydelta.pruning.literals import is_float
 from lazydelta.pruning.tree import Constant, Opaque, Predicate, WithExpression, leaves
+from lazydelta.types.literals import is_float
+from lazydelta.types.schema import Column, Decimal, Primitive, TableSchema
 
 __all__ = ["parse_expression"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow.compute as pc
 
 from lazydelta.errors import PredicateError
-from lazydelta.log.schema import Column
 from lazydelta.pruning.binding import compare, conjunction, starts_with
 from lazydelta.pruning.tree import Opaque, Predicate
+from lazydelta.types.schema import Column
 
 __all__ = ["like"]
 

@@ -22,13 +22,13 @@ from typing import Any, TypeAlias
 import pyarrow.compute as pc
 
 from lazydelta.errors import PredicateError
-from lazydelta.log.schema import Column, TableSchema
 from lazydelta.pruning.binding import OPERATORS, compare, conjunction, disjunction, is_null, membership, starts_with
 from lazydelta.pruning.expression import parse_expression
 from lazydelta.pruning.like import like
-from lazydelta.pruning.literals import short_repr
 from lazydelta.pruning.sql import parse_sql
 from lazydelta.pruning.tree import Predicate
+from lazydelta.types.literals import short_repr
+from lazydelta.types.schema import Column, TableSchema
 
 __all__ = ["Where", "parse_predicate"]
 

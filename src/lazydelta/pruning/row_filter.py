@@ -5,10 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lazydelta.arrays import typed_scalar
 from lazydelta.errors import PredicateError
-from lazydelta.log.schema import Column, TableSchema
-from lazydelta.pruning.literals import is_float
-from lazydelta.pruning.native import typed_scalar
 from lazydelta.pruning.tree import (
     And,
     Compare,
@@ -22,6 +20,8 @@ from lazydelta.pruning.tree import (
     Prefix,
     WithExpression,
 )
+from lazydelta.types.literals import is_float
+from lazydelta.types.schema import Column, TableSchema
 
 __all__ = ["to_arrow_expression"]
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 
 from lazydelta.errors import PredicateError
-from lazydelta.log.schema import Column, Primitive, TableSchema
 from lazydelta.pruning.binding import MIRRORED, compare, conjunction, disjunction, is_null, membership, starts_with
 from lazydelta.pruning.like import like
-from lazydelta.pruning.literals import Instant, parse_instant, short_repr
 from lazydelta.pruning.tree import Constant, Opaque, Predicate
+from lazydelta.types.literals import Instant, parse_instant, short_repr
+from lazydelta.types.schema import Column, Primitive, TableSchema
 
 if TYPE_CHECKING:
     from sqlglot.expressions import DataType, Expr

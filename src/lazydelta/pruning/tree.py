@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lazydelta.log.schema import Column
+from lazydelta.types.schema import Column
 
 __all__ = [
     "And",

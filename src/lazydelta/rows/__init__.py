@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lazydelta.rows.deletion_vectors import DeletedRows, read_deletion_vector
-from lazydelta.rows.partition_values import partition_value
-from lazydelta.rows.reader import FileToRead, RowReader
+from lazydelta.rows.row_reader import FileToRead, RowReader
+from lazydelta.types.partition_values import partition_value
 
 __all__ = ["DeletedRows", "FileToRead", "RowReader", "partition_value", "read_deletion_vector"]

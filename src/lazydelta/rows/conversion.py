@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lazydelta.errors import DataFileError, UnsupportedFeatureError
-from lazydelta.log.schema import Array, DataType, Decimal, Field, Map, Primitive, Struct, Variant
-from lazydelta.log.type_widening import is_widening
-from lazydelta.rows.columns import storage_type
+from lazydelta.rows.column_finder import storage_type
+from lazydelta.types.schema import Array, DataType, Decimal, Field, Map, Primitive, Struct, Variant
+from lazydelta.types.widening import is_widening
 
 if TYPE_CHECKING:
-    from lazydelta.rows.columns import ColumnFinder
+    from lazydelta.rows.column_finder import ColumnFinder
 
 __all__ = ["Conversion", "Converter"]
 

@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from lazydelta.errors import (
-    AccessDeniedError,
-    DataFileError,
-    ObjectNotFoundError,
-    StorageError,
-    StorageTimeoutError,
-)
+from lazydelta.errors import AccessDeniedError, DataFileError, ObjectNotFoundError, StorageError, StorageTimeoutError
 
 if TYPE_CHECKING:
     from lazydelta.log.actions import DeletionVector

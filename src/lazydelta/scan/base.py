@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from lazydelta.log.bounded_batches import MEMORY_BUDGET
-from lazydelta.log.checkpoint import CheckpointReader
-from lazydelta.log.checkpoint_columns import StatsWanted
+from lazydelta.log.checkpoint.bounded_batches import MEMORY_BUDGET
+from lazydelta.log.checkpoint.checkpoint_columns import StatsWanted
+from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.metrics import ScanMetrics

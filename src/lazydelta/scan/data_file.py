@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from lazydelta.log.actions import DeletionVector
 from lazydelta.log.file_batch import FileBatch
-from lazydelta.log.schema import TableSchema
 from lazydelta.storage import Store
+from lazydelta.types.schema import TableSchema
 
 __all__ = ["DataFile", "StoredFile", "data_files"]
 

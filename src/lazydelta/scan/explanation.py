@@ -9,8 +9,6 @@ from lazydelta.scan.scanner import LazyDeltaScanner
 
 __all__ = ["Explanation"]
 
-_TIERS = {0: "the commits after the checkpoint", 3: "the checkpoint"}
-
 
 @dataclass(frozen=True, slots=True)
 class Explanation:

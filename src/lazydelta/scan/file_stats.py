@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lazydelta.arrays import int64_array, string_array
 from lazydelta.errors import DataFileError
-from lazydelta.log.file_batch import int64_array, string_array
 
 __all__ = ["stats_in_order"]
 

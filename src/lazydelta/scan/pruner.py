@@ -9,27 +9,23 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lazydelta.log.checkpoint import StatsWanted
+from lazydelta.arrays import flags
+from lazydelta.log.checkpoint.checkpoint_reader import StatsWanted
 from lazydelta.log.file_batch import PARTITION_VALUES, FileBatch
-from lazydelta.log.schema import Column
 from lazydelta.metrics import ScanMetrics
 from lazydelta.pruning import (
     DistinctPartitions,
     Predicate,
-    Ranges,
     all_match,
     bounded_columns,
-    combine,
     counts_matter,
-    file_partition_ranges,
     may_match,
     partition_columns,
-    ranges_from_json,
     stats_columns,
-    stats_ranges,
 )
-from lazydelta.scan.arrays import flags
 from lazydelta.scan.request import ScanRequest
+from lazydelta.stats import Ranges, combine, file_partition_ranges, ranges_from_json, stats_ranges
+from lazydelta.types.schema import Column
 
 __all__ = ["Pruner"]
 

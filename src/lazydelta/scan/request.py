@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lazydelta.errors import OptionError
-from lazydelta.log.schema import Column, TableSchema
 from lazydelta.pruning import Predicate, Where, parse_predicate
+from lazydelta.types.schema import Column, TableSchema
 
 __all__ = ["RetentionGuard", "ScanRequest", "ScanStrategy"]
 

@@ -8,21 +8,21 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from lazydelta.arrays import numpy_of
 from lazydelta.errors import FallbackDisabledError, RetentionGuardError
+from lazydelta.execution import ReadAhead
 from lazydelta.log.checksum import compare_totals
 from lazydelta.log.file_batch import FileBatch
+from lazydelta.log.reconcile import active_tail_files, unmasked
 from lazydelta.log.remove_set import RemoveSet
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.metrics import ScanMetrics
 from lazydelta.options import Options
-from lazydelta.read_ahead import ReadAhead
-from lazydelta.scan.arrays import numpy_of
 from lazydelta.scan.base import BaseScan, OpenBase, checkpoint_files
 from lazydelta.scan.limits import Limits
-from lazydelta.scan.plan import ScanPlan, choose_plan
 from lazydelta.scan.pruner import Pruner
-from lazydelta.scan.reconcile import active_tail_files, unmasked
 from lazydelta.scan.request import ScanRequest, ScanStrategy
+from lazydelta.scan.strategy_choice import ScanPlan, choose_plan
 from lazydelta.storage import IoCounters
 from lazydelta.telemetry import export
 

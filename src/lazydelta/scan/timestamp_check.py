@@ -15,15 +15,15 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lazydelta.arrays import typed_scalar
 from lazydelta.errors import LazyDeltaError
-from lazydelta.log.checkpoint import CheckpointReader, StatsWanted
+from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader, StatsWanted
 from lazydelta.log.file_batch import FileBatch
-from lazydelta.log.schema import Column
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.pruning import is_timestamp, ranges_from_json, ranges_from_parsed
-from lazydelta.pruning.native import typed_scalar
 from lazydelta.rows import RowReader
 from lazydelta.scan.data_file import data_files
+from lazydelta.stats import is_timestamp, ranges_from_json, ranges_from_parsed
+from lazydelta.types.schema import Column
 
 __all__ = ["TimestampCheck", "false_timestamps", "without_bounds"]
 

@@ -6,12 +6,12 @@
 
 from __future__ import annotations
 
-from lazydelta.sidecar.build import build
-from lazydelta.sidecar.lifecycle import CleanResult, clean, drop
-from lazydelta.sidecar.publish import BuildResult
-from lazydelta.sidecar.refresh import refresh
-from lazydelta.sidecar.show import SidecarInfo, show
-from lazydelta.sidecar.verify import VerifyReport, verify
+from lazydelta.sidecar.building.builder import build
+from lazydelta.sidecar.building.publication import BuildResult
+from lazydelta.sidecar.building.refresher import refresh
+from lazydelta.sidecar.inspection.show import SidecarInfo, show
+from lazydelta.sidecar.inspection.verification import VerifyReport, verify
+from lazydelta.sidecar.upkeep.lifecycle import CleanResult, clean, drop
 
 __all__ = [
     "BuildResult",

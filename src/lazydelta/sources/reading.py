@@ -11,10 +11,10 @@ from lazydelta.errors import OptionError, WriteError
 from lazydelta.sources.blocks import Block, Lines, Splitter, blocks, decompressed
 from lazydelta.sources.csv_lines import NoLines, after_header, csv_lines, lines_of_columns
 from lazydelta.sources.csv_records import CsvSplitter
-from lazydelta.sources.files import SourceFile, Unit
 from lazydelta.sources.json_lines import JsonLines
 from lazydelta.sources.lines import BadRow, LineFormat, RejectRows, Required, as_text, rows_of_lines
 from lazydelta.sources.parquet import rows_of_groups
+from lazydelta.sources.source_files import SourceFile, Unit
 from lazydelta.sources.tally import Tally
 from lazydelta.storage import Store
 

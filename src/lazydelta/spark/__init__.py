@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from lazydelta.spark.ingest_options import IngestOptions
 from lazydelta.spark.job import IngestResult
-from lazydelta.spark.options import IngestOptions
 
 __all__ = ["IngestOptions", "IngestResult"]
 
 if find_spec("pyspark") is not None:
-    from lazydelta.spark.files import ingest_files
+    from lazydelta.spark.files_ingestion import ingest_files
     from lazydelta.spark.files_stream import ingest_files_stream
     from lazydelta.spark.ingest import ingest, ingest_stream
     from lazydelta.spark.session import start_session, use_session

@@ -20,12 +20,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from lazydelta.errors import OptionError, WriteError
 from lazydelta.log.actions import Txn
-from lazydelta.sources.files import Source, SourceFile
-from lazydelta.spark.files import Columns, FilesIngestion, Progress
+from lazydelta.maintenance.after_commit import BackgroundMaintenance
+from lazydelta.sources.source_files import Source, SourceFile
+from lazydelta.spark.files_ingestion import Columns, FilesIngestion, Progress
+from lazydelta.spark.ingest_options import IngestOptions
 from lazydelta.spark.job import IngestResult
-from lazydelta.spark.options import IngestOptions
 from lazydelta.spark.triggers import checked_trigger
-from lazydelta.write.maintenance import BackgroundMaintenance
 
 __all__ = ["FilesStream", "MicroBatch", "ingest_files_stream", "start_files_stream"]
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from lazydelta.spark.options import IngestOptions
+from lazydelta.spark.ingest_options import IngestOptions
 from lazydelta.spark.session import active_session
 from lazydelta.spark.triggers import checked_trigger
 

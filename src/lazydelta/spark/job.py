@@ -20,16 +20,16 @@ import pyarrow as pa
 
 from lazydelta.errors import LazyDeltaError, OptionError, WriteError
 from lazydelta.log.actions import Add, Metadata, Txn
+from lazydelta.log.properties import TableProperties
 from lazydelta.log.segment import list_commits
+from lazydelta.maintenance.after_commit import is_due
+from lazydelta.maintenance.own_process import start_maintenance
 from lazydelta.sources.tally import MaxRejected
-from lazydelta.spark.maintenance import start_maintenance
-from lazydelta.spark.options import IngestOptions
+from lazydelta.spark.ingest_options import IngestOptions
 from lazydelta.storage import Store, open_store, redact, refuse_half_uri
 from lazydelta.write.batch_record import BatchRecord, RowCounter
 from lazydelta.write.data_files import DataFileWriter
-from lazydelta.write.maintenance import is_due
 from lazydelta.write.plan import WritePlan, commit_files, schema_of
-from lazydelta.write.properties import TableProperties
 from lazydelta.write.rejected import RejectedRowsCounter, RejectedRowsWriter, commit_rejected
 from lazydelta.write.table_rows import Moments, TableRows, moment_texts
 from lazydelta.write.transaction import Transaction

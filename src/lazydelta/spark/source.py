@@ -26,11 +26,11 @@ from pyspark.sql.types import StructType
 
 from lazydelta.errors import LazyDeltaError, OptionError, WriteError
 from lazydelta.log.actions import Txn
-from lazydelta.log.schema import TableSchema
+from lazydelta.maintenance.after_commit import is_due
+from lazydelta.maintenance.own_process import maintain_now, start_maintenance
+from lazydelta.spark.ingest_options import IngestOptions
 from lazydelta.spark.job import IngestJob, IngestResult, TaskResult, refuse_older
-from lazydelta.spark.maintenance import maintain_now, start_maintenance
-from lazydelta.spark.options import IngestOptions
-from lazydelta.write.maintenance import is_due
+from lazydelta.types.schema import TableSchema
 
 __all__ = ["LazyDeltaSource", "arrow_schema"]
 

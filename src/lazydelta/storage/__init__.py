@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from lazydelta.storage.bridge import Pending
+from lazydelta.storage.byte_stream import ByteStream
 from lazydelta.storage.counters import IoCounters, Request, observe
 from lazydelta.storage.faults import redact
 from lazydelta.storage.input import open_native
 from lazydelta.storage.location import refuse_half_uri
-from lazydelta.storage.opening import open_store
-from lazydelta.storage.options import CarriedOptions, shipped_options
+from lazydelta.storage.opener import open_store
+from lazydelta.storage.storage_options import CarriedOptions, shipped_options
 from lazydelta.storage.store import ObjectInfo, Store
-from lazydelta.storage.stream import ByteStream
 
 __all__ = [
     "ByteStream",

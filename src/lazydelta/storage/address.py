@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from lazydelta.storage.options import EMULATOR_ACCOUNT, EMULATOR_KEY, canonical_option, sort_options
+from lazydelta.storage.storage_options import EMULATOR_ACCOUNT, EMULATOR_KEY, canonical_option, sort_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

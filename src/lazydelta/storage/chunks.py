@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lazydelta.storage.bridge import Pending, submit
-from lazydelta.storage.stream import ByteStream
+from lazydelta.storage.byte_stream import ByteStream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine

@@ -13,8 +13,8 @@ from lazydelta.errors import AccessDeniedError, OptionError
 from lazydelta.storage.address import LOOPBACK, address_of, client_config, from_environment, is_true
 from lazydelta.storage.credentials import isolate, lasting_credentials
 from lazydelta.storage.faults import option_fault
-from lazydelta.storage.options import is_secret, sort_options
 from lazydelta.storage.redirects import fence
+from lazydelta.storage.storage_options import is_secret, sort_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

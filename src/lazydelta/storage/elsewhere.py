@@ -16,8 +16,8 @@ from lazydelta.storage.credentials import check_own_credentials
 from lazydelta.storage.faults import redact
 from lazydelta.storage.location import Location, parse_location
 from lazydelta.storage.logged import within
-from lazydelta.storage.options import normalise, secrets_of
 from lazydelta.storage.settings import ExternalLocation, Settings
+from lazydelta.storage.storage_options import normalise, secrets_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,8 +24,8 @@ from lazydelta.errors import (
     StorageTimeoutError,
 )
 from lazydelta.storage.address import from_environment
-from lazydelta.storage.options import is_secret
 from lazydelta.storage.redirects import was_redirected
+from lazydelta.storage.storage_options import is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from lazydelta.errors import LazyDeltaError, ObjectChangedError, StorageError
 from lazydelta.storage.bridge import Pending, in_thread
+from lazydelta.storage.byte_stream import ByteStream
 from lazydelta.storage.input import open_native
 from lazydelta.storage.store import READ_AHEAD, ObjectInfo, Parts, Store
-from lazydelta.storage.stream import ByteStream
 from lazydelta.storage.temporary import TEMPORARY, temporaries, tidy
 
 if TYPE_CHECKING:

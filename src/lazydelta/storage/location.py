@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from lazydelta.errors import OptionError
-from lazydelta.storage.options import EMULATOR_ACCOUNT, EMULATOR_KEY, sort_options
+from lazydelta.storage.storage_options import EMULATOR_ACCOUNT, EMULATOR_KEY, sort_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lazydelta.errors import StorageError
 from lazydelta.storage.bridge import Pending, run, submit
+from lazydelta.storage.byte_ranges import coalesced, cut_out, get_options
 from lazydelta.storage.chunks import ChunkStream, next_of
 from lazydelta.storage.client import Client
 from lazydelta.storage.input import AdaptiveReads, open_native
-from lazydelta.storage.ranges import coalesced, cut_out, get_options
 from lazydelta.storage.store import READ_AHEAD, ObjectInfo, Parts, Store
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from obstore import AsyncWritableFile, ListStream, ObjectMeta
 
+    from lazydelta.storage.byte_stream import ByteStream
     from lazydelta.storage.location import Location
     from lazydelta.storage.settings import Settings
-    from lazydelta.storage.stream import ByteStream
 
 __all__ = ["ObjectStore"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lazydelta.storage.options import secrets_of, without_secrets
+from lazydelta.storage.storage_options import secrets_of, without_secrets
 
 if TYPE_CHECKING:
     from lazydelta.storage.location import Location

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from lazydelta.storage.bridge import Pending
-    from lazydelta.storage.stream import ByteStream
+    from lazydelta.storage.byte_stream import ByteStream
 
 __all__ = ["READ_AHEAD", "ObjectInfo", "Parts", "Store"]
 

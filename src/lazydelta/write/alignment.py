@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from lazydelta.errors import OptionError, WriteError
 from lazydelta.log.actions import Metadata
-from lazydelta.log.schema import TableSchema
+from lazydelta.types.schema import TableSchema
 from lazydelta.write.layout import BOUNDARIES, Boundary, boundary_of
 
 __all__ = ["Alignment", "UntoldAlignment", "find_column"]

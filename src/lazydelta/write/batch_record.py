@@ -26,12 +26,12 @@ import pyarrow as pa
 from lazydelta.errors import WriteError
 from lazydelta.log.actions import Add, LogLine, Txn
 from lazydelta.log.names import LogFile
+from lazydelta.log.reverse_commits import ReverseCommitReader
 from lazydelta.log.segment import list_commits
-from lazydelta.log.tail import ReverseCommitReader
 from lazydelta.storage import Store
+from lazydelta.types.partition_text import folder_name
 from lazydelta.write.commit_lines import num_records
 from lazydelta.write.partition_rows import Partition, coded, groups_of
-from lazydelta.write.partition_text import folder_name
 
 __all__ = ["BATCH_FIELD", "BatchRecord", "CommittedBatch", "RowCounter", "check_repeat", "find_batch"]
 

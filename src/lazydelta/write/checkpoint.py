@@ -18,17 +18,17 @@ import pyarrow.parquet as pq
 
 from lazydelta.errors import LazyDeltaError, ObjectNotFoundError, UnsupportedFeatureError, WriteError
 from lazydelta.log.actions import Protocol
-from lazydelta.log.checkpoint import CheckpointReader
-from lazydelta.log.checkpoint_columns import corrupt_if_unreadable
+from lazydelta.log.checkpoint.checkpoint_columns import corrupt_if_unreadable
+from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader
 from lazydelta.log.names import LOG, FileKind, LogFile
-from lazydelta.log.opening import open_snapshot
+from lazydelta.log.properties import TableProperties
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.storage import Store
 from lazydelta.write.checkpoint_rows import CheckpointLayout
 from lazydelta.write.checkpoint_state import CheckpointState
-from lazydelta.write.checksum import start_checksums
-from lazydelta.write.properties import TableProperties
+from lazydelta.write.checksum_writer import start_checksums
 
 __all__ = ["MEMORY_BUDGET", "CheckpointResult", "Progress", "write_checkpoint"]
 

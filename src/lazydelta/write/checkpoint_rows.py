@@ -15,14 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lazydelta.log.file_batch import DELETION_VECTOR, PARTITION_VALUES, FileBatch, string_array
-from lazydelta.log.schema import Column
+from lazydelta.arrays import bitmap, boolean_array, string_array, typed_array
+from lazydelta.log.file_batch import DELETION_VECTOR, PARTITION_VALUES, FileBatch
+from lazydelta.log.properties import TableProperties
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.pruning import Ranges, has_range, partition_ranges, stats_ranges
-from lazydelta.pruning.native import bitmap, typed_array
-from lazydelta.scan.arrays import boolean_array
-from lazydelta.write.properties import TableProperties
-from lazydelta.write.stats import indexed_columns
+from lazydelta.stats import Ranges, has_range, partition_ranges, stats_ranges
+from lazydelta.stats.collector import indexed_columns
+from lazydelta.types.schema import Column
 
 __all__ = ["REMOVE", "CheckpointLayout", "remove_array"]
 

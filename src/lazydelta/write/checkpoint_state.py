@@ -15,18 +15,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lazydelta.arrays import boolean_array, numpy_of, typed_scalar
 from lazydelta.log.actions import Remove
-from lazydelta.log.checkpoint import CheckpointReader, StatsWanted
-from lazydelta.log.checkpoint_columns import corrupt_if_unreadable, has_column, read_batches
+from lazydelta.log.checkpoint.checkpoint_columns import corrupt_if_unreadable, has_column, read_batches
+from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader, StatsWanted
 from lazydelta.log.commits import CHUNK_SIZE, read_actions
 from lazydelta.log.file_batch import DELETION_VECTOR, FileBatch
+from lazydelta.log.reconcile import unmasked
 from lazydelta.log.remove_set import RemoveSet
+from lazydelta.log.reverse_commits import TailCommit
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.log.tail import TailCommit
-from lazydelta.pruning.native import typed_scalar
-from lazydelta.scan.arrays import boolean_array, numpy_of
-from lazydelta.scan.reconcile import unmasked
 from lazydelta.scan.timestamp_check import false_timestamps, without_bounds
 from lazydelta.write.checkpoint_rows import REMOVE, CheckpointLayout, remove_array
 

@@ -12,16 +12,17 @@ from typing import Any
 
 import numpy as np
 
+from lazydelta.arrays import string_array
 from lazydelta.errors import CommitConflictError, MissingCommitError
 from lazydelta.log.actions import LogLine
 from lazydelta.log.commits import decode_actions
-from lazydelta.log.file_batch import FileBatch, string_array
+from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.names import LOG, LogFile, commit_name
 from lazydelta.log.remove_set import RemoveSet
+from lazydelta.log.reverse_commits import ReverseCommitReader
 from lazydelta.log.segment import list_commits
-from lazydelta.log.tail import ReverseCommitReader
 from lazydelta.storage import Store
-from lazydelta.write.checksum import Change
+from lazydelta.write.checksum_writer import Change
 from lazydelta.write.selection import PartitionSelection
 
 __all__ = ["Footprint", "commits_since", "judge"]

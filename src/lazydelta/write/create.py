@@ -12,14 +12,14 @@ import pyarrow as pa
 
 from lazydelta.errors import CommitConflictError, OptionError, SchemaMismatchError, UnsupportedFeatureError, WriteError
 from lazydelta.log.actions import Metadata, Protocol
-from lazydelta.log.opening import open_snapshot
-from lazydelta.log.schema import Array, Map, Struct, TableSchema
+from lazydelta.log.properties import TableProperties
+from lazydelta.log.snapshot_opening import open_snapshot
+from lazydelta.log.writable import WRITER_FEATURES, check_writable
 from lazydelta.storage import Store, open_store
+from lazydelta.types.from_arrow import has_timestamp_ntz, to_schema_string
+from lazydelta.types.schema import Array, Map, Struct, TableSchema
 from lazydelta.write.alignment import Alignment
-from lazydelta.write.delta_schema import has_timestamp_ntz, to_schema_string
-from lazydelta.write.properties import TableProperties
 from lazydelta.write.transaction import CommitResult, Transaction
-from lazydelta.write.writable import WRITER_FEATURES, check_writable
 
 __all__ = ["create_table", "new_metadata", "protocol_for", "stage_creation"]
 

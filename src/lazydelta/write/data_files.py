@@ -19,11 +19,11 @@ import pyarrow.parquet as pq
 
 from lazydelta.errors import OptionError, WriteError
 from lazydelta.log.actions import Add
+from lazydelta.log.properties import TableProperties
+from lazydelta.stats.collector import StatsCollector
 from lazydelta.storage import Store
+from lazydelta.types.partition_text import can_partition, folder_name, logged_path
 from lazydelta.write.partition_rows import Partition, coded, compact, groups_of, pieces
-from lazydelta.write.partition_text import can_partition, folder_name, logged_path
-from lazydelta.write.properties import TableProperties
-from lazydelta.write.stats import StatsCollector
 from lazydelta.write.uploads import Chunks, Uploads
 
 __all__ = ["COMPRESSIONS", "MEMORY_BUDGET", "TARGET_FILE_SIZE", "DataFileWriter", "PartitionRows"]

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lazydelta.errors import SchemaMismatchError
-from lazydelta.write.delta_schema import to_field
+from lazydelta.types.from_arrow import to_field
 
 __all__ = ["Conformer", "grown_schema"]
 

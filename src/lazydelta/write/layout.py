@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lazydelta.arrays import bitmap, typed_array
 from lazydelta.errors import OptionError, WriteError
-from lazydelta.pruning.native import bitmap, typed_array
 
 __all__ = ["BOUNDARIES", "NULL_TIMESTAMPS", "Boundary", "boundary_of", "in_range"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lazydelta.write.partition_text import partition_texts
+from lazydelta.types.partition_text import partition_texts
 
 __all__ = ["Partition", "coded", "compact", "groups_of", "pieces"]
 

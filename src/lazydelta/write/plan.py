@@ -15,14 +15,14 @@ import pyarrow as pa
 
 from lazydelta.errors import CommitConflictError, OptionError, SchemaMismatchError
 from lazydelta.log.actions import Add, Metadata, Txn
-from lazydelta.log.schema import TableSchema
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.pruning import Where
 from lazydelta.storage import Store
+from lazydelta.types.from_arrow import has_timestamp_ntz
+from lazydelta.types.schema import TableSchema
 from lazydelta.write.alignment import Alignment, find_column
 from lazydelta.write.batch_record import BatchRecord
 from lazydelta.write.create import new_metadata, stage_creation
-from lazydelta.write.delta_schema import has_timestamp_ntz
 from lazydelta.write.evolution import Conformer, grown_schema
 from lazydelta.write.layout import NULL_TIMESTAMPS, Boundary, boundary_of
 from lazydelta.write.transaction import CommitResult, Transaction

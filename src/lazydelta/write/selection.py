@@ -7,21 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from lazydelta.arrays import flags
 from lazydelta.errors import PredicateError
 from lazydelta.log.file_batch import FileBatch
-from lazydelta.log.schema import TableSchema
-from lazydelta.pruning import (
-    Predicate,
-    Where,
-    all_match,
-    may_match,
-    parse_predicate,
-    partition_columns,
-    partition_ranges,
-    stats_columns,
-)
+from lazydelta.pruning import Predicate, Where, all_match, may_match, parse_predicate, partition_columns, stats_columns
 from lazydelta.pruning.tree import Opaque, leaves
-from lazydelta.scan.arrays import flags
+from lazydelta.stats import partition_ranges
+from lazydelta.types.schema import TableSchema
 
 __all__ = ["PartitionSelection"]
 

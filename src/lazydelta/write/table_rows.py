@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from lazydelta.errors import SchemaMismatchError, WriteError
 from lazydelta.log.actions import Metadata
-from lazydelta.log.schema import TableSchema
 from lazydelta.pruning import parse_predicate, to_arrow_expression
+from lazydelta.types.schema import TableSchema
 from lazydelta.write.alignment import Alignment, UntoldAlignment, find_column
 from lazydelta.write.evolution import Conformer
 from lazydelta.write.layout import in_range

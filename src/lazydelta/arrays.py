@@ -1,0 +1,133 @@
+"""Arrow values made from Python ones without pandas.
+
+Where pandas is installed, the first ``pa.scalar`` or ``pa.array`` of a process imports it: a second and 48 MB in the
+middle of a scan. Building from buffers does not. Values come in the form Arrow stores: days for dates, microseconds
+for timestamps, the unscaled integer for decimals.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = [
+    "Stored",
+    "bitmap",
+    "boolean_array",
+    "flags",
+    "int64_array",
+    "numpy_of",
+    "string_array",
+    "typed_array",
+    "typed_scalar",
+]
+
+Stored: TypeAlias = int | float | bool | str | bytes
+"""A value as Arrow stores it; which of these depends on the Arrow type."""
+
+_TYPECODES = {1: "b", 2: "h", 4: "i", 8: "q"}
+_DECIMAL_BYTES = 16
+_MOST_TEXT = 2**31 - 1
+
+
+def typed_scalar(value: Stored | None, kind: pa.DataType) -> pa.Scalar:
+    """Return ``value`` as a scalar of ``kind``."""
+    return typed_array([value], kind)[0]
+
+
+def typed_array(values: Sequence[Stored | None], kind: pa.DataType) -> pa.Array:
+    """Return ``values`` as an array of ``kind``; None is null.
+
+    Raises OverflowError if an integer does not fit, and TypeError if a value has the wrong Python type.
+    """
+    if _is_text(kind):
+        with suppress(TypeError):  # A None among them: the usual case has none and is spared the search.
+            return _variable(values, kind, None)
+    validity = None
+    if None in values:
+        present = [value is not None for value in values]
+        if not any(present):
+            return pa.nulls(len(values), kind)
+        validity = bitmap(present)
+    if pa.types.is_boolean(kind):
+        return pa.Array.from_buffers(kind, len(values), [validity, bitmap([bool(value) for value in values])])
+    if _is_text(kind):
+        return _variable(values, kind, validity)
+    if pa.types.is_decimal128(kind):
+        packed = b"".join(_integer(value).to_bytes(_DECIMAL_BYTES, "little", signed=True) for value in values)
+        return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(packed)])
+    if pa.types.is_floating(kind):
+        code = "f" if kind.bit_width == 32 else "d"  # noqa: PLR2004 - the width of float32
+    else:
+        code = _TYPECODES[kind.bit_width // 8]
+    plain: Any = values if validity is None else [0 if value is None else value for value in values]
+    data: array[Any] = array(code, plain)
+    return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(data)])
+
+
+def bitmap(flags: Sequence[bool] | npt.NDArray[np.bool_]) -> pa.Buffer:
+    """Pack flags into the bits that Arrow uses for booleans and for validity."""
+    packed = pa.Array.from_buffers(pa.uint8(), len(flags), [None, pa.py_buffer(bytes(flags))])
+    return pc.cast(packed, pa.bool_()).buffers()[1]
+
+
+def string_array(values: Sequence[str | None]) -> pa.StringArray:
+    """Return texts as an array; None is null."""
+    return typed_array(values, pa.string())
+
+
+def int64_array(values: Sequence[int | None]) -> pa.Int64Array:
+    """Return numbers as an array; None is null."""
+    return typed_array(values, pa.int64())
+
+
+def boolean_array(values: npt.NDArray[np.bool_]) -> pa.BooleanArray:
+    """Wrap a mask."""
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(np.packbits(values, bitorder="little"))])
+
+
+def numpy_of(values: pa.Array) -> npt.NDArray[np.int64]:
+    """View an int64 array without nulls."""
+    return np.frombuffer(values.buffers()[1], np.int64, len(values), values.offset * 8)
+
+
+def flags(values: pa.BooleanArray) -> npt.NDArray[np.bool_]:
+    """Return a boolean array without nulls as a mask."""
+    bits = np.frombuffer(values.buffers()[1], np.uint8)
+    return np.unpackbits(bits, bitorder="little")[values.offset : values.offset + len(values)].astype(np.bool_)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _variable(values: Sequence[Stored | None], kind: pa.DataType, validity: pa.Buffer | None) -> pa.Array:
+    parts: Any = values if validity is None else [value or "" for value in values]
+    if pa.types.is_string(kind) and (joined := "".join(parts)).isascii():
+        data = joined.encode()  # All at once: as many bytes as characters, in each of them.
+    else:
+        # What JSON let through is stored as it came: half a character too.
+        parts = [value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value for value in parts]
+        data = b"".join(parts)
+    if len(data) > _MOST_TEXT:
+        message = f"{len(data)} bytes of text are more than one array holds"
+        raise OverflowError(message)
+    offsets = np.zeros(len(parts) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, parts), np.int32, len(parts)), out=offsets[1:])
+    return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _integer(value: Stored | None) -> int:
+    if value is None:
+        return 0
+    if not isinstance(value, int):
+        message = f"an unscaled integer is needed, not {type(value).__name__}"
+        raise TypeError(message)
+    return value

@@ -1,0 +1,1 @@
+"""Checkpoints, classic and V2."""

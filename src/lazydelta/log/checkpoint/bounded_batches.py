@@ -1,0 +1,120 @@
+"""``BoundedBatches``: the rows of a Parquet file of a checkpoint, in batches that end by rows and by bytes.
+
+Nearly all checkpoints are read in one go, in batches of a size that the footer suggests. Long texts are watched on
+their way (see ``parquet_pages``): where the next rows would take too much they are read in smaller batches, and where a
+single page does, the row group goes on without statistics, or ends in an error for whoever must not lose them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lazydelta.errors import MemoryLimitError
+from lazydelta.log.checkpoint.checkpoint_columns import read_batches, rows_at_once
+from lazydelta.log.checkpoint.parquet_pages import LargeBatchError, LargePageError, PageWatch
+from lazydelta.log.names import LogFile
+
+__all__ = ["MEMORY_BUDGET", "BoundedBatches"]
+
+logger = logging.getLogger(__name__)
+
+MEMORY_BUDGET = 150 << 20
+# A batch is there several times over: as pages, as columns, as parsed values, and in the hands of who reads ahead.
+_BATCH_SHARE = 25
+_UNEVEN = 2  # how much more than its share a batch may take before it is begun anew
+_LONG_TEXT = 4 << 10
+_STATS = ("add.stats", "add.stats_parsed")
+_ANY = "add.size"  # read where nothing else is left, so that rows are still counted
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedBatches:
+    """Reads one file; ``open`` opens it, watched or not, and ``needs_stats`` is said by those who copy them."""
+
+    open: Callable[[PageWatch | None], AbstractContextManager[pq.ParquetFile]]
+    part: LogFile
+    metadata: pq.FileMetaData
+    columns: Sequence[str]
+    most_rows: int
+    memory_budget: int = MEMORY_BUDGET
+    needs_stats: bool = False
+    by_group: bool = False
+
+    def __iter__(self) -> Generator[pa.RecordBatch]:
+        rows = self._rows_at_once(self.columns)
+        watched = self._watched(self.columns)
+        if watched:
+            for group in range(self.metadata.num_row_groups):
+                yield from self._group(group, rows, watched)
+            return
+        groups = [[number] for number in range(self.metadata.num_row_groups)] if self.by_group else [None]
+        with self.open(None) as parquet:
+            for some in groups:
+                yield from read_batches(parquet, self.part, self.columns, rows, some)
+
+    def _rows_at_once(self, columns: Sequence[str]) -> int:
+        return rows_at_once(self.metadata, columns, self.most_rows, self.memory_budget // _BATCH_SHARE)
+
+    def _watched(self, columns: Sequence[str]) -> list[int]:
+        """Return the columns of text whose rows may take far more than their mean."""
+        prefixes = tuple(f"{name}." for name in columns)
+        stats = tuple(f"{name}." for name in _STATS)
+        found = []
+        for index in range(self.metadata.num_columns):
+            column = self.metadata.schema.column(index)
+            path = f"{column.path}."
+            if column.physical_type != "BYTE_ARRAY" or not path.startswith(prefixes):
+                continue
+            if path.startswith(stats) or self._mean(index) > _LONG_TEXT:
+                found.append(index)
+        return found
+
+    def _mean(self, index: int) -> int:
+        groups = [self.metadata.row_group(number) for number in range(self.metadata.num_row_groups)]
+        sizes = [group.column(index).total_uncompressed_size // max(1, group.num_rows) for group in groups]
+        return max(sizes, default=0)
+
+    def _group(self, group: int, rows: int, watched: Sequence[int]) -> Generator[pa.RecordBatch]:
+        """Yield the rows of a row group, begun anew with fewer rows a batch as often as it takes."""
+        columns, done, count = self.columns, 0, self.metadata.row_group(group).num_rows
+        while done < count:
+            batch_bytes = _UNEVEN * self.memory_budget // _BATCH_SHARE
+            watch = PageWatch(self.metadata, watched, [group], self.memory_budget // 2, batch_bytes)
+            try:
+                for first, batch in self._watched_batches(group, columns, rows, watch):
+                    end, skipped = first + batch.num_rows, max(0, done - first)
+                    if end > done:
+                        done = end
+                        yield batch.slice(skipped) if skipped else batch
+            except LargeBatchError as error:
+                rows = max(1, min(error.rows, rows - 1))
+            except LargePageError as error:
+                columns = self._without_stats(columns, error)
+                watched = self._watched(columns)
+                rows = self._rows_at_once(columns)
+
+    def _watched_batches(
+        self, group: int, columns: Sequence[str], rows: int, watch: PageWatch
+    ) -> Generator[tuple[int, pa.RecordBatch]]:
+        with self.open(watch) as parquet:
+            first = 0
+            watch.expect(first, rows)
+            for batch in read_batches(parquet, self.part, columns, rows, [group]):
+                yield first, batch
+                first += batch.num_rows
+                watch.expect(first, rows)
+
+    def _without_stats(self, columns: Sequence[str], error: LargePageError) -> list[str]:
+        message = f"{self.part.path} has {error}, more than half of the memory budget of {self.memory_budget:,} bytes"
+        left = [name for name in columns if not f"{name}.".startswith(tuple(f"{each}." for each in _STATS))]
+        if self.needs_stats or len(left) == len(columns):
+            hint = "give it a larger memory_budget, or let a writer that cuts its pages smaller write the checkpoint"
+            raise MemoryLimitError(message, path=self.part.path, version=self.part.version, hint=hint) from None
+        logger.warning("%s: files of that row group are listed without statistics", message)
+        return left or [_ANY]

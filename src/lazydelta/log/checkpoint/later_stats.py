@@ -1,0 +1,68 @@
+"""``LaterStats``: statistics of files that were listed without them, read when somebody asks after all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from threading import Lock
+
+import pyarrow as pa
+
+from lazydelta.errors import CorruptLogError
+from lazydelta.log.checkpoint.checkpoint_columns import stats_of
+from lazydelta.log.file_batch import FileBatch
+from lazydelta.log.names import LogFile
+
+__all__ = ["LaterStats"]
+
+
+class LaterStats:
+    """Serves the batches of one checkpoint file.
+
+    ``read`` opens the file anew and yields its rows with nothing but statistics. The cursor moves forward with the
+    batches it is asked for: a consumer that asks for all of them costs one more pass over the statistics, and one that
+    asks for none costs nothing.
+    """
+
+    def __init__(self, part: LogFile, read: Callable[[], Iterator[pa.StructArray]]) -> None:
+        self._part = part
+        self._open = read
+        self._cursor: Iterator[pa.StructArray] | None = None
+        self._held: list[tuple[int, pa.Array]] = []
+        self._next_row = 0
+        self._lock = Lock()
+
+    def attach(self, files: FileBatch, first_row: int, adds: pa.StructArray) -> FileBatch:
+        """Return the batch with a way to its statistics; ``adds`` are the rows of the file that it was made of."""
+        live = adds.is_valid() if adds.null_count else None
+        count = len(adds)
+
+        def load() -> FileBatch:
+            with self._lock:
+                found = self._read(first_row, count)
+            found = found if live is None else found.filter(live)
+            return replace(files, **stats_of(found), load_stats=None)
+
+        return replace(files, load_stats=load)
+
+    def _read(self, first_row: int, count: int) -> pa.Array:
+        start = self._held[0][0] if self._held else self._next_row
+        if self._cursor is None or first_row < start:
+            self._cursor = self._open()
+            self._held, self._next_row = [], 0
+        while self._next_row < first_row + count:
+            adds = next(self._cursor, None)
+            if adds is None:
+                message = f"{self._part.path} changed while it was read"
+                raise CorruptLogError(message, path=self._part.path, version=self._part.version)
+            self._held.append((self._next_row, adds))
+            self._next_row += len(adds)
+            self._held = [(row, adds) for row, adds in self._held if row + len(adds) > first_row]
+        pieces = [
+            adds.slice(max(0, first_row - row), min(row + len(adds), first_row + count) - max(row, first_row))
+            for row, adds in self._held
+            if row < first_row + count
+        ]
+        if any(piece.type != pieces[0].type for piece in pieces):
+            return pa.nulls(count, pa.struct([]))  # some did not fit into memory: this batch has none
+        return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)

@@ -1,0 +1,172 @@
+"""What a table asks of its writers, and whether we can give it.
+
+A writer that overlooks a constraint or a generated column damages the table for everybody, so what is not implemented
+is refused by name before anything is written. Features that came with a protocol version (2 to 6) are no obstacle as
+long as the table does not use them, and neither are the same features in the list of version 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lazydelta.errors import CorruptLogError, UnsupportedFeatureError, WriteError
+from lazydelta.log.actions import Metadata, Protocol
+from lazydelta.log.features import column_mapping_mode
+from lazydelta.log.properties import is_true
+from lazydelta.types.schema import Array, DataType, Field, Map, Struct, TableSchema, Variant
+
+__all__ = [
+    "WRITER_FEATURES",
+    "check_removable",
+    "check_writable",
+    "is_append_only",
+    "uses_in_commit_timestamps",
+]
+
+TABLE_FEATURES_VERSION = 7
+
+# What we honour in full.
+WRITER_FEATURES = frozenset(
+    {
+        "appendOnly",
+        "deletionVectors",  # never written; files that have one may be removed
+        "domainMetadata",  # carried along
+        "inCommitTimestamp",
+        "invariants",  # of a column that says NOT NULL; expressions are refused where they are used
+        "timestampNtz",
+        "vacuumProtocolCheck",
+    }
+)
+# What came with the versions 2 to 6 and may be listed without being used.
+_LEGACY = frozenset({"checkConstraints", "changeDataFeed", "generatedColumns", "columnMapping", "identityColumns"})
+# The same for columns of one type: deltalake lists the feature in tables that have none.
+_BY_TYPE = frozenset({"variantType", "variantType-preview"})
+
+# Properties that switch on what we do not implement.
+_SWITCHES = {
+    "delta.enableChangeDataFeed": "changeDataFeed",
+    "delta.enableRowTracking": "rowTracking",
+    "delta.enableIcebergCompatV1": "icebergCompatV1",
+    "delta.enableIcebergCompatV2": "icebergCompatV2",
+    "delta.enableIcebergCompatV3": "icebergCompatV3",
+    "delta.enableTypeWidening": "typeWidening",
+}
+_CONSTRAINT = "delta.constraints."
+# The same, in the metadata of columns; the names are beginnings.
+_COLUMN_MARKS = {
+    "delta.invariants": "invariants",
+    "delta.generationExpression": "generatedColumns",
+    "delta.identity.": "identityColumns",
+    "delta.typeChanges": "typeWidening",
+    "CURRENT_DEFAULT": "allowColumnDefaults",
+}
+
+
+def check_writable(protocol: Protocol, metadata: Metadata, *, path: str | None = None) -> None:
+    """Raise unless we can write to the table without breaking a promise that it makes."""
+    found: dict[str, str] = {}
+    for feature, where in (*_listed(protocol, path), *_used(protocol, metadata)):
+        found.setdefault(feature, where)
+    if not found:
+        return
+    features = tuple(sorted(found))
+    named = ", ".join(f"{feature} ({found[feature]})" if found[feature] else feature for feature in features)
+    message = f"The table uses features that lazydelta does not write: {named}"
+    raise UnsupportedFeatureError(
+        message, features=features, path=path, hint="write it with a writer that implements them, or drop the features"
+    )
+
+
+def is_append_only(protocol: Protocol, metadata: Metadata) -> bool:
+    """Tell whether no row may ever be deleted."""
+    return _supports(protocol, "appendOnly", since=2) and is_true(metadata, "delta.appendOnly")
+
+
+def uses_in_commit_timestamps(protocol: Protocol, metadata: Metadata) -> bool:
+    """Tell whether each commit must carry its own, monotonic timestamp."""
+    supported = _supports(protocol, "inCommitTimestamp", since=TABLE_FEATURES_VERSION)
+    return supported and is_true(metadata, "delta.enableInCommitTimestamps")
+
+
+def check_removable(protocol: Protocol, metadata: Metadata, *, path: str | None = None) -> None:
+    """Raise if the table is append-only."""
+    if is_append_only(protocol, metadata):
+        message = "The table is append-only (delta.appendOnly is true), so no data may be removed from it"
+        raise WriteError(message, path=path, hint="append only, or set the property to false first")
+
+
+def _supports(protocol: Protocol, feature: str, *, since: int) -> bool:
+    if protocol.min_writer_version >= TABLE_FEATURES_VERSION:
+        return feature in (protocol.writer_features or ())
+    return since <= protocol.min_writer_version
+
+
+def _listed(protocol: Protocol, path: str | None) -> Iterator[tuple[str, str]]:
+    version = protocol.min_writer_version
+    if version < 1:
+        raise CorruptLogError(f"The table's protocol has the impossible writer version {version}", path=path)
+    if version > TABLE_FEATURES_VERSION:
+        yield f"minWriterVersion {version}", ""
+        return
+    features = protocol.writer_features
+    if version < TABLE_FEATURES_VERSION:
+        if features:
+            message = f"The table's protocol lists writer features but has writer version {version} instead of 7"
+            raise CorruptLogError(message, path=path)
+        return
+    if features is None:
+        message = "The table's protocol has writer version 7 but no list of writer features"
+        raise CorruptLogError(message, path=path)
+    for feature in features:
+        if feature not in WRITER_FEATURES | _LEGACY | _BY_TYPE:
+            yield feature, ""
+
+
+def _used(protocol: Protocol, metadata: Metadata) -> Iterator[tuple[str, str]]:
+    for key in metadata.configuration or {}:
+        if key.lower().startswith(_CONSTRAINT):
+            yield "checkConstraints", f"the property {key}"
+    for switch, feature in _SWITCHES.items():
+        if is_true(metadata, switch):
+            yield feature, f"the property {switch}"
+    if column_mapping_mode(metadata, protocol) != "none":
+        yield "columnMapping", "the property delta.columnMapping.mode"
+    if (metadata.property("delta.checkpointPolicy") or "").lower() == "v2":
+        yield "v2Checkpoint", "the property delta.checkpointPolicy"
+    schema = TableSchema.parse(metadata.schema_string, partition_columns=metadata.partition_columns)
+    for column, field in _fields(schema.fields, ""):
+        if _holds_variants(field.type):
+            yield "variantType", f"the column {column!r}"
+        for mark, feature in _COLUMN_MARKS.items():
+            if any(key.startswith(mark) for key in field.metadata):
+                yield feature, f"the column {column!r}"
+
+
+def _fields(fields: tuple[Field, ...], parent: str) -> Iterator[tuple[str, Field]]:
+    for each in fields:
+        name = f"{parent}.{each.name}" if parent else each.name
+        yield name, each
+        yield from _inside(each.type, name)
+
+
+def _holds_variants(kind: DataType) -> bool:
+    match kind:
+        case Array(element):
+            return _holds_variants(element)
+        case Map(key, value):
+            return _holds_variants(key) or _holds_variants(value)
+        case _:
+            return isinstance(kind, Variant)
+
+
+def _inside(kind: DataType, name: str) -> Iterator[tuple[str, Field]]:
+    match kind:
+        case Struct(fields):
+            yield from _fields(fields, name)
+        case Array(element):
+            yield from _inside(element, f"{name}.element")
+        case Map(key, value):
+            yield from _inside(key, f"{name}.key")
+            yield from _inside(value, f"{name}.value")
+        case _:
+            return

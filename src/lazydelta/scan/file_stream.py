@@ -1,0 +1,148 @@
+"""``FileStream``: a lazy stream of files as an object, iterable with and without ``async``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Generator, Iterator
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from lazydelta.errors import StreamClosedError
+from lazydelta.log.file_batch import FileBatch
+from lazydelta.metrics import ScanMetrics
+from lazydelta.scan.data_file import DataFile, data_files
+from lazydelta.scan.explanation import Explanation
+from lazydelta.scan.files_schema import to_record_batch
+from lazydelta.scan.scanner import LazyDeltaScanner
+
+__all__ = ["FileStream"]
+
+
+class FileStream:
+    """The files of a scan, single use: iterate it once, as objects or as record batches.
+
+    Nothing is read before the first file is asked for. Closing the stream, leaving its ``with`` block or dropping it
+    ends the scan and its requests.
+    """
+
+    def __init__(self, scanner: LazyDeltaScanner) -> None:
+        self._scanner = scanner
+        self._batches: Generator[FileBatch] | None = None
+        self._closed = False
+        self._objects: Iterator[DataFile] = iter(())
+
+    @property
+    def metrics(self) -> ScanMetrics:
+        """What the scan has done so far."""
+        return self._scanner.metrics
+
+    def explain(self) -> Explanation:
+        """Return the plan with its reason, and what the scan has cost so far."""
+        return Explanation.of(self._scanner)
+
+    def __iter__(self) -> Iterator[DataFile]:
+        self._begin()
+        return self._files()
+
+    def _files(self) -> Iterator[DataFile]:
+        # An iterator of its own: it may be handed on to another loop, and a loop that breaks drops and so closes it.
+        try:
+            while True:
+                try:
+                    file = self.__next__()
+                except StopIteration:
+                    return
+                yield file
+        finally:
+            self.close()
+
+    def __next__(self) -> DataFile:
+        while True:
+            file = next(self._objects, None)
+            if file is not None:
+                return file
+            batch = self._next_batch()
+            if batch is None:
+                raise StopIteration
+            self._fill(batch)
+
+    def __aiter__(self) -> AsyncIterator[DataFile]:
+        self._begin()
+        return self
+
+    async def __anext__(self) -> DataFile:
+        while True:
+            file = next(self._objects, None)
+            if file is not None:
+                return file
+            try:
+                batch = await asyncio.to_thread(self._next_batch)
+            except asyncio.CancelledError:
+                self.close()  # the thread meets the end of its requests and unwinds by itself
+                raise
+            if batch is None:
+                raise StopAsyncIteration
+            self._fill(batch)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Return the files as Arrow record batches: no Python object per file."""
+        self._begin()
+        return self._record_batches()
+
+    def collect(self) -> list[DataFile]:
+        """Return all files as a list."""
+        return list(self)
+
+    def close(self) -> None:
+        """End the scan and its requests; harmless when it has ended."""
+        self._closed = True
+        self._objects = iter(())
+        batches, self._batches = self._batches, None
+        if batches is None:
+            return
+        self._scanner.io.stop()
+        try:
+            batches.close()  # its finally blocks cancel what is in flight
+        except ValueError:
+            # Another thread is inside the scan just now; its next request is refused, and it unwinds there.
+            return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _begin(self) -> None:
+        if self._closed or self._batches is not None:
+            raise StreamClosedError("This stream of files was already used", hint="call files() again for another scan")
+        self._batches = self._scanner.batches()
+
+    def _record_batches(self) -> Iterator[pa.RecordBatch]:
+        schema, reported = self._scanner.snapshot.schema, self._scanner.request.stats_columns
+        try:
+            while (batch := self._next_batch()) is not None:
+                yield to_record_batch(batch, schema, reported)
+        finally:
+            self.close()
+
+    def _next_batch(self) -> FileBatch | None:
+        if self._batches is None:
+            if self._closed:
+                return None
+            self._begin()
+        batch = None if self._batches is None else next(self._batches, None)
+        if batch is None:
+            self.close()
+        return batch
+
+    def _fill(self, batch: FileBatch) -> None:
+        snapshot = self._scanner.snapshot
+        self._objects = data_files(batch, snapshot.store, snapshot.schema)

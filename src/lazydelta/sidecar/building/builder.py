@@ -1,0 +1,259 @@
+"""Building a sidecar from a checkpoint: streaming, sorted within a memory budget, published by its manifest."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lazydelta.arrays import boolean_array
+from lazydelta.errors import ObjectChangedError, ObjectNotFoundError, StorageError
+from lazydelta.execution import ReadAhead
+from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader, StatsWanted
+from lazydelta.log.segment import Checkpoint
+from lazydelta.log.snapshot import Snapshot
+from lazydelta.options import Options
+from lazydelta.scan.timestamp_check import false_timestamps, without_bounds
+from lazydelta.sidecar.building.external_sort import ExternalSort
+from lazydelta.sidecar.building.part_order import key_layout
+from lazydelta.sidecar.building.planning import (
+    MEMORY_BUDGET,
+    SidecarPlan,
+    plan_of,
+    plan_sidecar,
+    snapshot_at_checkpoint,
+)
+from lazydelta.sidecar.building.publication import (
+    BuildResult,
+    PartsGoneError,
+    Publication,
+    load_manifest,
+    result_of,
+    schema_hash,
+)
+from lazydelta.sidecar.layout.manifest import SidecarError
+from lazydelta.sidecar.layout.mirrored import prove
+from lazydelta.sidecar.layout.order import sortable
+from lazydelta.sidecar.layout.part_reader import check_part
+from lazydelta.sidecar.layout.sidecar_columns import FOLDER, sidecar_path
+from lazydelta.sidecar.layout.sidecar_rows import to_rows
+from lazydelta.sidecar.reading.discovery import check_single, read_single
+from lazydelta.sidecar.upkeep.lifecycle import sweep
+from lazydelta.storage import Store, open_store
+
+__all__ = [
+    "MEMORY_BUDGET",
+    "Progress",
+    "assemble",
+    "build",
+    "build_at",
+    "existing",
+]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Progress = Callable[[int, int | None], None]
+"""Called with the files done so far and, where it is known, how many there are."""
+
+_READ_ROWS = 32_768
+_SAMPLED = 200_000
+_TRIES = 5
+
+
+def build(
+    table_uri: str | os.PathLike[str],
+    version: int | None = None,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
+    sort_by: Sequence[str] | None = None,
+    force: bool = False,
+    memory_budget: int = MEMORY_BUDGET,
+    progress: Progress | None = None,
+) -> BuildResult:
+    """Build the sidecar of the newest checkpoint, or of the checkpoint of ``version``, unless a good one is there.
+
+    Rows are sorted by the partition columns, or by the minimum of the first timestamp column of an unpartitioned
+    table; ``sort_by`` names other columns. Nothing is visible to readers before the manifest is written, last. What is
+    there is read from end to end and replaced if any page of it is damaged; ``force`` replaces it in any case.
+    """
+    settings = Options.load(options)
+    store = open_store(table_uri, storage_options, retries=settings.retries, request_timeout=settings.request_timeout)
+    snapshot, checkpoint = snapshot_at_checkpoint(store, version)
+    replaces, reason = _to_replace(store, snapshot, checkpoint, force=force)
+    result = None if force or replaces is not None else existing(store, snapshot, checkpoint, thorough=True)
+    if result is not None:
+        return result
+    return build_at(
+        store,
+        snapshot,
+        checkpoint,
+        sort_by=sort_by,
+        memory_budget=memory_budget,
+        progress=progress,
+        replaces=replaces,
+        reason=reason,
+    )
+
+
+def build_at(
+    store: Store,
+    snapshot: Snapshot,
+    checkpoint: Checkpoint,
+    *,
+    sort_by: Sequence[str] | None = None,
+    memory_budget: int = MEMORY_BUDGET,
+    progress: Progress | None = None,
+    replaces: str | None = None,
+    reason: str | None = None,
+) -> BuildResult:
+    """Build the sidecar of a checkpoint whose version the snapshot pins; nothing that may be there is looked at.
+
+    ``replaces`` is the digest of a manifest that gives way to the new one, ``reason`` goes into the result.
+    """
+    plan = plan_sidecar(snapshot, checkpoint, sort_by, memory_budget=memory_budget)
+    for _ in range(_TRIES):
+        parts = _sorted_parts(snapshot, checkpoint, plan, memory_budget, progress)
+        try:
+            result = Publication(store, snapshot, checkpoint, plan, replaces=replaces).publish(parts)
+        except PartsGoneError as error:
+            # The build came after what was dropped, so it shall be there: all of it, once more.
+            logger.warning("%s; building it again", error)
+            continue
+        sweep(store, snapshot)
+        return msgspec.structs.replace(result, reason=reason)
+    message = f"The sidecar in {FOLDER} is dropped faster than it can be built"
+    hint = "see who else cleans up sidecars of this table, and try again"
+    raise ObjectChangedError(message, path=FOLDER, version=checkpoint.version, hint=hint)
+
+
+def _to_replace(
+    store: Store, snapshot: Snapshot, checkpoint: Checkpoint, *, force: bool
+) -> tuple[str | None, str | None]:
+    """Return the digest of a manifest that a build has to replace, and why: a page of its parts is damaged."""
+    manifest = load_manifest(store, snapshot, checkpoint)
+    if manifest is None or force:
+        return None if manifest is None else manifest.sha256, None
+    try:
+        for part in manifest.parts:
+            check_part(store, part, manifest.layout)
+    except (SidecarError, StorageError) as error:
+        logger.warning("the sidecar of version %d is damaged and built anew: %s", checkpoint.version, error)
+        return manifest.sha256, str(error)
+    return None, None
+
+
+def existing(store: Store, snapshot: Snapshot, checkpoint: Checkpoint, *, thorough: bool = False) -> BuildResult | None:
+    """Return the sidecar that is already there; where only its manifest is lacking or invalid, add that.
+
+    Files are not read, but their footers; ``thorough`` reads one before it gets a manifest.
+    """
+    manifest = load_manifest(store, snapshot, checkpoint)
+    if manifest is not None:
+        return result_of(manifest, "already-valid")
+    path = sidecar_path(checkpoint.version)
+    try:
+        part, footer = read_single(store, path)
+        mirrored = check_single(footer, part, snapshot, checkpoint)
+        prove(store, mirrored, [each.info for each in checkpoint.files])
+        if thorough:
+            check_part(store, part, footer.state.layout)
+    except ObjectNotFoundError:
+        return None
+    except (SidecarError, StorageError) as error:
+        logger.warning("%s is left alone: %s", path, error)
+        return None
+    if footer.state.schema_hash != schema_hash(snapshot):
+        return None
+    plan = plan_of(footer.state.layout, snapshot.schema)
+    publication = Publication(store, snapshot, checkpoint, plan)
+    try:
+        return publication.put_manifest([(part, footer.row_groups())], action="manifest-added")
+    except PartsGoneError:
+        return None
+
+
+def _sorted_parts(
+    snapshot: Snapshot,
+    checkpoint: Checkpoint,
+    plan: SidecarPlan,
+    memory_budget: int,
+    progress: Progress | None,
+) -> Iterator[pa.Table]:
+    """Yield the rows of each part, in order."""
+    reader = CheckpointReader(snapshot.store, checkpoint, batch_size=_READ_ROWS, memory_budget=memory_budget)
+    at_once = plan.rows_at_once(memory_budget)
+    splitters = _splitters(reader, plan, at_once)
+    sort = ExternalSort(plan.layout, splitters, plan.layout.arrow_schema(plan.schema), most_waiting=at_once)
+    done = 0
+    with contextlib.ExitStack() as stack:
+        # Only the parsing of statistics needs the interpreter: Parquet, sorting and temporary files go on beside it.
+        stack.callback(sort.close)
+        batches = stack.enter_context(_aside(reader.files(StatsWanted(extra=True))))
+        wrong = false_timestamps(snapshot)
+        rows = (to_rows(without_bounds(batch, wrong), plan.layout, plan.schema) for batch in batches)
+        for batch in stack.enter_context(_aside(rows)):
+            sort.add(batch)
+            done += len(batch)
+            if progress is not None:
+                progress(done, None)
+        for part in stack.enter_context(_aside(assemble(sort.sorted_tables(), plan.rows_in_part(memory_budget)))):
+            # The allocator keeps what each thread has freed, and each of these is as large as all that is under way.
+            pa.default_memory_pool().release_unused()
+            yield part
+
+
+def _aside(source: Iterator[T]) -> contextlib.closing[ReadAhead[T]]:
+    """Let a thread make the items of an iterator, one ahead of the consumer."""
+    return contextlib.closing(ReadAhead(source, depth=1, stop=lambda: None))
+
+
+def assemble(tables: Iterator[pa.Table], size: int) -> Iterator[pa.Table]:
+    """Cut sorted rows into parts of ``size`` rows; the last one has the rest."""
+    held: list[pa.Table] = []
+    count = 0
+    for table in tables:
+        held.append(table)
+        count += table.num_rows
+        while count >= size:
+            whole = pa.concat_tables(held)
+            yield whole.slice(0, size).combine_chunks()
+            held = [whole.slice(size)]
+            count -= size
+    if count:
+        yield pa.concat_tables(held).combine_chunks()
+
+
+def _splitters(reader: CheckpointReader, plan: SidecarPlan, bucket_rows: int) -> pa.BinaryArray:
+    """Choose splitters from a sample so that buckets have about ``bucket_rows`` rows; few files need none."""
+    layout = key_layout(plan.layout)
+    wanted = tuple(each.path for each in layout.sort if each.role == "min")
+    total, step = 0, 1
+    sample: list[pa.BinaryArray] = []
+    for batch in reader.files(StatsWanted(wanted) if wanted else None):
+        total += len(batch)
+        some = batch.filter(boolean_array(np.arange(len(batch)) % step == 0)) if step > 1 else batch
+        sample.append(sortable(to_rows(some, layout, plan.schema), layout))
+        if sum(map(len, sample)) > 2 * _SAMPLED:
+            step *= 2
+            sample = [each.take(_rows(range(0, len(each), 2))) for each in sample]
+    buckets = -(-total // bucket_rows)
+    if buckets <= 1:
+        return pa.nulls(0, pa.binary())
+    ordered = pa.concat_arrays(sample)
+    ordered = ordered.take(pc.sort_indices(ordered))
+    places = [len(ordered) * number // buckets for number in range(1, buckets)]
+    return ordered.take(_rows(places)).unique()
+
+
+def _rows(numbers: Sequence[int]) -> pa.Int64Array:
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(np.array(numbers, np.int64))])

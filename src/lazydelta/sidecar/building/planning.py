@@ -1,0 +1,174 @@
+"""How a table's sidecar is laid out: what it is sorted by, which statistics it has, which ranges the manifest keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from lazydelta.errors import OptionError
+from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader, StatsWanted
+from lazydelta.log.segment import Checkpoint
+from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot_opening import open_snapshot
+from lazydelta.sidecar.layout.sidecar_columns import GROUPS_PER_FILE, ROWS_PER_GROUP, SidecarLayout, SortColumn
+from lazydelta.stats import has_range, is_timestamp
+from lazydelta.storage import Store
+from lazydelta.types.schema import Column, TableSchema
+
+__all__ = ["MEMORY_BUDGET", "SidecarPlan", "plan_of", "plan_sidecar", "snapshot_at_checkpoint"]
+
+MEMORY_BUDGET = 512 << 20
+PART_ROWS = ROWS_PER_GROUP * GROUPS_PER_FILE
+_INDEXED = 8
+_LEAST_ROW_BYTES = 400
+_PART_BYTES = 64 << 20
+_TEXT_BYTES = 32
+_COPIES, _PARTS = 10, 4
+_DEFAULT_STATS_COLUMNS = 32
+
+
+@dataclass(frozen=True)
+class SidecarPlan:
+    """How a table's sidecar is laid out."""
+
+    schema: TableSchema
+    layout: SidecarLayout
+    indexed: tuple[tuple[str, ...], ...]
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Return about how much a row takes in memory."""
+        return max(_LEAST_ROW_BYTES, sum(_width(each.type) for each in self.layout.arrow_schema(self.schema)))
+
+    def rows_in(self, memory: int) -> int:
+        """Return how many rows fit into some bytes of memory; one does always."""
+        return max(1, memory // self.row_bytes)
+
+    def rows_at_once(self, memory_budget: int) -> int:
+        """Return how many rows to sort at a time: they are there as read, sorted, waiting, and as Parquet pages."""
+        return self.rows_in(memory_budget // _COPIES)
+
+    def rows_in_part(self, memory_budget: int) -> int:
+        """Return how many rows a full part has: fewer where they are wide, or memory is scarce."""
+        return min(PART_ROWS, self.rows_in(min(_PART_BYTES, memory_budget // _PARTS)))
+
+
+def _width(kind: pa.DataType) -> int:
+    try:
+        return -(-int(kind.bit_width) // 8)
+    except ValueError:
+        return _TEXT_BYTES  # text and maps are as long as they are: bounds of text are cut at 32 characters
+
+
+def snapshot_at_checkpoint(store: Store, version: int | None = None) -> tuple[Snapshot, Checkpoint]:
+    """Pin the version of the newest checkpoint, or ``version``, which must have one."""
+    snapshot = open_snapshot(store, version=version)
+    checkpoint = snapshot.segment.checkpoint
+    if checkpoint is None or (version is not None and checkpoint.version != version):
+        which = "no complete checkpoint" if version is None else f"no complete checkpoint of version {version}"
+        message = f"{store.uri} has {which}, and a sidecar mirrors one"
+        raise OptionError(message, path=store.uri, hint="write a checkpoint first")
+    if snapshot.version != checkpoint.version:
+        snapshot = open_snapshot(store, version=checkpoint.version)
+    return snapshot, checkpoint
+
+
+def plan_sidecar(
+    snapshot: Snapshot,
+    checkpoint: Checkpoint,
+    sort_by: Sequence[str] | None = None,
+    *,
+    memory_budget: int = MEMORY_BUDGET,
+) -> SidecarPlan:
+    """Decide on sort columns, statistics columns and the columns whose ranges the manifest keeps."""
+    schema = snapshot.schema
+    stats = _stats_columns(snapshot, CheckpointReader(snapshot.store, checkpoint, 1_000, memory_budget=memory_budget))
+    sort = _sort_columns(schema, stats, sort_by)
+    return _plan(schema, SidecarLayout.of(schema, stats, sort), stats)
+
+
+def plan_of(layout: SidecarLayout, schema: TableSchema) -> SidecarPlan:
+    """Return the plan of a sidecar that is laid out already, so that new parts fit the old ones."""
+    by_path = {column.physical_path: column for column in schema.leaves() if not column.is_partition}
+    stats = [by_path[each.path] for each in layout.columns if each.role == "null_count" and each.path in by_path]
+    return _plan(schema, layout, stats)
+
+
+def _plan(schema: TableSchema, layout: SidecarLayout, stats: Sequence[Column]) -> SidecarPlan:
+    timestamps = [column for column in stats if is_timestamp(column)]
+    ranged = [column for column in stats if has_range(column) and column not in timestamps[:1]]
+    indexed = [column.physical_path for column in (*timestamps[:1], *ranged[:_INDEXED])]
+    indexed += [each.path for each in layout.sort if each.role == "min" and each.path not in indexed]
+    return SidecarPlan(schema, layout, tuple(indexed))
+
+
+def _stats_columns(snapshot: Snapshot, reader: CheckpointReader) -> list[Column]:
+    """Return the columns that have statistics: those the table's properties name, and those that a sample shows."""
+    leaves = [column for column in snapshot.schema.leaves() if not column.is_partition]
+    seen = _sampled_columns(reader)
+    wanted = snapshot.metadata.property("delta.dataSkippingNumIndexedCols")
+    try:
+        count = int(wanted) if wanted is not None else _DEFAULT_STATS_COLUMNS
+    except ValueError:
+        count = _DEFAULT_STATS_COLUMNS
+    likely = leaves if count < 0 else leaves[:count]
+    return [column for column in leaves if column in likely or column.physical_path in seen]
+
+
+def _sampled_columns(reader: CheckpointReader) -> set[tuple[str, ...]]:
+    found: set[tuple[str, ...]] = set()
+    for batch in reader.files(StatsWanted()):
+        for text in [] if batch.json_stats is None else batch.json_stats.slice(0, 200).to_pylist():
+            found |= _named_in(text)
+        if batch.parsed_stats is not None:
+            found |= set(_struct_paths(batch.parsed_stats.type))
+        break
+    return found
+
+
+def _named_in(text: str | None) -> set[tuple[str, ...]]:
+    try:
+        stats = msgspec.json.decode(text or "{}")
+    except (msgspec.MsgspecError, RecursionError):
+        return set()
+    kinds = [stats.get(kind) for kind in ("minValues", "maxValues", "nullCount")] if isinstance(stats, dict) else []
+    return {path for each in kinds if isinstance(each, dict) for path in _paths(each)}
+
+
+def _paths(level: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    for name, value in level.items():
+        if isinstance(value, dict):
+            yield from ((name, *path) for path in _paths(value))
+        else:
+            yield (name,)
+
+
+def _struct_paths(stats: pa.StructType) -> Iterator[tuple[str, ...]]:
+    def walk(level: pa.DataType) -> Iterator[tuple[str, ...]]:
+        for field in level:
+            if pa.types.is_struct(field.type):
+                yield from ((field.name, *path) for path in walk(field.type))
+            else:
+                yield (field.name,)
+
+    for kind in ("minValues", "maxValues", "nullCount"):
+        if stats.get_field_index(kind) >= 0 and pa.types.is_struct(stats.field(kind).type):
+            yield from walk(stats.field(kind).type)
+
+
+def _sort_columns(schema: TableSchema, stats: Sequence[Column], sort_by: Sequence[str] | None) -> list[SortColumn]:
+    if sort_by is not None:
+        columns = [schema.column(name) for name in sort_by]
+        for column in columns:
+            if not column.is_partition and (column not in stats or not has_range(column)):
+                message = f"The sidecar cannot be sorted by {column.name!r}, which has no minimum in the log"
+                raise OptionError(message, hint="name partition columns or columns with statistics")
+    else:
+        columns = [schema.column(name) for name in schema.partition_columns]
+        columns = columns or [column for column in stats if is_timestamp(column)][:1]
+    return [SortColumn("partition" if each.is_partition else "min", each.physical_path) for each in columns]

@@ -1,0 +1,278 @@
+"""Making a sidecar visible: parts first, then the manifest, which is the moment at which it exists."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import pyarrow as pa
+
+from lazydelta.errors import LazyDeltaError, ObjectChangedError, ObjectExistsError, ObjectNotFoundError
+from lazydelta.log.actions import DomainMetadata, Txn
+from lazydelta.log.segment import Checkpoint
+from lazydelta.log.snapshot import Snapshot
+from lazydelta.sidecar.building.planning import SidecarPlan
+from lazydelta.sidecar.layout.folder import are_in_place
+from lazydelta.sidecar.layout.manifest import CheckpointFile, Manifest, ManifestPart, ManifestRowGroup, SidecarError
+from lazydelta.sidecar.layout.mirrored import prove, record
+from lazydelta.sidecar.layout.part_file import SidecarState, WrittenPart, encode_part
+from lazydelta.sidecar.layout.sidecar_columns import FORMAT_VERSION, manifest_path, part_path, sidecar_path
+from lazydelta.sidecar.reading.sidecar_cache import shared_cache
+from lazydelta.storage import Store
+
+__all__ = ["BuildResult", "PartsGoneError", "Publication", "PublishedPart", "load_manifest", "result_of", "schema_hash"]
+
+PublishedPart = tuple[ManifestPart, Sequence[ManifestRowGroup]]
+"""A part with its row groups; none are given where a long manifest leaves them to the part's footer."""
+
+_TRIES = 5
+
+
+class PartsGoneError(SidecarError):
+    """Somebody dropped the sidecar while it was published: parts of it are gone, and so is its manifest."""
+
+
+class BuildResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a build or refresh did; ``action`` is built, refreshed, manifest-added or already-valid.
+
+    ``reason`` says why a refresh had to build everything, or why a build replaced what was there.
+    """
+
+    action: str
+    version: int
+    num_files: int
+    num_parts: int
+    size_bytes: int
+    reused_parts: int = 0
+    reason: str | None = None
+
+
+def load_manifest(store: Store, snapshot: Snapshot, checkpoint: Checkpoint) -> Manifest | None:
+    """Return the valid manifest of a checkpoint, whose parts are all in place; None if there is none."""
+    try:
+        data = store.get(manifest_path(checkpoint.version))
+    except ObjectNotFoundError:
+        return None
+    return _valid(data, store, snapshot, checkpoint)
+
+
+def _valid(data: bytes, store: Store, snapshot: Snapshot, checkpoint: Checkpoint) -> Manifest | None:
+    try:
+        manifest = Manifest.decode(data)
+        manifest.check(table_id=snapshot.metadata.id, checkpoint=checkpoint)
+        manifest.check_numbers()
+        prove(store, manifest.checkpoint, [each.info for each in checkpoint.files])
+    except SidecarError:
+        return None
+    return manifest if are_in_place(store, manifest.parts) else None
+
+
+def result_of(manifest: Manifest, action: str, *, reused: int = 0) -> BuildResult:
+    """Say what was done and what there is now."""
+    return BuildResult(
+        action=action,
+        version=manifest.version,
+        num_files=manifest.num_files,
+        num_parts=len(manifest.parts),
+        size_bytes=manifest.sidecar_size_bytes,
+        reused_parts=reused,
+    )
+
+
+@dataclass(slots=True)
+class Publication:
+    """Writes one sidecar.
+
+    ``transactions`` and ``domains`` are the state at the checkpoint where the caller knows it already; to find out
+    means reading the checkpoint from end to end. ``replaces`` is the digest of a manifest that is to give way although
+    it is valid in itself: the files that it refers to are damaged.
+    """
+
+    store: Store
+    snapshot: Snapshot
+    checkpoint: Checkpoint
+    plan: SidecarPlan
+    transactions: Sequence[Txn] | None = None
+    domains: Sequence[DomainMetadata] | None = None
+    replaces: str | None = None
+    _mirrored: tuple[CheckpointFile, ...] | None = None
+    _written: list[str] = field(default_factory=list)
+    _build_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+    def publish(self, pieces: Iterator[pa.Table | PublishedPart], *, action: str = "built") -> BuildResult:
+        """Write a part for every table, then the manifest over them and the parts given as they are, in order."""
+        self._checkpoint()  # as it is before it is read: what replaces it meanwhile is another one
+        parts: list[PublishedPart] = []
+        pending: pa.Table | None = None
+        reused = 0
+        try:
+            for piece in pieces:
+                if pending is not None:
+                    parts.append(self._put_part(pending))
+                    pending = None
+                if isinstance(piece, pa.Table):
+                    pending = piece
+                else:
+                    parts.append(piece)
+                    reused += 1
+            if not parts:
+                empty = self.plan.layout.arrow_schema(self.plan.schema).empty_table()
+                parts.append(self._put_single(empty if pending is None else pending))
+            elif pending is not None:
+                parts.append(self._put_part(pending))
+        except BaseException:
+            self._discard()
+            raise
+        return self.put_manifest(parts, action=action, reused=reused)
+
+    def put_manifest(self, parts: Sequence[PublishedPart], *, action: str, reused: int = 0) -> BuildResult:
+        """Write the manifest: the moment at which the sidecar exists.
+
+        A ``drop`` may have taken parts away that were written before, or that were to be used again. It is looked for
+        after the manifest is there: whatever is dropped from then on, the manifest is dropped with it.
+        """
+        manifest = self._manifest(parts)
+        data = manifest.encode()
+        shared_cache.forget_manifest(self.store.identity, self.checkpoint)
+        other = self._commit(data)
+        if other is None:
+            if not are_in_place(self.store, manifest.parts):
+                self._withdraw(data)
+                message = f"parts of the sidecar of version {self.checkpoint.version} were dropped while it was built"
+                raise PartsGoneError(message)
+            return result_of(manifest, action, reused=reused)
+        # Another builder was faster. Nobody refers to what we wrote.
+        self._discard(keep={part.file for part in other.parts})
+        return result_of(other, "already-valid")
+
+    def _commit(self, data: bytes) -> Manifest | None:
+        """Put the manifest where there is no valid one; else return that one."""
+        path = manifest_path(self.checkpoint.version)
+        for _ in range(_TRIES):
+            with contextlib.suppress(ObjectExistsError):
+                _undisturbed(lambda: self.store.put_if_absent(path, data))
+                return None
+            try:
+                etag = self.store.head(path).etag
+                there = self.store.get(path, if_match=etag)
+                if there == data:
+                    return None  # ours: the answer to our first request was lost and the client asked again
+                valid = _valid(there, self.store, self.snapshot, self.checkpoint)
+                if valid is not None and valid.sha256 != self.replaces:
+                    return valid
+                self.store.put(path, data, if_match=etag)
+            except (ObjectNotFoundError, ObjectChangedError):
+                continue  # somebody else deletes or replaces it at this moment: look again
+            return None
+        message = f"{path} changes faster than it can be replaced"
+        hint = "see who else builds sidecars of this table, and try again"
+        raise ObjectChangedError(message, path=path, version=self.checkpoint.version, hint=hint)
+
+    def _withdraw(self, data: bytes) -> None:
+        """Take back our manifest, and what else we wrote; readers that meet it meanwhile go on from the checkpoint."""
+        path = manifest_path(self.checkpoint.version)
+        with contextlib.suppress(ObjectNotFoundError):
+            if self.store.get(path) == data:
+                self.store.delete(path)
+        self._discard()
+
+    def _manifest(self, parts: Sequence[PublishedPart]) -> Manifest:
+        groups = [
+            msgspec.structs.replace(group, part=number) for number, (_, found) in enumerate(parts) for group in found
+        ]
+        total = sum(part.num_row_groups for part, _ in parts)
+        transactions, domains = self._state()
+        return Manifest(
+            format_version=FORMAT_VERSION,
+            version=self.checkpoint.version,
+            table_id=self.snapshot.metadata.id,
+            schema_hash=schema_hash(self.snapshot),
+            sidecar_file=parts[0][0].file if parts else "",
+            sidecar_size_bytes=sum(part.size for part, _ in parts),
+            num_files=sum(part.num_rows for part, _ in parts),
+            num_row_groups=total,
+            sort=self.plan.layout.sort,
+            columns=self.plan.layout.columns,
+            protocol=self.snapshot.protocol,
+            meta_data=self.snapshot.metadata,
+            txn=tuple(transactions),
+            domain_metadata=tuple(domains),
+            checkpoint=self._checkpoint(),
+            parts=tuple(part for part, _ in parts),
+            row_groups=tuple(groups) if len(groups) == total else (),
+        )
+
+    def _checkpoint(self) -> tuple[CheckpointFile, ...]:
+        if self._mirrored is None:
+            self._mirrored = record(self.store, [each.info for each in self.checkpoint.files])
+        return self._mirrored
+
+    def _state(self) -> tuple[Sequence[Txn], Sequence[DomainMetadata]]:
+        if self.transactions is None:
+            self.transactions = self.snapshot.transactions()
+        if self.domains is None:
+            self.domains = self.snapshot.domains()
+        return self.transactions, self.domains
+
+    def _encode(self, table: pa.Table, num_files: int) -> WrittenPart:
+        transactions, domains = self._state()
+        state = {
+            "protocol": self.snapshot.protocol,
+            "metaData": self.snapshot.metadata,
+            "txn": transactions,
+            "domainMetadata": domains,
+            "checkpoint": self._checkpoint(),
+        }
+        sealed = SidecarState(
+            table_id=self.snapshot.metadata.id,
+            version=self.checkpoint.version,
+            schema_hash=schema_hash(self.snapshot),
+            columns=self.plan.layout.columns,
+            sort=self.plan.layout.sort,
+            num_files=num_files,
+            state=msgspec.Raw(msgspec.json.encode(state)),
+        )
+        return encode_part(table, sealed, self.plan.indexed)
+
+    def _put_part(self, table: pa.Table) -> PublishedPart:
+        return self._put(self._encode(table, -1))
+
+    def _put_single(self, table: pa.Table) -> PublishedPart:
+        part, path = self._encode(table, table.num_rows), sidecar_path(self.checkpoint.version)
+        try:
+            _undisturbed(lambda: self.store.put_if_absent(path, part.data))
+        except ObjectExistsError:
+            return self._put(part)
+        return msgspec.structs.replace(part.part, file=path), part.row_groups
+
+    def _put(self, part: WrittenPart) -> PublishedPart:
+        path = part_path(self.checkpoint.version, self._build_id, len(self._written) + 1)
+        self._written.append(path)
+        _undisturbed(lambda: self.store.put(path, part.data))
+        return msgspec.structs.replace(part.part, file=path), part.row_groups
+
+    def _discard(self, keep: Iterable[str] = ()) -> None:
+        """Remove the parts of this build, whose names nobody else has; `clean` removes what we fail to."""
+        with contextlib.suppress(LazyDeltaError):
+            for path in self._written:
+                if path not in keep:
+                    self.store.delete(path)
+
+
+def _undisturbed(write: Callable[[], None]) -> None:
+    """Write an object; on a local disk a ``drop`` may remove the temporary file that was about to become it."""
+    for _ in range(_TRIES):
+        with contextlib.suppress(ObjectNotFoundError):
+            write()
+            return
+    message = "what is written of the sidecar is dropped before it has its name"
+    raise PartsGoneError(message)
+
+
+def schema_hash(snapshot: Snapshot) -> str:
+    """Return the digest of the schema at the checkpoint."""
+    return hashlib.sha256(snapshot.metadata.schema_string.encode()).hexdigest()

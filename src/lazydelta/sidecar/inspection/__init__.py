@@ -1,0 +1,1 @@
+"""Looking at sidecars: what there is, and whether it equals the log."""

@@ -1,0 +1,163 @@
+"""``show``: what a sidecar consists of, as data; drawing it is the command's business."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from lazydelta.errors import OptionError, StorageError
+from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot_opening import open_snapshot
+from lazydelta.options import Options
+from lazydelta.sidecar.layout.folder import FolderFile, list_folder
+from lazydelta.sidecar.layout.manifest import Manifest, ManifestPart, ManifestRowGroup, RangeText, SidecarError
+from lazydelta.sidecar.layout.part_file import PartFooter
+from lazydelta.sidecar.layout.sidecar_columns import FOLDER, SidecarLayout
+from lazydelta.sidecar.reading.discovery import check_single, read_single
+from lazydelta.storage import Store, open_store
+
+__all__ = ["ShownPart", "ShownRowGroup", "SidecarInfo", "show"]
+
+
+class ShownRowGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A row group: how many files, how many bytes, and between which values of the first sort column."""
+
+    index: int
+    num_rows: int
+    size_bytes: int
+    min: str | None
+    max: str | None
+    first: tuple[str | None, ...]
+    last: tuple[str | None, ...]
+    ranges: dict[str, RangeText]
+
+
+class ShownPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A Parquet file of the sidecar with its row groups."""
+
+    file: str
+    size_bytes: int
+    num_rows: int
+    row_groups: list[ShownRowGroup]
+
+
+class SidecarInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A sidecar as its manifest (tier 1) or its single file (tier 2) describes it.
+
+    ``checkpoint_version`` is the newest checkpoint that the log has: scans of it use the sidecar only if ``version`` is
+    the same. ``manifests`` are the versions that have a manifest; ``other_files`` are files of ours in the folder
+    that this sidecar does not need, some of which `clean` may remove.
+    """
+
+    uri: str
+    version: int
+    checkpoint_version: int | None
+    tier: int
+    num_files: int
+    size_bytes: int
+    num_row_groups: int
+    sort: list[str]
+    columns: list[str]
+    parts: list[ShownPart]
+    manifests: list[int]
+    other_files: int
+    other_bytes: int
+
+
+def show(
+    table_uri: str | os.PathLike[str],
+    version: int | None = None,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> SidecarInfo:
+    """Describe the sidecar of ``version``, or the newest one there is; only footers and manifests are read."""
+    settings = Options.load(options)
+    store = open_store(table_uri, storage_options, retries=settings.retries, request_timeout=settings.request_timeout)
+    snapshot = open_snapshot(store)
+    files = list_folder(store)
+    wanted = [each for each in files if each.kind != "part" and version in (None, each.version)]
+    reasons: list[str] = []
+    # A manifest is preferred to the single file of its version.
+    for file in sorted(wanted, key=lambda each: (-each.version, each.kind != "manifest")):
+        try:
+            return _describe(store, snapshot, file, files)
+        except (SidecarError, StorageError) as error:
+            reasons.append(f"{file.path} cannot be used: {error}")
+    which = "no sidecar" if version is None else f"no sidecar of version {version}"
+    message = "; ".join([f"{store.uri} has {which}", *reasons])
+    raise OptionError(message, path=FOLDER, version=version, hint="`lazydelta sidecar build` makes one")
+
+
+def _describe(store: Store, snapshot: Snapshot, file: FolderFile, files: list[FolderFile]) -> SidecarInfo:
+    checkpoint = snapshot.segment.checkpoint
+    footers: dict[int, PartFooter] = {}
+    if file.kind == "manifest":
+        manifest = Manifest.decode(store.get(file.path))
+        layout, parts, groups = manifest.layout, manifest.parts, manifest.row_groups
+    else:
+        part, footer = read_single(store, file.path)
+        if checkpoint is not None and checkpoint.version == file.version:
+            check_single(footer, part, snapshot, checkpoint)
+        layout, parts, groups = footer.state.layout, (part,), ()
+        footers[0] = footer
+    shown = [_part(store, part, number, groups, footers) for number, part in enumerate(parts)]
+    needed = {file.path, *(part.file for part in parts)}
+    others = [each for each in files if each.path not in needed]
+    return SidecarInfo(
+        uri=store.uri,
+        version=file.version,
+        checkpoint_version=None if checkpoint is None else checkpoint.version,
+        tier=1 if file.kind == "manifest" else 2,
+        num_files=sum(part.num_rows for part in parts),
+        size_bytes=sum(part.size for part in parts),
+        num_row_groups=sum(len(part.row_groups) for part in shown),
+        sort=_sort_names(layout, snapshot),
+        columns=[column.name for column in layout.columns],
+        parts=shown,
+        manifests=sorted(each.version for each in files if each.kind == "manifest"),
+        other_files=len(others),
+        other_bytes=sum(each.info.size for each in others),
+    )
+
+
+def _part(
+    store: Store,
+    part: ManifestPart,
+    number: int,
+    groups: tuple[ManifestRowGroup, ...],
+    footers: dict[int, PartFooter],
+) -> ShownPart:
+    own = [group for group in groups if group.part == number]
+    if not own and part.num_row_groups:
+        # A long manifest leaves row groups to the footers.
+        footer = footers.get(number) or PartFooter(
+            store.get(part.file, start=part.footer_offset, length=part.footer_length), expected=part.footer_sha256
+        )
+        own = list(footer.row_groups())
+    return ShownPart(
+        file=part.file,
+        size_bytes=part.size,
+        num_rows=part.num_rows,
+        row_groups=[
+            ShownRowGroup(
+                index=group.index,
+                num_rows=group.num_rows,
+                size_bytes=group.byte_length,
+                min=group.event_hour_min,
+                max=group.event_hour_max,
+                first=group.first,
+                last=group.last,
+                ranges=group.ranges,
+            )
+            for group in own
+        ],
+    )
+
+
+def _sort_names(layout: SidecarLayout, snapshot: Snapshot) -> list[str]:
+    names = {column.physical_path: column.name for column in snapshot.schema.leaves()}
+    return [names.get(each.path, ".".join(each.path)) for each in layout.sort]

@@ -1,0 +1,427 @@
+"""Proving that a sidecar equals the log: every file, every statistic, every range, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lazydelta.arrays import boolean_array, numpy_of
+from lazydelta.errors import ObjectNotFoundError, StorageError
+from lazydelta.log.checkpoint.checkpoint_columns import add_fields, has_column
+from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader, StatsWanted
+from lazydelta.log.checksum import compare_totals
+from lazydelta.log.file_batch import FileBatch
+from lazydelta.log.segment import Checkpoint
+from lazydelta.log.snapshot import Snapshot
+from lazydelta.options import Options
+from lazydelta.scan.timestamp_check import TimestampCheck
+from lazydelta.sidecar.building.builder import Progress
+from lazydelta.sidecar.building.planning import MEMORY_BUDGET, snapshot_at_checkpoint
+from lazydelta.sidecar.building.publication import schema_hash
+from lazydelta.sidecar.inspection.predicate_check import PredicateCheck
+from lazydelta.sidecar.inspection.row_digest import RowDigest, bucket_of
+from lazydelta.sidecar.layout.manifest import (
+    CheckpointFile,
+    Manifest,
+    ManifestPart,
+    ManifestRowGroup,
+    RangeText,
+    SidecarError,
+    range_key,
+)
+from lazydelta.sidecar.layout.mirrored import prove
+from lazydelta.sidecar.layout.order import sortable
+from lazydelta.sidecar.layout.part_file import PartFooter
+from lazydelta.sidecar.layout.part_reader import open_part, typed
+from lazydelta.sidecar.layout.range_texts import key_at, ranges_of
+from lazydelta.sidecar.layout.sidecar_columns import SidecarColumn, SidecarLayout, manifest_path, sidecar_path
+from lazydelta.sidecar.layout.sidecar_rows import to_rows
+from lazydelta.sidecar.reading.discovery import check_single, read_single
+from lazydelta.storage import Store, open_store
+
+__all__ = ["VerifyReport", "verify"]
+
+_READ_ROWS = 32_768
+_SHOWN = 5
+_LOOKED_AT = 8
+_STATS = frozenset({"num_records", "tight_bounds", "min", "max", "null_count"})
+_EXTRA = {
+    "tags": "tags",
+    "base_row_id": "baseRowId",
+    "default_row_commit_version": "defaultRowCommitVersion",
+    "clustering_provider": "clusteringProvider",
+}
+
+
+class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was compared and what is wrong; ``ok`` if nothing is.
+
+    ``tier`` is how a reader would use the sidecar: 1 by its manifest, 2 without, None if there is none that it could
+    use. ``not_compared`` are columns that the checkpoint does not have, so that there is nothing to compare them with.
+    ``checksum`` tells whether the version checksum agrees with the log: matches, differs, or None where there is none.
+    """
+
+    ok: bool
+    version: int
+    tier: int | None = None
+    num_files: int = 0
+    num_parts: int = 0
+    num_row_groups: int = 0
+    problems: list[str] = []
+    compared_columns: int = 0
+    not_compared: list[str] = []
+    checksum: str | None = None
+
+
+def verify(
+    table_uri: str | os.PathLike[str],
+    version: int | None = None,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> VerifyReport:
+    """Compare the sidecar of the newest checkpoint, or of the checkpoint of ``version``, with the checkpoint itself."""
+    settings = Options.load(options)
+    store = open_store(table_uri, storage_options, retries=settings.retries, request_timeout=settings.request_timeout)
+    snapshot, checkpoint = snapshot_at_checkpoint(store, version)
+    return _Verification(store, snapshot, checkpoint, progress).run()
+
+
+class _Verification:
+    def __init__(self, store: Store, snapshot: Snapshot, checkpoint: Checkpoint, progress: Progress | None) -> None:
+        self._store = store
+        self._snapshot = snapshot
+        self._checkpoint = checkpoint
+        self._progress = progress
+        self._problems: list[str] = []
+        self._done = 0
+        self._timestamps = TimestampCheck(snapshot)
+        self._asked: PredicateCheck | None = None
+
+    def run(self) -> VerifyReport:
+        found = self._find()
+        if found is None:
+            return VerifyReport(ok=False, version=self._checkpoint.version, problems=self._problems)
+        tier, manifest, layout, parts = found
+        compared, left_out = self._comparable(layout)
+        ours = RowDigest(layout.name_of("path") or "", compared)
+        logged = RowDigest(layout.name_of("path") or "", compared)
+        groups = 0
+        readable = True
+        try:
+            groups = self._check_parts(manifest, layout, parts, ours)
+        except (SidecarError, StorageError) as error:
+            self._problems.append(str(error))
+            readable = False
+        size = 0
+        for batch in self._batches():
+            self._timestamps.look(batch)
+            if self._asked is not None and readable:
+                self._asked.ask_log(batch)
+            logged.add(to_rows(batch, layout, self._snapshot.schema))
+            size += int(numpy_of(batch.size).sum())
+        if readable:
+            self._compare(layout, parts, compared, ours, logged)
+            self._problems += [] if self._asked is None else list(self._asked.problems())[:_SHOWN]
+        self._problems += [
+            f"the checkpoint has false statistics: {reason}; write a new one, then build the sidecar again"
+            for reason in self._timestamps.wrong.values()
+        ]
+        checksum = self._checksum(logged.rows, size)
+        return VerifyReport(
+            ok=not self._problems,
+            version=self._checkpoint.version,
+            tier=tier,
+            num_files=ours.rows,
+            num_parts=len(parts),
+            num_row_groups=groups,
+            problems=self._problems,
+            compared_columns=len(compared),
+            not_compared=left_out,
+            checksum=checksum,
+        )
+
+    # --- what there is
+
+    def _find(self) -> tuple[int, Manifest | None, SidecarLayout, tuple[ManifestPart, ...]] | None:
+        path = manifest_path(self._checkpoint.version)
+        try:
+            manifest = Manifest.decode(self._store.get(path))
+            manifest.check(table_id=self._snapshot.metadata.id, checkpoint=self._checkpoint)
+            self._prove(manifest.checkpoint)
+        except ObjectNotFoundError:
+            pass
+        except SidecarError as error:
+            self._problems.append(f"{path} is not valid: {error}")
+        else:
+            self._check_totals(manifest)
+            return 1, manifest, manifest.layout, manifest.parts
+        path = sidecar_path(self._checkpoint.version)
+        try:
+            part, footer = read_single(self._store, path)
+            self._prove(check_single(footer, part, self._snapshot, self._checkpoint))
+        except ObjectNotFoundError:
+            if not self._problems:
+                self._problems.append(f"there is no sidecar of version {self._checkpoint.version}")
+        except SidecarError as error:
+            self._problems.append(f"{path} is not valid: {error}")
+        else:
+            return 2, None, footer.state.layout, (part,)
+        return None
+
+    def _prove(self, recorded: Sequence[CheckpointFile]) -> None:
+        prove(self._store, recorded, [each.info for each in self._checkpoint.files])
+
+    def _check_totals(self, manifest: Manifest) -> None:
+        for name, said, is_so in (
+            ("schema_hash", manifest.schema_hash, schema_hash(self._snapshot)),
+            ("num_files", manifest.num_files, sum(part.num_rows for part in manifest.parts)),
+            ("num_row_groups", manifest.num_row_groups, sum(part.num_row_groups for part in manifest.parts)),
+            ("sidecar_size_bytes", manifest.sidecar_size_bytes, sum(part.size for part in manifest.parts)),
+            ("metaData", manifest.meta_data, self._snapshot.metadata),
+            ("protocol", manifest.protocol, self._snapshot.protocol),
+            ("txn", set(manifest.txn), set(self._snapshot.transactions())),
+            ("domainMetadata", set(manifest.domain_metadata), set(self._snapshot.domains())),
+        ):
+            if said != is_so:
+                self._problems.append(f"the manifest's {name} is {_short(said)} and should be {_short(is_so)}")
+
+    def _comparable(self, layout: SidecarLayout) -> tuple[list[str], list[str]]:
+        """Return the columns that the checkpoint can be compared in, and those that it does not have."""
+        fields = _logged_fields(self._store, self._checkpoint)
+        kept = [column.name for column in layout.columns if fields is None or _is_there(column, fields)]
+        return kept, [column.name for column in layout.columns if column.name not in set(kept)]
+
+    def _batches(self) -> Iterator[FileBatch]:
+        """Yield the files of the log."""
+        reader = CheckpointReader(self._store, self._checkpoint, batch_size=_READ_ROWS, memory_budget=MEMORY_BUDGET)
+        for batch in reader.files(StatsWanted(extra=True)):
+            yield batch
+            self._tell(len(batch))
+
+    def _logged(self, layout: SidecarLayout) -> Iterator[pa.RecordBatch]:
+        return (to_rows(batch, layout, self._snapshot.schema) for batch in self._batches())
+
+    def _tell(self, rows: int) -> None:
+        self._done += rows
+        if self._progress is not None:
+            self._progress(self._done, None)
+
+    # --- the sidecar in itself
+
+    def _check_parts(
+        self, manifest: Manifest | None, layout: SidecarLayout, parts: Sequence[ManifestPart], digest: RowDigest
+    ) -> int:
+        """Check order, keys, ranges and descriptions of all parts, and take their rows into the digest."""
+        last: bytes | None = None
+        count = 0
+        for number, part in enumerate(parts):
+            footer, data = open_part(self._store, part, layout)
+            if footer.state.table_id != self._snapshot.metadata.id:
+                self._problems.append(f"{part.file} belongs to table {footer.state.table_id}")
+            if footer.state.schema_hash != schema_hash(self._snapshot):
+                self._problems.append(f"{part.file} was written for another schema")
+            self._check_descriptions(manifest, number, part, footer)
+            groups = []
+            for index in range(len(footer.groups)):
+                rows = self._read_group(footer, index, layout, data, part)
+                last = self._check_group(rows, footer, index, layout, part, last)
+                if self._asked is None:
+                    self._asked = PredicateCheck(layout, self._snapshot.schema, rows)
+                by_part = part.ranges if manifest is not None and len(parts) > 1 else None
+                by_group = None if manifest is None else footer.row_groups()[index].ranges
+                self._asked.ask_sidecar(rows, by_part, by_group)
+                for batch in rows.to_batches():
+                    digest.add(batch)
+                self._tell(rows.num_rows)
+                groups.append(rows)
+            count += len(groups)
+            if groups:
+                self._check_part(pa.concat_tables(groups), layout, part)
+        return count
+
+    def _read_group(
+        self, footer: PartFooter, index: int, layout: SidecarLayout, data: bytes, part: ManifestPart
+    ) -> pa.Table:
+        names = [column.name for column in layout.columns]
+        try:
+            rows = footer.read(index, names, [(0, data)], part.size)
+        except SidecarError as error:
+            message = f"{part.file}: {error}"
+            raise SidecarError(message) from error
+        return typed(pa.Table.from_batches([rows]), layout.arrow_schema(self._snapshot.schema)).combine_chunks()
+
+    def _check_descriptions(
+        self, manifest: Manifest | None, number: int, part: ManifestPart, footer: PartFooter
+    ) -> None:
+        if manifest is None:
+            return
+        described = [group for group in manifest.row_groups if group.part == number]
+        actual = [msgspec.structs.replace(group, part=number) for group in footer.row_groups()]
+        if manifest.row_groups and described != actual:
+            self._problems.append(f"the manifest describes the row groups of {part.file} wrongly")
+        if part.num_row_groups != len(actual):
+            self._problems.append(f"{part.file} has {len(actual)} row groups, the manifest says {part.num_row_groups}")
+
+    def _check_group(
+        self,
+        rows: pa.Table,
+        footer: PartFooter,
+        index: int,
+        layout: SidecarLayout,
+        part: ManifestPart,
+        last: bytes | None,
+    ) -> bytes | None:
+        place = f"row group {index} of {part.file}"
+        keys = sortable(rows, layout)
+        if len(keys) == 0:
+            return last
+        first: bytes = keys[0].as_py()
+        if pc.any(pc.less(keys.slice(1), keys.slice(0, len(keys) - 1))).as_py():
+            self._problems.append(f"{place} is not sorted")
+        if last is not None and first < last:
+            self._problems.append(f"{place} begins before the rows in front of it end")
+        described = footer.row_groups()[index]
+        self._check_bounds(rows, layout, described, place)
+        end: bytes = keys[len(keys) - 1].as_py()
+        return end
+
+    def _check_part(self, rows: pa.Table, layout: SidecarLayout, part: ManifestPart) -> None:
+        self._check_bounds(rows, layout, part, part.file)
+
+    def _check_bounds(
+        self, rows: pa.Table, layout: SidecarLayout, said: ManifestPart | ManifestRowGroup, place: str
+    ) -> None:
+        if (said.first, said.last) != (key_at(rows, 0, layout), key_at(rows, rows.num_rows - 1, layout)):
+            self._problems.append(f"{place} has other first and last keys than are written")
+        indexed = [
+            column.path for column in layout.columns if column.role == "min" and range_key(column.path) in said.ranges
+        ]
+        actual = ranges_of(rows, layout, indexed)
+        for name, written in said.ranges.items():
+            is_so = actual.get(name, RangeText(has_missing=True, has_null=True))
+            if written != is_so:
+                self._problems.append(f"{place} has the range {_short(written)} of {name}, and it is {_short(is_so)}")
+
+    # --- the sidecar and the log
+
+    def _compare(
+        self,
+        layout: SidecarLayout,
+        parts: Sequence[ManifestPart],
+        compared: Sequence[str],
+        ours: RowDigest,
+        logged: RowDigest,
+    ) -> None:
+        if ours.rows != logged.rows:
+            self._problems.append(f"the sidecar has {ours.rows} files and the log has {logged.rows}")
+        buckets = ours.differing(logged)
+        if not buckets:
+            return
+        some = buckets[:_LOOKED_AT]
+        path = layout.name_of("path") or ""
+        mine = _picked(self._rows(layout, parts), path, compared, some)
+        theirs = _picked(self._logged(layout), path, compared, some)
+        found = 0
+        for name in sorted({*mine, *theirs}):
+            text = _difference(name, mine.get(name, []), theirs.get(name, []))
+            if text is not None:
+                self._problems.append(text)
+                found += 1
+                if found == _SHOWN:
+                    break
+        if len(buckets) > len(some) or found == _SHOWN or not found:
+            self._problems.append(f"files differ in at least {len(buckets)} places; these are the first")
+
+    def _rows(self, layout: SidecarLayout, parts: Sequence[ManifestPart]) -> Iterator[pa.RecordBatch]:
+        for part in parts:
+            footer, data = open_part(self._store, part, layout)
+            for index in range(len(footer.groups)):
+                yield from self._read_group(footer, index, layout, data, part).to_batches()
+
+    def _checksum(self, files: int, size: int) -> str | None:
+        file, checksum = self._snapshot.segment.checksum, self._snapshot.checksum
+        if file is None or checksum is None:
+            return None
+        error = compare_totals(checksum, file, num_files=files, size=size)
+        if error is None:
+            return "matches"
+        self._problems.append(str(error.args[0]))
+        return "differs"
+
+
+def _logged_fields(store: Store, checkpoint: Checkpoint) -> dict[str, pa.DataType] | None:
+    """Return the fields that every part of the checkpoint has for a file; None where they are JSON and have any."""
+    common: dict[str, pa.DataType] | None = None
+    reader = CheckpointReader(store, checkpoint)
+    for part in reader.parts():
+        if part.is_json:
+            continue
+        with reader.open(part) as parquet:
+            if has_column(parquet, "add"):
+                fields = add_fields(parquet, part)
+                known = fields if common is None else common
+                common = {name: kind for name, kind in known.items() if name in fields}
+    return common
+
+
+def _is_there(column: SidecarColumn, fields: Mapping[str, pa.DataType]) -> bool:
+    if column.role in _EXTRA:
+        return _EXTRA[column.role] in fields
+    if column.role not in _STATS or "stats" in fields:
+        return True
+    stats = fields.get("stats_parsed")
+    where = {"num_records": "numRecords", "tight_bounds": "tightBounds"}.get(column.role)
+    kind = {"min": "minValues", "max": "maxValues", "null_count": "nullCount"}.get(column.role)
+    for name in [where] if where is not None else [kind, *column.path]:
+        if stats is None or not pa.types.is_struct(stats) or stats.get_field_index(name) < 0:
+            return False
+        stats = stats.field(name).type
+    return True
+
+
+Rows = dict[str, list[dict[str, Any]]]
+
+
+def _picked(batches: Iterable[pa.RecordBatch], path: str, names: Sequence[str], buckets: Sequence[int]) -> Rows:
+    """Return the rows of some buckets by path."""
+    found: Rows = {}
+    for batch in batches:
+        rows = batch.filter(boolean_array(np.isin(bucket_of(batch.column(path)), buckets)))
+        for row in rows.select(list(names)).to_pylist():
+            found.setdefault(row[path], []).append(row)
+    return found
+
+
+def _difference(path: str, mine: list[dict[str, Any]], logged: list[dict[str, Any]]) -> str | None:
+    if len(mine) != len(logged):
+        return f"{path}: {len(mine)} times in the sidecar, {len(logged)} times in the log"
+    for ours, theirs in zip(sorted(mine, key=_sorted), sorted(logged, key=_sorted), strict=True):
+        for name, value in ours.items():
+            if _plain(value) != _plain(theirs[name]):
+                return f"{path}: {name} is {_short(value)} in the sidecar and {_short(theirs[name])} in the log"
+    return None
+
+
+def _sorted(row: dict[str, Any]) -> str:
+    return repr({name: _plain(value) for name, value in row.items()})
+
+
+def _plain(value: Any) -> str:
+    """Return a value in a form in which equal ones look equal: maps come as lists of pairs."""
+    if isinstance(value, list):
+        value = sorted(value, key=repr) or None
+    return repr(value)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    limit = 120
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."

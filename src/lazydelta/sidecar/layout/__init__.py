@@ -1,0 +1,1 @@
+"""What a sidecar is: its columns, order, files and manifest."""

@@ -1,0 +1,78 @@
+"""What lies in ``_delta_log/_sidecars``: our files told by their names, everybody else's left alone.
+
+The folder also holds the sidecars of official V2 checkpoints, whose names are bare UUIDs. Whoever deletes here goes
+through this module, so that nothing is ever touched that is not ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lazydelta.errors import ObjectNotFoundError
+from lazydelta.log.names import MAX_VERSION, FileKind
+from lazydelta.log.segment import list_from
+from lazydelta.sidecar.layout.manifest import ManifestPart, file_identity
+from lazydelta.sidecar.layout.sidecar_columns import FOLDER
+from lazydelta.storage import ObjectInfo, Store
+
+__all__ = ["FolderFile", "are_in_place", "list_folder", "listed_checkpoints"]
+
+_UUID = r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
+_NAME = re.compile(
+    r"v(?P<version>0|[1-9]\d{0,18})"
+    rf"(?:(?P<manifest>\.manifest\.json)|(?P<single>\.parquet)|-(?P<build>{_UUID})-(?:[1-9]\d*)\.parquet)"
+)
+_FEW = 4
+
+
+@dataclass(frozen=True, slots=True)
+class FolderFile:
+    """A file of ours; ``kind`` is manifest, single, part, or temporary (whose version is -1)."""
+
+    info: ObjectInfo
+    version: int
+    kind: str
+
+    @property
+    def path(self) -> str:
+        """Return the path from the table's root."""
+        return self.info.path
+
+
+def list_folder(store: Store) -> list[FolderFile]:
+    """Return our files in the folder, and no one else's."""
+    return [file for info in store.list(FOLDER) if (file := _ours(info)) is not None]
+
+
+def _ours(info: ObjectInfo) -> FolderFile | None:
+    match = _NAME.fullmatch(info.path.rpartition("/")[2])
+    if match is None or int(match["version"]) > MAX_VERSION:
+        return None
+    kind = "manifest" if match["manifest"] else "single" if match["single"] else "part"
+    return FolderFile(info, int(match["version"]), kind)
+
+
+def are_in_place(store: Store, parts: Iterable[ManifestPart]) -> bool:
+    """Tell whether all parts are there with their sizes; many of them are looked up by one listing."""
+    wanted = {part.file: part.size for part in parts}
+    if len(wanted) <= _FEW:
+        found = {path: size for path in wanted if (size := _size_of(store, path)) is not None}
+    else:
+        found = {info.path: info.size for info in store.list(FOLDER)}
+    return all(found.get(path) == size for path, size in wanted.items())
+
+
+def _size_of(store: Store, path: str) -> int | None:
+    try:
+        return store.head(path).size
+    except ObjectNotFoundError:
+        return None
+
+
+def listed_checkpoints(store: Store, first: int, last: int) -> frozenset[tuple[str, int]]:
+    """Return the checkpoint files of these versions that the log has now, by name and size."""
+    return frozenset(
+        file_identity(file.info) for file in list_from(store, first, last) if file.kind is FileKind.CHECKPOINT
+    )

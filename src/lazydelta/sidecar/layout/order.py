@@ -1,0 +1,102 @@
+"""The order of a sidecar as bytes: rows compare as their (sort values, path), missing values last.
+
+One binary column then serves for everything that has to agree on the order: which bucket of an external sort a row
+belongs to, the sort inside a bucket, and where in a sorted part a new file goes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lazydelta.sidecar.layout.sidecar_columns import SidecarLayout
+
+__all__ = ["places_among", "sortable"]
+
+_SIGN = {1: 0x80, 4: 0x80000000, 8: 0x8000000000000000, 2: 0x8000}
+
+
+def sortable(rows: pa.RecordBatch | pa.Table, layout: SidecarLayout) -> pa.BinaryArray:
+    """Return bytes that compare as the rows are sorted."""
+    pieces = [_encoded(_flat(rows.column(name))) for name in layout.sort_names()]
+    path = _flat(rows.column(layout.name_of("path"))).cast(pa.binary())
+    if not pieces:
+        return path
+    return pc.binary_join_element_wise(*pieces, path, _EMPTY)
+
+
+def places_among(ends: pa.BinaryArray, keys: pa.BinaryArray, *, side: str) -> npt.NDArray[np.int64]:
+    """Return where each key belongs among sorted ends: ``side`` right is behind equal ones, left before them."""
+    found = pc.search_sorted(ends, keys, side=side)
+    # The array as it lies in memory: its own conversion to NumPy would load pandas.
+    return np.frombuffer(found.buffers()[1], np.uint64, len(found), found.offset * 8).astype(np.int64)
+
+
+def _constant(data: bytes) -> pa.BinaryScalar:
+    """Make a scalar from its bytes: a conversion from a Python object would load pandas, on the way to a first file."""
+    ends = pa.py_buffer(np.array([0, len(data)], np.int32))
+    return pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(data)])[0]
+
+
+_EMPTY = _constant(b"")
+_PRESENT, _MISSING = _constant(b"\x00"), _constant(b"\x01")
+_TERMINATOR = _constant(b"\x00\x00")
+
+
+def _flat(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+
+
+def _encoded(values: pa.Array) -> pa.BinaryArray:
+    body = _text(values) if pa.types.is_string(values.type) or pa.types.is_binary(values.type) else _fixed(values)
+    if not values.null_count:
+        return pc.binary_join_element_wise(_PRESENT, body, _EMPTY)
+    joined = pc.binary_join_element_wise(_PRESENT, pc.fill_null(body, _EMPTY), _EMPTY)
+    return pc.if_else(values.is_valid(), joined, _MISSING)
+
+
+def _text(values: pa.Array) -> pa.BinaryArray:
+    # A terminator that sorts before every byte, so that "a" < "ab"; a zero byte inside is told apart from it.
+    plain = values.cast(pa.binary())
+    escaped = pc.replace_substring(plain, pattern=b"\x00", replacement=b"\x00\xff")
+    return pc.binary_join_element_wise(escaped, _TERMINATOR, _EMPTY)
+
+
+def _fixed(values: pa.Array) -> pa.BinaryArray:
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.uint8())
+    elif pa.types.is_date32(values.type):
+        values = values.view(pa.int32())
+    elif pa.types.is_timestamp(values.type):
+        values = values.view(pa.int64())
+    kind = values.type
+    raw = pc.fill_null(values, _zero(kind)) if values.null_count else values
+    if pa.types.is_decimal(kind):
+        words = np.frombuffer(raw.buffers()[1], "<u8", len(raw) * 2, raw.offset * 16).reshape(-1, 2)
+        high = (words[:, 1] ^ np.uint64(_SIGN[8])).astype(">u8")
+        ordered = np.stack([high, words[:, 0].astype(">u8")], axis=1)
+        return _binary(ordered.view(np.uint8).reshape(len(raw), 16))
+    width = kind.bit_width // 8
+    unsigned = np.frombuffer(raw.buffers()[1], f"<u{width}", len(raw), raw.offset * width)
+    sign = unsigned.dtype.type(_SIGN[width])
+    if pa.types.is_floating(kind):
+        negative = (unsigned & sign) != 0
+        ordered = np.where(negative, ~unsigned, unsigned | sign)
+    elif pa.types.is_unsigned_integer(kind):
+        ordered = unsigned
+    else:
+        ordered = unsigned ^ sign
+    return _binary(ordered.astype(f">u{width}").view(np.uint8).reshape(len(raw), width))
+
+
+def _zero(kind: pa.DataType) -> pa.Scalar:
+    return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(bytes(kind.bit_width // 8))])[0]
+
+
+def _binary(rows: npt.NDArray[np.uint8]) -> pa.BinaryArray:
+    count, width = rows.shape
+    offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
+    data = pa.py_buffer(np.ascontiguousarray(rows).tobytes())
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), data])

@@ -1,0 +1,157 @@
+"""Files to sidecar rows and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lazydelta.arrays import string_array
+from lazydelta.log.file_batch import DELETION_VECTOR, PARTITION_VALUES, FileBatch
+from lazydelta.sidecar.layout.sidecar_columns import SidecarColumn, SidecarLayout
+from lazydelta.stats import partition_ranges, stats_ranges
+from lazydelta.types.schema import Column, TableSchema
+
+__all__ = ["from_rows", "has_plain_partitions", "partition_column", "to_rows"]
+
+_EXTRA = {
+    "tags": "tags",
+    "base_row_id": "baseRowId",
+    "default_row_commit_version": "defaultRowCommitVersion",
+    "clustering_provider": "clusteringProvider",
+}
+
+
+def to_rows(batch: FileBatch, layout: SidecarLayout, schema: TableSchema) -> pa.RecordBatch:
+    """Return the files of a batch (with statistics) as sidecar rows of a table with this schema."""
+    target = layout.arrow_schema(schema)
+    by_path = {column.physical_path: column for column in schema.leaves()}
+    wanted = dict.fromkeys(each.path for each in layout.columns if each.role in {"min", "max", "null_count"})
+    stats = tuple(by_path[path] for path in wanted)
+    partitions = tuple(partition_column(schema, each.path) for each in layout.columns if each.role == "partition")
+    ranges = stats_ranges(batch, stats)
+    values = partition_ranges(batch.partition_values, partitions)
+    count = len(batch)
+
+    def source(column: SidecarColumn) -> pa.Array | None:
+        match column.role:
+            case "path" | "size" | "modification_time" | "partition_values":
+                return getattr(batch, column.role)
+            case "partition":
+                found = values.columns.get(column.path)
+                return None if found is None else found.min
+            case "num_records" | "tight_bounds":
+                return getattr(ranges, column.role)
+            case "min" | "max" | "null_count":
+                known = ranges.columns.get(column.path)
+                return None if known is None else getattr(known, column.role)
+            case "dv":
+                return None if batch.deletion_vector is None else pc.struct_field(batch.deletion_vector, column.path[0])
+            case role:
+                return None if batch.extra is None else pc.struct_field(batch.extra, _EXTRA[role])
+
+    arrays = []
+    for column, field in zip(layout.columns, target, strict=True):
+        array = source(column)
+        arrays.append(pa.nulls(count, field.type) if array is None else array)
+    return pa.RecordBatch.from_arrays(arrays, schema=target)
+
+
+def partition_column(schema: TableSchema, path: tuple[str, ...]) -> Column:
+    """Return the partition column that is stored under this name."""
+    return next(column for column in schema.leaves() if column.physical_path == path and column.is_partition)
+
+
+def has_plain_partitions(rows: pa.Table, layout: SidecarLayout) -> bool:
+    """Tell whether the map of partition values says no more than the partition column: one column of text, as logged.
+
+    Then readers need not decode the map, which takes as long as the paths.
+    """
+    columns = [each for each in layout.columns if each.role == "partition"]
+    if len(columns) != 1 or not pa.types.is_string(rows.schema.field(columns[0].name).type) or not rows.num_rows:
+        return False
+    values = _flat(rows.column(columns[0].name))
+    maps = _flat(rows.column(layout.name_of("partition_values")))
+    offsets = maps.offsets
+    starts = np.frombuffer(offsets.buffers()[1], np.int32, len(offsets), offsets.offset * 4)
+    if maps.null_count or not (np.diff(starts) == 1).all():
+        return False
+    keys, items = (child.slice(int(starts[0]), len(maps)) for child in (maps.keys, maps.items))
+    name = string_array([columns[0].path[0]])[0]
+    return bool(pc.all(pc.equal(keys, name)).as_py()) and bool(items.equals(values))
+
+
+def _plain_partitions(rows: pa.RecordBatch, column: SidecarColumn) -> pa.MapArray:
+    """Return the map that the values of the one partition column stand for."""
+    count = rows.num_rows
+    name = column.path[0].encode()
+    ends = np.arange(count + 1, dtype=np.int32)
+    keys = pa.StringArray.from_buffers(
+        count, pa.py_buffer(ends * np.int32(len(name))), pa.py_buffer(name * count), None
+    )
+    offsets = pa.Array.from_buffers(pa.int32(), count + 1, [None, pa.py_buffer(ends)])
+    return pa.MapArray.from_arrays(offsets, keys, rows.column(column.name), type=PARTITION_VALUES)
+
+
+def _flat(values: pa.ChunkedArray) -> pa.Array:
+    return values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
+
+
+def from_rows(rows: pa.RecordBatch, layout: SidecarLayout, *, tier: int) -> FileBatch:
+    """Return sidecar rows as files; statistics among the columns become native ones, of the names that are there.
+
+    Rows without the map of partition values have plain ones (see ``has_plain_partitions``), and those without the kind
+    of deletion vector have none.
+    """
+    present = set(rows.schema.names)
+    columns = [each for each in layout.columns if each.name in present]
+
+    def named(role: str, path: tuple[str, ...] = ()) -> pa.Array:
+        return rows.column(next(each.name for each in columns if each.role == role and each.path == path))
+
+    partitions = [each for each in columns if each.role == "partition"]
+    maps = layout.name_of("partition_values") in present
+    vectors = None
+    kind = named("dv", ("storageType",)) if layout.name_of("dv", ("storageType",)) in present else None
+    if kind is not None and kind.null_count < len(kind):
+        children = [named("dv", (field.name,)) for field in DELETION_VECTOR]
+        vectors = pa.StructArray.from_arrays(children, fields=list(DELETION_VECTOR), mask=kind.is_null())
+    return FileBatch(
+        path=named("path"),
+        size=named("size"),
+        modification_time=named("modification_time"),
+        partition_values=named("partition_values") if maps else _plain_partitions(rows, partitions[0]),
+        deletion_vector=vectors,
+        parsed_stats=_stats_struct(rows, columns),
+        parsed_partitions=_struct([(each.path, rows.column(each.name)) for each in partitions]) if partitions else None,
+        tier=tier,
+    )
+
+
+def _stats_struct(rows: pa.RecordBatch, columns: Sequence[SidecarColumn]) -> pa.StructArray:
+    leaves: list[tuple[tuple[str, ...], pa.Array]] = []
+    for column in columns:
+        match column.role:
+            case "num_records":
+                leaves.append((("numRecords",), rows.column(column.name)))
+            case "tight_bounds":
+                leaves.append((("tightBounds",), rows.column(column.name)))
+            case "min":
+                leaves.append((("minValues", *column.path), rows.column(column.name)))
+            case "max":
+                leaves.append((("maxValues", *column.path), rows.column(column.name)))
+            case "null_count":
+                leaves.append((("nullCount", *column.path), rows.column(column.name)))
+    return _struct(leaves)
+
+
+def _struct(leaves: Sequence[tuple[tuple[str, ...], pa.Array]]) -> pa.StructArray:
+    """Nest arrays by their paths; nothing is copied."""
+    names = dict.fromkeys(path[0] for path, _ in leaves)
+    children = []
+    for name in names:
+        below = [(path[1:], array) for path, array in leaves if path[0] == name]
+        children.append(below[0][1] if not below[0][0] else _struct(below))
+    return pa.StructArray.from_arrays(children, names=list(names))

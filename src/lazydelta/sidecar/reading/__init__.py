@@ -1,0 +1,1 @@
+"""The sidecar as the base of a scan."""

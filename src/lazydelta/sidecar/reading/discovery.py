@@ -1,0 +1,159 @@
+"""Finding the sidecar of a checkpoint: by its manifest (tier 1), or by its single file alone (tier 2)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from lazydelta.errors import ObjectNotFoundError, StorageError
+from lazydelta.log.actions import Metadata, Protocol
+from lazydelta.log.features import column_mapping_mode
+from lazydelta.log.segment import Checkpoint
+from lazydelta.log.snapshot import Snapshot
+from lazydelta.sidecar.layout.manifest import (
+    CheckpointFile,
+    ManifestIndex,
+    ManifestPart,
+    ManifestRowGroup,
+    SidecarError,
+    mirrors,
+)
+from lazydelta.sidecar.layout.mirrored import Proof, start_proof
+from lazydelta.sidecar.layout.part_file import PartFooter, checkpoint_of, state_of
+from lazydelta.sidecar.layout.sidecar_columns import SidecarLayout, manifest_path, sidecar_path
+from lazydelta.sidecar.reading.sidecar_cache import SidecarCache
+from lazydelta.storage import Store
+from lazydelta.types.schema import TableSchema
+
+__all__ = ["Sidecar", "find_sidecar"]
+
+logger = logging.getLogger(__name__)
+
+_TRAILER = 8
+_GUESSED_FOOTER = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Sidecar:
+    """A sidecar that is valid as far as can be told without reading its rows.
+
+    ``groups_of`` returns the row groups of some parts, None where a long manifest leaves them to the parts' footers.
+    ``proof`` is to be checked before anything that the sidecar says is believed.
+    """
+
+    tier: int
+    layout: SidecarLayout
+    parts: tuple[ManifestPart, ...]
+    groups_of: Callable[[Sequence[int]], list[ManifestRowGroup] | None]
+    num_files: int
+    metadata: Metadata
+    protocol: Protocol
+    proof: Proof | None = None
+    from_cache: bool = False
+
+    @property
+    def schema(self) -> TableSchema:
+        """The schema at the checkpoint, by which the rows are sorted; the one at V may have other types."""
+        return TableSchema.parse(
+            self.metadata.schema_string,
+            partition_columns=self.metadata.partition_columns,
+            column_mapping=column_mapping_mode(self.metadata, self.protocol),
+        )
+
+
+def find_sidecar(store: Store, snapshot: Snapshot, checkpoint: Checkpoint, cache: SidecarCache) -> Sidecar | None:
+    """Return the best sidecar there is for a checkpoint; None sends the scan to the checkpoint itself."""
+    manifest = cache.manifest(store.identity, checkpoint)
+    if manifest is not None and manifest.table_id == snapshot.metadata.id:
+        return _by_manifest(manifest, None, from_cache=True)
+    path = manifest_path(checkpoint.version)
+    try:
+        data = snapshot.commits.get(path) or store.get(path)
+        manifest = ManifestIndex.decode(data)
+        manifest.check(table_id=snapshot.metadata.id, checkpoint=checkpoint)
+        manifest.check_numbers()
+        proof = start_proof(store, manifest.checkpoint, [each.info for each in checkpoint.files])
+    except ObjectNotFoundError:
+        return _alone(store, snapshot, checkpoint)
+    except (SidecarError, StorageError) as error:
+        logger.warning("%s is not used: %s", path, error)
+        return _alone(store, snapshot, checkpoint)
+    size = len(data)
+
+    def keep() -> None:
+        cache.keep_manifest(store.identity, checkpoint, manifest, size)
+
+    if proof is None:
+        keep()
+    else:
+        proof.when_proven = keep
+    return _by_manifest(manifest, proof, from_cache=False)
+
+
+def _by_manifest(manifest: ManifestIndex, proof: Proof | None, *, from_cache: bool) -> Sidecar:
+    return Sidecar(
+        1,
+        manifest.layout,
+        manifest.parts,
+        manifest.groups_of,
+        manifest.num_files,
+        manifest.meta_data,
+        manifest.protocol,
+        proof,
+        from_cache,
+    )
+
+
+def _alone(store: Store, snapshot: Snapshot, checkpoint: Checkpoint) -> Sidecar | None:
+    path = sidecar_path(checkpoint.version)
+    try:
+        part, footer = read_single(store, path)
+        mirrored = check_single(footer, part, snapshot, checkpoint)
+        proof = start_proof(store, mirrored, [each.info for each in checkpoint.files])
+    except ObjectNotFoundError:
+        return None
+    except (SidecarError, StorageError) as error:
+        logger.warning("%s is not used: %s", path, error)
+        return None
+    metadata, protocol = state_of(footer.state)
+    groups = list(footer.row_groups())
+    return Sidecar(2, footer.state.layout, (part,), lambda _: groups, part.num_rows, metadata, protocol, proof)
+
+
+def read_single(store: Store, path: str) -> tuple[ManifestPart, PartFooter]:
+    """Read the footer of a sidecar that no manifest describes."""
+    size = store.head(path).size
+    length = min(size, _GUESSED_FOOTER)
+    tail = store.get(path, start=size - length, length=length)
+    needed = int.from_bytes(tail[-_TRAILER:-4], "little") + _TRAILER
+    if tail[-4:] != b"PAR1" or needed > size:
+        message = "it does not end like a Parquet file"
+        raise SidecarError(message)
+    if needed > length:
+        tail = store.get(path, start=size - needed, length=needed)
+    footer = PartFooter(tail[-needed:])
+    return footer.part(path, size), footer
+
+
+def check_single(
+    footer: PartFooter, part: ManifestPart, snapshot: Snapshot, checkpoint: Checkpoint
+) -> tuple[CheckpointFile, ...]:
+    """Raise unless a single-file sidecar is whole and mirrors a checkpoint of these names and sizes; return which."""
+    state = footer.state
+    try:
+        mirrored, _ = checkpoint_of(state), state_of(state)
+    except msgspec.MsgspecError as error:
+        message = "it does not say which checkpoint it mirrors"
+        raise SidecarError(message) from error
+    if state.table_id != snapshot.metadata.id:
+        message = f"it belongs to table {state.table_id}"
+    elif state.version != checkpoint.version or not mirrors(mirrored, checkpoint):
+        message = f"it mirrors another checkpoint, of version {state.version}"
+    elif state.num_files != part.num_rows:
+        message = f"it has {part.num_rows} of {state.num_files} rows"
+    else:
+        return mirrored
+    raise SidecarError(message)

@@ -1,0 +1,353 @@
+"""``RowGroups``: the row groups of a sidecar that may hold a matching file, read in order and ahead of the consumer."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+import pyarrow as pa
+
+from lazydelta.arrays import boolean_array
+from lazydelta.errors import StorageError
+from lazydelta.execution import in_parallel
+from lazydelta.log.checkpoint.checkpoint_columns import StatsWanted
+from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader
+from lazydelta.log.file_batch import FileBatch
+from lazydelta.log.segment import Checkpoint
+from lazydelta.scan.base import BaseScan
+from lazydelta.sidecar.layout.manifest import ManifestRowGroup, SidecarError
+from lazydelta.sidecar.layout.part_file import PartFooter, read_groups
+from lazydelta.sidecar.layout.range_texts import key_at
+from lazydelta.sidecar.layout.sidecar_columns import SidecarLayout
+from lazydelta.sidecar.layout.sidecar_rows import from_rows
+from lazydelta.sidecar.reading.discovery import Sidecar
+from lazydelta.sidecar.reading.sidecar_cache import SidecarCache
+from lazydelta.sidecar.reading.surviving import surviving
+from lazydelta.sidecar.reading.used import Used
+from lazydelta.storage import Pending, Store
+
+__all__ = ["RowGroups"]
+
+logger = logging.getLogger(__name__)
+
+_FEW_PARTS = 16
+_FEW_GROUPS = 4  # so few are read in little memory, more in little time
+_TOGETHER = 4  # decoded as one, where there are many: what a batch costs beside its rows is paid less often
+_DECODERS = 2  # at work side by side, where there are many
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class _Reading:
+    """A row group under way: its core, and the statistics asked for as soon as the footer tells where they are."""
+
+    group: ManifestRowGroup
+    core: Pending[bytes]
+    spans: Sequence[tuple[int, int]] = ()
+    named: Pending[list[bytes]] | None = None
+
+    def blocks(self) -> list[tuple[int, bytes]]:
+        """Wait for the bytes, and return them with where they begin."""
+        found = [(self.group.byte_offset, self.core.result())]
+        if self.named is not None:
+            found += [(start, data) for (start, _), data in zip(self.spans, self.named.result(), strict=True)]
+        return found
+
+    def cancel(self) -> None:
+        """Stop the reads."""
+        self.core.cancel()
+        if self.named is not None:
+            self.named.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoded:
+    """Row groups of a part, and their rows."""
+
+    groups: tuple[ManifestRowGroup, ...]
+    footer: PartFooter
+    rows: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetched:
+    """Row groups of a part under way, with all that it takes to decode them."""
+
+    together: Sequence[_Reading]
+    footer: PartFooter
+    size: int
+    names: Sequence[str]
+    frugal: bool
+
+    def decode(self) -> _Decoded:
+        """Wait for the bytes and decode them."""
+        blocks = [block for each in self.together for block in each.blocks()]
+        indices = [each.group.index for each in self.together]
+        rows = read_groups(self.footer, indices, self.names, blocks, self.size, frugal=self.frugal)
+        if self.frugal:
+            # The allocator keeps what each thread has freed, and a short scan takes little else.
+            pa.default_memory_pool().release_unused()
+        return _Decoded(tuple(each.group for each in self.together), self.footer, rows)
+
+
+class RowGroups:
+    """Reads the surviving row groups in order, a few ahead of the consumer."""
+
+    def __init__(self, scan: BaseScan, sidecar: Sidecar, cache: SidecarCache, ahead: int) -> None:
+        self._scan = scan
+        self._sidecar = sidecar
+        self._cache = cache
+        self._ahead = ahead
+        self._footers: dict[int, PartFooter | Pending[bytes]] = {}
+        self._started: deque[_Reading] = deque()
+        self._under_way: WeakSet[_Reading] = WeakSet()  # those too that are being decoded
+        self._frugal = True
+        self._keeps_footers = True
+        self._part = -1
+        self._names = _named_columns(sidecar.layout, scan.wanted)
+        self._all_names = [*sidecar.layout.names(core=True), *self._names]
+        self._aside: Generator[_Decoded] | None = None
+        self._maps = sidecar.layout.name_of("partition_values")
+
+    def __iter__(self) -> Iterator[tuple[FileBatch, Used]]:
+        groups = self._surviving()
+        few = list(islice(groups, _FEW_GROUPS + 1))
+        self._frugal = self._scan.limited or len(few) <= _FEW_GROUPS
+        fetched = self._fetched(chain(few, groups))
+        decoded: Iterator[_Decoded] = map(_Fetched.decode, fetched)
+        if not self._frugal and self._ahead >= _DECODERS:
+            # Some row groups are decoded while others are checked here and yet others are pruned by the consumer.
+            self._aside = decoded = in_parallel(_Fetched.decode, fetched, threads=_DECODERS, stop=self._cancel)
+        for found in decoded:
+            yield self._described(found)
+        self._prove()  # to leave everything out is an answer too
+
+    def _fetched(self, waiting: Iterator[ManifestRowGroup]) -> Iterator[_Fetched]:
+        done = 0
+        # A limit is often reached within one row group: more are read ahead only once that was not so.
+        ahead = 1 if self._scan.limited else self._ahead
+        self._start(waiting, ahead)
+        while self._started:
+            together = self._next()
+            self._start(waiting, ahead - 1)
+            self._prove()
+            yield self._with_footer(together)
+            ahead = min(2 * ahead, self._ahead)
+            done += 1
+            self._frugal &= done < _FEW_GROUPS
+            self._start(waiting, ahead)
+
+    def _next(self) -> list[_Reading]:
+        """Return the next row group, and with it those that follow it in the same file where there are many to read."""
+        found = [self._started.popleft()]
+        most = 1 if self._frugal or self._scan.newest_first else min(_TOGETHER, self._ahead)
+        while self._started and len(found) < most:
+            group, last = self._started[0].group, found[-1].group
+            if (group.part, group.index) != (last.part, last.index + 1):
+                break
+            found.append(self._started.popleft())
+        return found
+
+    def _prove(self) -> None:
+        if self._sidecar.proof is not None:
+            self._sidecar.proof.check()
+
+    def close(self) -> None:
+        """Stop all reads."""
+        self._cancel()
+        if self._aside is not None:
+            self._aside.close()
+
+    def _cancel(self) -> None:
+        if self._sidecar.proof is not None:
+            self._sidecar.proof.cancel()
+        for reading in list(self._under_way):
+            reading.cancel()
+        for footer in list(self._footers.values()):
+            if isinstance(footer, Pending):
+                footer.cancel()
+
+    def _surviving(self) -> Iterator[ManifestRowGroup]:
+        """Yield the row groups that may hold a matching file, in the order of the scan."""
+        parts, newest_first = self._sidecar.parts, self._scan.newest_first
+        numbers = list(range(len(parts)))
+        if len(parts) > 1:
+            numbers = surviving(self._scan.predicate, [part.ranges for part in parts])
+            self._scan.metrics.row_groups_pruned += sum(part.num_row_groups for part in parts)
+            self._scan.metrics.row_groups_pruned -= sum(parts[number].num_row_groups for number in numbers)
+        # Footers that a long scan meets once would only push out those that short ones ask for again and again.
+        self._keeps_footers = len(numbers) <= _FEW_PARTS
+        groups = self._sidecar.groups_of(numbers)
+        if groups is not None:
+            yield from self._kept(groups)
+            return
+        ordered = numbers[::-1] if newest_first else numbers
+        for place, number in enumerate(ordered):
+            for near in ordered[place : place + self._ahead]:
+                self._fetch_footer(near)
+            yield from self._kept([replace_part(group, number) for group in self._footer(number).row_groups()])
+
+    def _kept(self, groups: Sequence[ManifestRowGroup]) -> list[ManifestRowGroup]:
+        kept = [groups[index] for index in surviving(self._scan.predicate, [group.ranges for group in groups])]
+        self._scan.metrics.row_groups_pruned += len(groups) - len(kept)
+        return kept[::-1] if self._scan.newest_first else kept
+
+    def _start(self, waiting: Iterator[ManifestRowGroup], ahead: int) -> None:
+        """Ask for as many row groups as may be under way."""
+        while len(self._started) < ahead and (group := next(waiting, None)) is not None:
+            part = self._sidecar.parts[group.part]
+            self._fetch_footer(group.part)
+            core = self._scan.store.fetch(part.file, start=group.byte_offset, length=group.core_byte_length)
+            reading = _Reading(group, core)
+            self._started.append(reading)
+            self._under_way.add(reading)
+            self._fetch_named(reading)
+
+    def _fetch_named(self, reading: _Reading) -> None:
+        """Ask for the statistics of a row group, once its part's footer is there."""
+        footer, group = self._footers[reading.group.part], reading.group
+        if self._names and isinstance(footer, PartFooter) and reading.named is None:
+            reading.spans = footer.spans(group.index, self._names)
+            reading.named = self._scan.store.fetch_ranges(self._sidecar.parts[group.part].file, reading.spans)
+
+    def _fetch_footer(self, number: int) -> None:
+        if number in self._footers:
+            return
+        part = self._sidecar.parts[number]
+        known = self._cache.footer(part.footer_sha256)
+        if known is not None:
+            self._scan.metrics.cache_hits += 1
+            self._footers[number] = known
+        else:
+            self._footers[number] = self._scan.store.fetch(
+                part.file, start=part.footer_offset, length=part.footer_length
+            )
+
+    def _footer(self, number: int) -> PartFooter:
+        found = self._footers[number]
+        if isinstance(found, Pending):
+            part = self._sidecar.parts[number]
+            found = PartFooter(found.result(), expected=part.footer_sha256)
+            if found.state.layout != self._sidecar.layout:
+                message = f"{part.file} has other columns than the manifest says"
+                raise SidecarError(message)
+            self._footers[number] = found
+            if self._keeps_footers:
+                self._cache.keep_footer(part.footer_sha256, found)
+        return found
+
+    def _with_footer(self, together: Sequence[_Reading]) -> _Fetched:
+        number = together[0].group.part
+        if number != self._part:
+            # Row groups come part by part: the one before is done with, and so is its footer.
+            self._footers.pop(self._part, None)
+            self._part = number
+        part, footer = self._sidecar.parts[number], self._footer(number)
+        for each in (*together, *self._started):
+            self._fetch_named(each)
+        left_out: set[str | None] = {*footer.absent([each.group.index for each in together])}
+        if footer.plain_partitions:
+            left_out.add(self._maps)
+        names = [name for name in self._all_names if name not in left_out]
+        return _Fetched(together, footer, part.size, names, self._frugal)
+
+    def _described(self, found: _Decoded) -> tuple[FileBatch, Used]:
+        """Check row groups that were read, and return their files."""
+        groups, rows = found.groups, found.rows
+        part = self._sidecar.parts[groups[0].part]
+        layout = self._sidecar.layout
+        try:
+            start = 0
+            for group in groups:
+                last = start + group.num_rows - 1
+                if (key_at(rows, start, layout), key_at(rows, last, layout)) != (group.first, group.last):
+                    message = f"row group {group.index} of {part.file} is not the one that the manifest describes"
+                    raise SidecarError(message)
+                start += group.num_rows
+            if start != rows.num_rows:
+                message = f"{part.file} has {rows.num_rows} rows where the manifest has {start}"
+                raise SidecarError(message)
+            files = from_rows(rows, layout, tier=self._sidecar.tier)
+            used = Used.of(rows, layout)
+        except (pa.ArrowException, KeyError, ValueError, IndexError, StopIteration) as error:
+            message = f"row group {groups[0].index} of {part.file} does not have the rows it should: {error!r}"
+            raise SidecarError(message) from error
+        self._scan.metrics.row_groups_read += len(groups)
+        if self._scan.wanted is None:
+            files = replace(files, load_stats=self._later_stats(files, groups, found.footer))
+        return files, used
+
+    def _later_stats(
+        self, files: FileBatch, groups: Sequence[ManifestRowGroup], footer: PartFooter
+    ) -> Callable[[], FileBatch]:
+        """Return what reads the statistics of files that were read without."""
+        scan, layout, part = self._scan, self._sidecar.layout, self._sidecar.parts[groups[0].part]
+        store = scan.snapshot.store
+
+        def reading(group: ManifestRowGroup, names: Sequence[str]) -> _Reading:
+            core = store.fetch(part.file, start=group.byte_offset, length=group.core_byte_length)
+            spans = footer.spans(group.index, names)
+            return _Reading(group, core, spans, store.fetch_ranges(part.file, spans))
+
+        def load() -> FileBatch:
+            names = _named_columns(layout, StatsWanted())
+            try:
+                together = [reading(group, names) for group in groups]
+                blocks = [block for each in together for block in each.blocks()]
+                indices, columns = [group.index for group in groups], [*layout.names(core=True), *names]
+                rows = read_groups(footer, indices, columns, blocks, part.size)
+                return from_rows(rows, layout, tier=files.tier)
+            except (SidecarError, StorageError) as error:
+                logger.warning("%s fails, statistics come from the checkpoint: %s", part.file, error)
+                checkpoint = scan.snapshot.segment.checkpoint
+                return files if checkpoint is None else _stats_from_checkpoint(files, store, checkpoint)
+
+        return load
+
+
+def replace_part(group: ManifestRowGroup, number: int) -> ManifestRowGroup:
+    """Return a row group of a part as one of the whole sidecar."""
+    return ManifestRowGroup(
+        **{name: getattr(group, name) for name in group.__struct_fields__ if name != "part"}, part=number
+    )
+
+
+def _named_columns(layout: SidecarLayout, wanted: StatsWanted | None) -> list[str]:
+    if wanted is None or wanted.columns == ():
+        return []
+    others = set(layout.names(core=False))
+    return [
+        column.name
+        for column in layout.columns
+        if column.name in others
+        and column.role in {"min", "max", "null_count"}
+        and (wanted.columns is None or column.path in wanted.columns)
+    ]
+
+
+def _stats_from_checkpoint(files: FileBatch, store: Store, checkpoint: Checkpoint) -> FileBatch:
+    """Look the files of a batch up in the checkpoint, for somebody who asks for statistics of a lost sidecar."""
+    places = {path: row for row, path in enumerate(files.path.to_pylist())}
+    order: list[int] = []
+    found: list[FileBatch] = []
+    for batch in CheckpointReader(store, checkpoint).files(StatsWanted()):
+        rows = [places.get(path, -1) for path in batch.path.to_pylist()]
+        keep = np.array(rows) >= 0
+        if keep.any():
+            order += [row for row in rows if row >= 0]
+            found.append(batch.filter(boolean_array(keep)))
+    if len(order) != len(files):
+        return replace(files, load_stats=None)
+    back = np.argsort(np.array(order), kind="stable")
+    take = pa.Array.from_buffers(pa.int64(), len(back), [None, pa.py_buffer(back.astype(np.int64))])
+    columns: dict[str, Any] = {
+        name: pa.concat_arrays([getattr(each, name) for each in found]).take(take)
+        for name in ("json_stats", "parsed_stats")
+        if all(getattr(each, name) is not None for each in found)
+    }
+    return replace(files, **({"parsed_stats": None} | columns), load_stats=None)

@@ -1,0 +1,1 @@
+"""Clearing away: files that no kept manifest needs, and whole sidecars."""

@@ -1,0 +1,265 @@
+"""The options of an ingestion, as functions take them and as Spark passes them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from lazydelta.errors import OptionError
+from lazydelta.log.actions import Txn
+from lazydelta.log.properties import split_columns
+from lazydelta.sources.tally import MaxRejected
+from lazydelta.storage import CarriedOptions, shipped_options
+from lazydelta.write.data_files import COMPRESSIONS, MEMORY_BUDGET, TARGET_FILE_SIZE
+from lazydelta.write.plan import Creation, WritePlan
+
+__all__ = ["IngestOptions"]
+
+_SIZE = re.compile(r"\s*(\d+)\s*([kmg]?)i?b?\s*", re.IGNORECASE)
+_FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_STORAGE = "storage."
+_DELTA = "delta."
+# What Spark itself puts among the options of a source.
+_OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
+# What ``partitionBy(…)`` of a writer becomes, as JSON.
+_PARTITION_COLUMNS = "__partition_columns"
+# Spark lowers the case of option names, and Delta's properties have to be written as Delta spells them.
+_PROPERTIES = (
+    "delta.appendOnly",
+    "delta.checkpoint.writeStatsAsJson",
+    "delta.checkpoint.writeStatsAsStruct",
+    "delta.checkpointInterval",
+    "delta.dataSkippingNumIndexedCols",
+    "delta.dataSkippingStatsColumns",
+    "delta.deletedFileRetentionDuration",
+    "delta.enableDeletionVectors",
+    "delta.enableExpiredLogCleanup",
+    "delta.enableInCommitTimestamps",
+    "delta.logRetentionDuration",
+    "delta.setTransactionRetentionDuration",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestOptions:
+    """How rows become a table.
+
+    ``timestamp_column`` aligns the data files to time: each holds one ``boundary`` (hour by default) of UTC, which the
+    partition column ``partition_column`` (``_event_hour``) names. A table remembers these three. ``partition_by`` names
+    further partition columns. Rows without a timestamp go to the null partition or, with
+    ``null_timestamps="reject"``, to the table ``rejected_table`` (by default beside the table, with ``_rejected`` after
+    its name); ``max_rejected`` is how many rows, or which share of all (0.01, "1%"), may go there. ``app_id`` and
+    ``app_version`` make a batch write happen once; a stream has them of its own, and ``app_id`` stands before the id of
+    its query. ``properties`` are those of a new table.
+    """
+
+    timestamp_column: str | None = None
+    boundary: str | None = None
+    partition_column: str | None = None
+    partition_by: Sequence[str] | None = None
+    target_file_size: int | str = TARGET_FILE_SIZE
+    memory_budget: int | str = MEMORY_BUDGET
+    stats_columns: Sequence[str] | str | None = None
+    compression: str = "zstd"
+    null_timestamps: str = "null-partition"
+    rejected_table: str | None = field(default=None, repr=False)
+    max_rejected: float | str | None = None
+    merge_schema: bool = False
+    overwrite_where: str | None = None
+    app_id: str | None = None
+    app_version: int | None = None
+    maintain: bool = True
+    properties: Mapping[str, str] = field(default_factory=dict)
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense before Spark begins to work."""
+        for name in ("target_file_size", "memory_budget"):
+            object.__setattr__(self, name, _size(name, getattr(self, name)))
+        if self.stats_columns is not None:
+            given = self.stats_columns
+            object.__setattr__(self, "stats_columns", split_columns(given) if isinstance(given, str) else tuple(given))
+        if self.partition_by is not None and not isinstance(self.partition_by, str):
+            object.__setattr__(self, "partition_by", tuple(self.partition_by))
+        if self.compression not in COMPRESSIONS:
+            message = f"compression={self.compression!r} makes no sense"
+            raise OptionError(message, hint=f"say one of {', '.join(COMPRESSIONS)}")
+        if self.max_rejected is not None:
+            MaxRejected.of(self.max_rejected)
+            object.__setattr__(self, "max_rejected", str(self.max_rejected))
+        if self.app_version is not None and self.app_id is None:
+            raise OptionError("app_version makes no sense without app_id", hint="give both or neither")
+        self.plan("append" if self.overwrite_where is None else "overwrite")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle holds: no credentials, unless ``carrying_credentials`` was called."""
+        state = {each.name: getattr(self, each.name) for each in fields(self)}
+        return state | {"storage_options": shipped_options(self.storage_options)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take what a pickle held; it was checked before."""
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+
+    def carrying_credentials(self) -> IngestOptions:
+        """Return the same options, whose pickles hold the storage options whole.
+
+        That is how they reach Spark's tasks. Spark's own traffic between driver and executors is as secret as it is
+        configured to be (``spark.network.crypto.enabled``, ``spark.io.encryption.enabled``).
+        """
+        return replace(self, storage_options=CarriedOptions(self.storage_options))
+
+    def plan(self, mode: str) -> WritePlan:
+        """Return what is to be written."""
+        properties = dict(self.properties)
+        if self.stats_columns is not None:
+            properties["delta.dataSkippingStatsColumns"] = ",".join(self.stats_column_names or ())
+        return WritePlan.of(
+            mode=mode,
+            partition_by=self.partition_by,
+            timestamp_column=self.timestamp_column,
+            boundary=self.boundary,
+            partition_column=self.partition_column,
+            overwrite_where=self.overwrite_where,
+            schema_mode="merge" if self.merge_schema else None,
+            null_timestamps=self.null_timestamps,
+            creation=Creation(properties),
+        )
+
+    @property
+    def stats_column_names(self) -> tuple[str, ...] | None:
+        """Return the columns that get statistics, None for those that the table says."""
+        return None if self.stats_columns is None else tuple(self.stats_columns)
+
+    @property
+    def txn(self) -> Txn | None:
+        """Return the transaction of a batch write."""
+        if self.app_id is None or self.app_version is None:
+            return None
+        return Txn(app_id=self.app_id, version=self.app_version)
+
+    def stream_app_id(self, query: str) -> str:
+        """Return under which id the micro-batches of a stream are recorded.
+
+        A name alone would not do: with a fresh checkpoint location batches are counted from 0 again, and would be taken
+        for those that the table has.
+        """
+        return query if self.app_id is None else f"{self.app_id}:{query}"
+
+    def rejected_uri(self, uri: str) -> str:
+        """Return where rejected rows go."""
+        if self.rejected_table is not None:
+            return self.rejected_table
+        place, mark, signature = uri.partition("?") if "://" in uri else (uri, "", "")
+        return f"{place.rstrip('/')}_rejected{mark}{signature}"
+
+    def to_spark(self) -> dict[str, str]:
+        """Return the options as Spark passes them."""
+        defaults = IngestOptions()
+        given: dict[str, str] = {}
+        for key, name in _NAMES.values():
+            value = getattr(self, name)
+            if value != getattr(defaults, name):
+                given[key] = _text(map(_quoted, value) if name == "partition_by" else value)
+        given |= self.properties
+        return given | {f"{_STORAGE}{key}": value for key, value in self.storage_options.items()}
+
+    @classmethod
+    def from_spark(cls, options: Mapping[str, str]) -> IngestOptions:
+        """Read the options of a reader or writer of Spark's; an unknown one is an error, as it may be a typo."""
+        values: dict[str, Any] = {}
+        properties: dict[str, str] = {}
+        storage: dict[str, str] = {}
+        by_call: tuple[str, ...] | None = None
+        for given, text in options.items():
+            key = given.lower()
+            if key.startswith(_STORAGE):
+                storage[key.removeprefix(_STORAGE)] = text
+            elif key.startswith(_DELTA):
+                properties[_property(key)] = text
+            elif key in _NAMES:
+                name = _NAMES[key][1]
+                values[name] = _value(_NAMES[key][0], name, text)
+            elif key == _PARTITION_COLUMNS:
+                by_call = tuple(json.loads(text))
+            elif key not in _OF_SPARK:
+                known = ", ".join(sorted(name for name, _ in _NAMES.values()))
+                hint = f"known are {known}, Delta's table properties and storage.… for credentials"
+                raise OptionError(f"There is no option {given!r}", hint=hint)
+        if by_call is not None and values.setdefault("partition_by", by_call) != by_call:
+            raise OptionError("partitionBy(…) and the option partitionBy differ", hint="give one of them")
+        return cls(**values, properties=properties, storage_options=storage)
+
+
+_NAMES = {
+    spelled.lower(): (spelled, name)
+    for spelled, name in (
+        ("timestampColumn", "timestamp_column"),
+        ("boundary", "boundary"),
+        ("partitionColumn", "partition_column"),
+        ("partitionBy", "partition_by"),
+        ("targetFileSize", "target_file_size"),
+        ("memoryBudget", "memory_budget"),
+        ("statsColumns", "stats_columns"),
+        ("compression", "compression"),
+        ("nullTimestamps", "null_timestamps"),
+        ("rejectedTable", "rejected_table"),
+        ("maxRejected", "max_rejected"),
+        ("mergeSchema", "merge_schema"),
+        ("replaceWhere", "overwrite_where"),
+        ("txnAppId", "app_id"),
+        ("txnVersion", "app_version"),
+        ("maintain", "maintain"),
+    )
+}
+
+
+def _value(key: str, name: str, text: str) -> Any:
+    if name in {"merge_schema", "maintain"}:
+        if text.strip().lower() not in {"true", "false"}:
+            raise OptionError(f"{key}={text!r} makes no sense", hint="say true or false")
+        return text.strip().lower() == "true"
+    if name == "app_version":
+        try:
+            return int(text)
+        except ValueError:
+            raise OptionError(f"{key}={text!r} makes no sense", hint="give a number") from None
+    if name == "partition_by":
+        return tuple(_unquoted(each) for each in split_columns(text))
+    return text
+
+
+def _text(value: bool | int | str | Iterable[str]) -> str:  # noqa: FBT001 - the value itself
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, str | int) else ",".join(value)
+
+
+def _quoted(name: str) -> str:
+    """Return a name as it may stand in a list; backquotes protect commas and spaces in it."""
+    plain = name and name == name.strip() and "," not in name and "`" not in name
+    return name if plain else f"`{name.replace('`', '``')}`"
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace("``", "`") if len(name) > 1 and name[0] == name[-1] == "`" else name
+
+
+def _size(name: str, value: int | str) -> int:
+    """Read a size in bytes: a number, or a text such as 128MB."""
+    match = _SIZE.fullmatch(str(value))
+    size = 0 if match is None else int(match[1]) * _FACTORS[match[2].lower()]
+    if size < 1:
+        raise OptionError(f"{name}={value!r} makes no sense", hint="give bytes, or a size such as 128MB")
+    return size
+
+
+def _property(lowered: str) -> str:
+    found = next((each for each in _PROPERTIES if each.lower() == lowered), None)
+    if found is None:
+        hint = f"known are {', '.join(_PROPERTIES)}; for others create the table first, with `lazydelta create`"
+        raise OptionError(f"The table property {lowered!r} cannot be given as an option", hint=hint)
+    return found

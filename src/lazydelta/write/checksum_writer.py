@@ -1,0 +1,253 @@
+"""The version checksum: what a version amounts to, written beside its commit.
+
+Delta-Spark takes a wrong checksum for a broken table, so one is written only where its totals are known exactly: from
+an earlier checksum and every commit since, or from a replay. It is never overwritten, and a commit does not depend on
+it: a failure to write one is logged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from lazydelta.arrays import numpy_of
+from lazydelta.errors import LazyDeltaError, ObjectExistsError, UnsupportedFeatureError
+from lazydelta.log.actions import DomainMetadata, LogLine, Metadata, Protocol, Txn
+from lazydelta.log.checksum import VersionChecksum, read_checksum
+from lazydelta.log.names import LOG, checksum_name
+from lazydelta.log.properties import TableProperties
+from lazydelta.log.reverse_commits import ReverseCommitReader, TailCommit
+from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.travel import commit_info
+from lazydelta.log.writable import check_writable, uses_in_commit_timestamps
+from lazydelta.scan.request import ScanRequest, ScanStrategy
+from lazydelta.scan.scanner import LazyDeltaScanner
+from lazydelta.storage import Store
+from lazydelta.write.commit_lines import metadata_body, protocol_body
+
+__all__ = [
+    "Change",
+    "State",
+    "read_changes",
+    "start_checksums",
+    "state_at",
+    "state_from_replay",
+    "write_checksum",
+]
+
+logger = logging.getLogger(__name__)
+
+# Opening a table reads its tail anyway, but a commit should not wait for a very long one to be added up.
+_MAX_GAP = 100
+# The bound that Delta-Spark has for the lists in a checksum.
+_MAX_LISTED = 100
+# Operations of Delta-Spark whose actions do not add up: files that are there already, or anything at all.
+_UNCOUNTABLE = frozenset({"COMPUTE STATS", "MANUAL UPDATE", "ADD DELETION VECTORS TOMBSTONES"})
+
+
+@dataclass(slots=True)
+class Change:
+    """What one commit, or several in a row, did to the totals; ``exact`` is False where that cannot be told."""
+
+    files: int = 0
+    size: int = 0
+    exact: bool = True
+    transactions: dict[str, Txn] = field(default_factory=dict)
+    domains: dict[str, DomainMetadata] = field(default_factory=dict)
+    in_commit_timestamp: int | None = None
+    info: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, newest_first: Sequence[Change]) -> Change:
+        """Return what commits did together, given the newest first."""
+        total = cls()
+        for change in reversed(newest_first):
+            total.then(change)
+        return total
+
+    def note(self, lines: Iterable[LogLine]) -> None:
+        """Count the actions of a commit."""
+        for line in lines:
+            if line.add is not None:
+                self.files += 1
+                self.size += line.add.size
+            elif line.remove is not None:
+                self.files -= 1
+                self.size -= line.remove.size or 0
+                self.exact &= line.remove.size is not None
+            elif line.txn is not None:
+                self.transactions[line.txn.app_id] = line.txn
+            elif line.domain_metadata is not None:
+                self.domains[line.domain_metadata.domain] = line.domain_metadata
+            elif line.commit_info is not None:
+                self._note_info(line.commit_info)
+
+    def then(self, later: Change) -> None:
+        """Add what came after."""
+        self.files += later.files
+        self.size += later.size
+        self.exact &= later.exact
+        self.transactions |= later.transactions
+        self.domains |= later.domains
+        self.in_commit_timestamp, self.info = later.in_commit_timestamp, later.info
+
+    def _note_info(self, info: dict[str, Any]) -> None:
+        self.info = info
+        self.exact &= str(info.get("operation", "")).upper() not in _UNCOUNTABLE
+        stamp = info.get("inCommitTimestamp")
+        self.in_commit_timestamp = stamp if isinstance(stamp, int) else None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The totals of a version; the lists are None where they are not known."""
+
+    num_files: int = 0
+    size: int = 0
+    transactions: tuple[Txn, ...] | None = ()
+    domains: tuple[DomainMetadata, ...] | None = ()
+
+    def after(self, change: Change) -> State | None:
+        """Return the totals after a change; None where they cannot be told, or make no sense."""
+        num_files, size = self.num_files + change.files, self.size + change.size
+        if not change.exact or num_files < 0 or size < 0:
+            return None
+        transactions, domains = self.transactions, self.domains
+        if transactions is not None:
+            transactions = tuple(({each.app_id: each for each in transactions} | change.transactions).values())
+        if domains is not None:
+            merged = {each.domain: each for each in domains} | change.domains
+            domains = tuple(each for each in merged.values() if not each.removed)
+        return State(num_files, size, transactions, domains)
+
+
+def read_changes(commits: Iterable[TailCommit]) -> Change:
+    """Add up commits that come newest first."""
+    found: list[Change] = []
+    for commit in commits:
+        change = Change()
+        for lines in commit.actions:
+            change.note(lines)
+        found.append(change)
+    return Change.of(found)
+
+
+def state_at(snapshot: Snapshot) -> State | None:
+    """Return the totals of a snapshot as far as they come without reading its files; None where they do not.
+
+    A table that has no checkpoint yet was read whole when it was opened, so that one is replayed.
+    """
+    segment = snapshot.segment
+    if snapshot.checksum is not None:
+        return _stated(snapshot.checksum)
+    if segment.checksum is not None:
+        checksum = read_checksum(snapshot.store, segment.checksum, snapshot.commits)
+        later = [file for file in segment.commits if file.version > segment.checksum.version]
+        if checksum is None or len(later) > _MAX_GAP:
+            return None
+        reader = ReverseCommitReader(snapshot.store, later, parallelism=snapshot.parallelism, cache=snapshot.commits)
+        return _stated(checksum).after(read_changes(reader))
+    if segment.checkpoint is None and len(segment.commits) <= _MAX_GAP:
+        return _replayed(snapshot)
+    return None
+
+
+def state_from_replay(snapshot: Snapshot, *, num_files: int, size: int) -> State:
+    """Return the totals of a snapshot whose files somebody has just counted."""
+    return State(num_files, size, tuple(snapshot.transactions()), tuple(snapshot.domains()))
+
+
+def _stated(checksum: VersionChecksum) -> State:
+    return State(checksum.num_files, checksum.table_size_bytes, checksum.set_transactions, checksum.domain_metadata)
+
+
+def _replayed(snapshot: Snapshot) -> State:
+    num_files = size = 0
+    for batch in LazyDeltaScanner(snapshot, ScanRequest(strategy=ScanStrategy.FORWARD)).batches():
+        num_files += len(batch)
+        size += int(np.sum(numpy_of(batch.size)))
+    return state_from_replay(snapshot, num_files=num_files, size=size)
+
+
+def write_checksum(
+    store: Store,
+    version: int,
+    state: State,
+    *,
+    protocol: Protocol,
+    metadata: Metadata,
+    txn_id: str | None = None,
+    in_commit_timestamp: int | None = None,
+) -> bool:
+    """Write the checksum of a committed version, unless there is one; tell whether this call wrote it."""
+    path = f"{LOG}/{checksum_name(version)}"
+    body: dict[str, Any] = {
+        "txnId": txn_id,
+        "tableSizeBytes": state.size,
+        "numFiles": state.num_files,
+        "numMetadata": 1,
+        "numProtocol": 1,
+        "inCommitTimestampOpt": in_commit_timestamp,
+        "setTransactions": _listed(_lasting(state.transactions, metadata)),
+        "domainMetadata": _listed(state.domains),
+        "metadata": metadata_body(metadata),
+        "protocol": protocol_body(protocol),
+    }
+    present = {key: value for key, value in body.items() if value is not None}
+    try:
+        store.put_if_absent(path, msgspec.json.encode(present) + b"\n")
+    except ObjectExistsError:
+        return False
+    except LazyDeltaError as error:
+        logger.warning("the checksum of version %d was not written: %s", version, error)
+        return False
+    return True
+
+
+def start_checksums(snapshot: Snapshot, *, num_files: int, size: int) -> None:
+    """Write the checksum of a version whose files were just counted, where its writer wrote none.
+
+    Later commits take theirs from it. Tables that we may not write to are left to those who know their features. It is
+    a help and no more, so that whatever goes wrong is logged.
+    """
+    file = snapshot.segment.checksum
+    if file is not None and file.version == snapshot.version:
+        return
+    try:
+        check_writable(snapshot.protocol, snapshot.metadata)
+        commit = snapshot.segment.commits[-1]
+        info = commit_info(snapshot.store, commit)
+        stamp, txn_id = info.get("inCommitTimestamp"), info.get("txnId")
+        if uses_in_commit_timestamps(snapshot.protocol, snapshot.metadata) and not isinstance(stamp, int):
+            return
+        write_checksum(
+            snapshot.store,
+            snapshot.version,
+            state_from_replay(snapshot, num_files=num_files, size=size),
+            protocol=snapshot.protocol,
+            metadata=snapshot.metadata,
+            txn_id=txn_id if isinstance(txn_id, str) else None,
+            in_commit_timestamp=stamp if isinstance(stamp, int) else None,
+        )
+    except UnsupportedFeatureError as error:
+        logger.debug("version %d gets no checksum from its checkpoint: %s", snapshot.version, error)
+    except Exception:
+        # The checkpoint is there and whole.
+        logger.exception("the checksum of version %d was not written", snapshot.version)
+
+
+def _lasting(transactions: tuple[Txn, ...] | None, metadata: Metadata) -> tuple[Txn, ...] | None:
+    # Where transactions expire, which of them still count depends on when one looks: nothing to write down.
+    return None if TableProperties.of(metadata).transaction_retention is not None else transactions
+
+
+def _listed(actions: Sequence[Txn] | Sequence[DomainMetadata] | None) -> list[dict[str, Any]] | None:
+    if actions is None or len(actions) > _MAX_LISTED:
+        return None
+    written: list[dict[str, Any]] = [msgspec.to_builtins(each) for each in actions]
+    return [{key: value for key, value in each.items() if value is not None} for each in written]
