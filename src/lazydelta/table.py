@@ -10,35 +10,25 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lazydelta.errors import OptionError, TableNotFoundError
+from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Metadata, Protocol
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.hint import read_hint
 from lazydelta.log.log_tail import LogTailCommit, log_tail_files
 from lazydelta.log.segment import load_segment
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.log.travel import history, milliseconds, version_at
-from lazydelta.lru import ByteLru, shared
-from lazydelta.options import Options
 from lazydelta.pruning import Predicate, Where, conjunction, parse_predicate, to_arrow_expression
 from lazydelta.rows import RowReader
-from lazydelta.scan.base import checkpoint_files
 from lazydelta.scan.file_stats import stats_in_order
 from lazydelta.scan.file_stream import FileStream
 from lazydelta.scan.files_schema import to_record_batch
 from lazydelta.scan.request import RetentionGuard, ScanRequest
-from lazydelta.scan.scanner import LazyDeltaScanner
-from lazydelta.sidecar.layout.sidecar_columns import manifest_path
-from lazydelta.sidecar.reading.sidecar_base import SidecarBase
-from lazydelta.sidecar.reading.sidecar_cache import SidecarCache
-from lazydelta.storage import open_store
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["DeltaTable"]
-
-_ROW_GROUP_BYTES = 4 << 20
 
 _FEW_PATHS = 1000
 
@@ -67,23 +57,14 @@ class DeltaTable:
         log_buffer_size: int | None = None,  # noqa: ARG002
         skip_stats: bool = False,  # noqa: ARG002
     ) -> None:
-        self._options = Options.load(options)
-        self._store = open_store(
-            table_uri,
-            storage_options,
-            retries=self._options.retries,
-            request_timeout=self._options.request_timeout,
-            external_locations=external_locations,
-        )
+        self._handle = TableHandle.open(table_uri, storage_options, options, external_locations=external_locations)
         self._log_tail = None if log_tail is None else log_tail_files(log_tail)
-        self._remembered = self._memory()
-        self._cache = SidecarCache(self._remembered)
         self._snapshot = self._open(version)
 
     @classmethod
     def is_deltatable(cls, table_uri: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> bool:
         """Tell whether there is a Delta log at this place."""
-        store = open_store(table_uri, storage_options)
+        store = TableHandle.open(table_uri, storage_options).store
         try:
             load_segment(store, hint=read_hint(store))
         except TableNotFoundError:
@@ -93,7 +74,7 @@ class DeltaTable:
     @property
     def table_uri(self) -> str:
         """The table's root, without credentials."""
-        return self._store.uri
+        return self._handle.uri
 
     def version(self) -> int:
         """Return the pinned version."""
@@ -119,7 +100,7 @@ class DeltaTable:
         """Return the provenance of the versions, newest first, as far back as their commits are kept."""
         if limit is not None and limit < 0:
             raise OptionError(f"history(limit={limit}) makes no sense", hint="give a positive number or None")
-        return list(history(self._store, self._snapshot.segment, self._snapshot.metadata, limit))
+        return list(history(self._handle.store, self._snapshot.segment, self._snapshot.metadata, limit))
 
     def transaction_version(self, app_id: str) -> int | None:
         """Return the last transaction version that the application committed, None if there is none."""
@@ -158,15 +139,10 @@ class DeltaTable:
             row_limit=row_limit,
             strategy=strategy,
             stats_columns=stats_columns,
-            batch_size=self._options.rows_in_memory if batch_size is None else batch_size,
+            batch_size=self._handle.options.rows_in_memory if batch_size is None else batch_size,
             retention_guard=retention_guard,
         )
-        # A row group of the sidecar is ten thousand files, whatever the budget; how many are under way is not.
-        ahead = max(1, min(self._options.sidecar_row_groups_per_batch, self._options.memory_budget // _ROW_GROUP_BYTES))
-        open_base = SidecarBase(ahead, self._cache) if self._options.sidecar_enabled else None
-        return FileStream(
-            LazyDeltaScanner(self._snapshot, request, self._options, open_base=open_base or checkpoint_files)
-        )
+        return FileStream(self._handle.scan(self._snapshot, request))
 
     def file_infos(self, predicate: Where = None, **keywords: Any) -> FileStream:
         """Return the active files that may match ``predicate``; keywords as for ``files``."""
@@ -269,7 +245,7 @@ class DeltaTable:
         return conjunction(given) if given else None
 
     def __repr__(self) -> str:
-        return f"DeltaTable({self._store.uri!r}, version={self.version()})"
+        return f"DeltaTable({self._handle.uri!r}, version={self.version()})"
 
     def _open(self, version: int | str | datetime | None) -> Snapshot:
         if isinstance(version, bool) or (isinstance(version, int) and version < 0):
@@ -277,28 +253,7 @@ class DeltaTable:
         if isinstance(version, str | datetime):
             newest = self._open(None)
             moment = milliseconds(version)
-            version = version_at(self._store, newest.metadata, moment, log_tail=self._log_tail or ())
+            version = version_at(self._handle.store, newest.metadata, moment, log_tail=self._log_tail or ())
             if version == newest.version:
                 return newest
-        return open_snapshot(
-            self._store,
-            version=version,
-            log_tail=self._log_tail,
-            parallelism=self._options.commit_parallelism,
-            window=self._options.reverse_window,
-            remembered=self._remembered,
-            max_staleness=self._options.max_staleness,
-            companions=self._companions if self._options.sidecar_enabled else None,
-        )
-
-    def _memory(self) -> ByteLru:
-        """Return what this table shares with others of the process; a cache of 0 bytes is its own and keeps nothing."""
-        if self._options.cache_size == 0:
-            return ByteLru(0)
-        if self._options.cache_size != Options().cache_size:
-            shared.resize(self._options.cache_size)
-        return shared
-
-    def _companions(self, version: int) -> list[str]:
-        known = self._cache.knows(self._store.identity, version)
-        return [] if known else [manifest_path(version)]
+        return self._handle.snapshot(version, log_tail=self._log_tail)

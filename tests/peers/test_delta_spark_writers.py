@@ -22,6 +22,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 import lazydelta
 from lazydelta.errors import CommitConflictError
+from lazydelta.handle import TableHandle
 from lazydelta.maintenance.after_commit import BackgroundMaintenance
 from lazydelta.write.transaction import Transaction
 from tests.support.delta_spark import DeltaSpark
@@ -135,7 +136,7 @@ def _signature(lines: list[dict[str, Any]]) -> str:
 def _with_lazydelta(store: Store, maintenance: BackgroundMaintenance) -> Callable[[Deed], None]:
     def do(deed: Deed) -> None:
         parameters = {"signature": deed.signature}
-        with Transaction.begin(store, operation="WRITE", parameters=parameters) as transaction:
+        with Transaction.begin(TableHandle.of(store), operation="WRITE", parameters=parameters) as transaction:
             if deed.removes is None:
                 transaction.add(put_file(store, [deed.number], deed.partition))
             else:
@@ -225,6 +226,6 @@ def test_three_kinds_of_writers_append_and_remove_for_a_while_and_lose_nothing(
     assert sorted(theirs) == expected
     assert sorted(row["id"] for row in delta_spark.sql(f"SELECT id FROM delta.`{store.uri}`")) == expected
     # One more commit of ours has a checksum upon whatever all of them left.
-    with Transaction.begin(store, operation="WRITE", parameters={"signature": "last"}) as transaction:
+    with Transaction.begin(TableHandle.of(store), operation="WRITE", parameters={"signature": "last"}) as transaction:
         assert transaction.commit().has_checksum
     assert delta_spark.validate(store.uri) == versions(store)[-1]

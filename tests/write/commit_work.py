@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Add, Txn
 from lazydelta.storage import Request, observe, open_store
 from lazydelta.write.removals import removal_of
@@ -32,7 +33,7 @@ def commits(table: str, count: int) -> list[list[int]]:
         )
         with (
             observe(seen),
-            Transaction.begin(store, operation="WRITE", txn=Txn(app_id="work", version=number)) as transaction,
+            Transaction.begin(TableHandle.of(store), operation="WRITE", txn=Txn(app_id="work", version=number)) as transaction,
         ):
             transaction.add(added)
             if before is not None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import lazydelta
+from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Add, Remove, Txn
 from lazydelta.scan.file_stream import FileStream
 from lazydelta.scan.scanner import LazyDeltaScanner
@@ -59,7 +60,7 @@ def new_table(place: str | Path, options: Mapping[str, str] | None = None, **key
 
 def begin(store: Store, txn: Txn | None = None) -> Transaction:
     """Begin a transaction."""
-    return Transaction.begin(store, operation="WRITE", parameters={"mode": "Append"}, txn=txn)
+    return Transaction.begin(TableHandle.of(store), operation="WRITE", parameters={"mode": "Append"}, txn=txn)
 
 
 def append(store: Store, ids: Iterable[int], partition: str | None = "a", txn: Txn | None = None) -> CommitResult:

@@ -12,6 +12,7 @@ import pytest
 
 import lazydelta
 from lazydelta.errors import CommitConflictError, OptionError, SchemaMismatchError, WriteError
+from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Add, Metadata, Txn
 from lazydelta.storage import Store, open_store
 from lazydelta.write.data_files import DataFileWriter
@@ -30,7 +31,7 @@ def batch(*hours: float | None) -> pa.RecordBatch:
 
 
 def planned(store: Store, source: pa.Schema = SOURCE, **options: Any) -> tuple[WritePlan, Metadata]:
-    with Transaction.begin(store, operation="WRITE") as transaction:
+    with Transaction.begin(TableHandle.of(store), operation="WRITE") as transaction:
         plan = WritePlan.of(**options).settled(transaction.snapshot, source)
         return plan, plan.stage(transaction, plan.incoming(source))
 

@@ -18,6 +18,7 @@ from lazydelta.errors import (
     UnsupportedFeatureError,
     WriteError,
 )
+from lazydelta.handle import TableHandle
 from lazydelta.log.actions import DeletionVector, Protocol, Remove, Txn
 from lazydelta.pruning import Where
 from lazydelta.storage import Request, Store, observe, open_store
@@ -69,7 +70,7 @@ def test_the_provenance_comes_first_and_says_who_did_what(store: Store) -> None:
 
 
 def test_parameters_that_are_not_text_are_logged_as_json(store: Store) -> None:
-    transaction = Transaction.begin(store, operation="WRITE", parameters={"by": ["p"], "n": 3, "flag": True})
+    transaction = Transaction.begin(TableHandle.of(store), operation="WRITE", parameters={"by": ["p"], "n": 3, "flag": True})
     transaction.commit()
     assert commit_info(store, 1)["operationParameters"] == {"by": '["p"]', "n": "3", "flag": "true"}
 

@@ -11,11 +11,12 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from lazydelta.errors import CommitConflictError, OptionError, SchemaMismatchError, UnsupportedFeatureError, WriteError
+from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Metadata, Protocol
 from lazydelta.log.properties import TableProperties
 from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.log.writable import WRITER_FEATURES, check_writable
-from lazydelta.storage import Store, open_store
+from lazydelta.storage import Store
 from lazydelta.types.from_arrow import has_timestamp_ntz, to_schema_string
 from lazydelta.types.schema import Array, Map, Struct, TableSchema
 from lazydelta.write.alignment import Alignment
@@ -65,13 +66,14 @@ def create_table(  # noqa: PLR0913 - keyword-only, and each stands for itself
     metadata = new_metadata(
         schema, partition_by=partition_by, properties=properties, name=name, description=description
     )
-    store = open_store(uri, storage_options)
+    handle = TableHandle.open(uri, storage_options)
+    store = handle.store
     parameters = {
         "partitionBy": list(metadata.partition_columns),
         "properties": metadata.configuration or {},
         "isManaged": False,
     }
-    with Transaction.begin(store, operation="CREATE TABLE", parameters=parameters) as transaction:
+    with Transaction.begin(handle, operation="CREATE TABLE", parameters=parameters) as transaction:
         if transaction.snapshot is None:
             stage_creation(transaction, metadata)
             try:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import msgspec
 
+from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Add, DeletionVector, Remove
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.scan.request import ScanRequest, ScanStrategy
-from lazydelta.scan.scanner import LazyDeltaScanner
 from lazydelta.write.selection import PartitionSelection
 
 __all__ = ["removal_of", "removals"]
@@ -35,11 +35,13 @@ def removal_of(add: Add, timestamp: int, *, data_change: bool = True) -> Remove:
     )
 
 
-def removals(snapshot: Snapshot, timestamp: int, selection: PartitionSelection | None = None) -> Iterator[list[Remove]]:
+def removals(
+    handle: TableHandle, snapshot: Snapshot, timestamp: int, selection: PartitionSelection | None = None
+) -> Iterator[list[Remove]]:
     """Yield removes of every active file, or of those in the selected partitions, batch by batch."""
     predicate = None if selection is None else selection.predicate
     request = ScanRequest(predicate=predicate, strategy=ScanStrategy.FORWARD, extra=True)
-    for batch in LazyDeltaScanner(snapshot, request).batches():
+    for batch in handle.scan(snapshot, request).batches():
         if selection is not None:
             selection.matches(batch)  # what was let through for want of knowledge is an error there
         yield _removes(batch, timestamp)

@@ -21,14 +21,13 @@ from typing import Any, Self
 import msgspec
 
 from lazydelta.errors import CommitConflictError, OptionError, TableNotFoundError, WriteError
+from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Add, Metadata, Protocol, Remove, Txn
 from lazydelta.log.properties import TableProperties
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.log.travel import commit_info
 from lazydelta.log.writable import check_removable, check_writable, uses_in_commit_timestamps
 from lazydelta.pruning import Where
-from lazydelta.storage import Store
 from lazydelta.write.batch_record import BATCH_FIELD, BatchRecord, check_repeat
 from lazydelta.write.checksum_writer import Change, State, state_at, write_checksum
 from lazydelta.write.commit_lines import CommitInfo, CommitLines, header_lines
@@ -73,14 +72,15 @@ class Transaction:
 
     def __init__(
         self,
-        store: Store,
+        handle: TableHandle,
         snapshot: Snapshot | None,
         *,
         operation: str,
         parameters: Mapping[str, Any] | None = None,
         txn: Txn | None = None,
     ) -> None:
-        self.store = store
+        self._handle = handle
+        self.store = handle.store
         self.snapshot = snapshot
         self.txn_id = str(uuid.uuid4())
         self._operation = operation
@@ -103,7 +103,7 @@ class Transaction:
     @classmethod
     def begin(
         cls,
-        store: Store,
+        handle: TableHandle,
         *,
         operation: str,
         parameters: Mapping[str, Any] | None = None,
@@ -115,12 +115,12 @@ class Transaction:
         ``already_committed`` is true at once and ``commit`` writes nothing.
         """
         try:
-            snapshot = open_snapshot(store)
+            snapshot = handle.newest()
         except TableNotFoundError:
-            return cls(store, None, operation=operation, parameters=parameters, txn=txn)
-        check_writable(snapshot.protocol, snapshot.metadata, path=store.uri)
+            return cls(handle, None, operation=operation, parameters=parameters, txn=txn)
+        check_writable(snapshot.protocol, snapshot.metadata, path=handle.uri)
         TableProperties.of(snapshot.metadata)
-        return cls(store, snapshot, operation=operation, parameters=parameters, txn=txn)
+        return cls(handle, snapshot, operation=operation, parameters=parameters, txn=txn)
 
     @property
     def protocol(self) -> Protocol | None:
@@ -183,7 +183,7 @@ class Transaction:
         else:
             self._selections.append(selection)
         if self.snapshot is not None:
-            for batch in removals(self.snapshot, _now(), selection):
+            for batch in removals(self._handle, self.snapshot, _now(), selection):
                 self._lines.remove(batch)
 
     def read(self, *paths: str) -> None:

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from lazydelta.arrays import boolean_array
 from lazydelta.errors import ObjectChangedError, ObjectNotFoundError, StorageError
 from lazydelta.execution import ReadAhead
+from lazydelta.handle import TableHandle
 from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader, StatsWanted
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.options import Options
 from lazydelta.scan.timestamp_check import false_timestamps, without_bounds
 from lazydelta.sidecar.building.external_sort import ExternalSort
 from lazydelta.sidecar.building.part_order import key_layout
@@ -46,7 +46,7 @@ from lazydelta.sidecar.layout.sidecar_columns import FOLDER, sidecar_path
 from lazydelta.sidecar.layout.sidecar_rows import to_rows
 from lazydelta.sidecar.reading.discovery import check_single, read_single
 from lazydelta.sidecar.upkeep.lifecycle import sweep
-from lazydelta.storage import Store, open_store
+from lazydelta.storage import Store
 
 __all__ = [
     "MEMORY_BUDGET",
@@ -86,8 +86,7 @@ def build(
     table; ``sort_by`` names other columns. Nothing is visible to readers before the manifest is written, last. What is
     there is read from end to end and replaced if any page of it is damaged; ``force`` replaces it in any case.
     """
-    settings = Options.load(options)
-    store = open_store(table_uri, storage_options, retries=settings.retries, request_timeout=settings.request_timeout)
+    store = TableHandle.open(table_uri, storage_options, options).store
     snapshot, checkpoint = snapshot_at_checkpoint(store, version)
     replaces, reason = _to_replace(store, snapshot, checkpoint, force=force)
     result = None if force or replaces is not None else existing(store, snapshot, checkpoint, thorough=True)

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from lazydelta.arrays import boolean_array
 from lazydelta.errors import LogError, StorageError
+from lazydelta.handle import TableHandle
 from lazydelta.log.actions import DomainMetadata, Txn
 from lazydelta.log.compactions import TailReader
 from lazydelta.log.hint import read_hint
@@ -41,7 +42,7 @@ from lazydelta.sidecar.layout.mirrored import prove
 from lazydelta.sidecar.layout.order import sortable
 from lazydelta.sidecar.layout.part_reader import part_columns, part_table, vectors_of
 from lazydelta.sidecar.upkeep.lifecycle import sweep
-from lazydelta.storage import Store, open_store
+from lazydelta.storage import Store
 from lazydelta.types.schema import TableSchema
 
 __all__ = ["refresh", "refresh_at"]
@@ -65,20 +66,18 @@ def refresh(
     The cost grows with the change. Small neighbouring parts are merged on the way. Where a refresh is not possible the
     sidecar is built anew, sorted as it was, and the result says why.
     """
-    settings = Options.load(options)
-    store = open_store(table_uri, storage_options, retries=settings.retries, request_timeout=settings.request_timeout)
-    return refresh_at(store, settings=settings, memory_budget=memory_budget, progress=progress)
+    handle = TableHandle.open(table_uri, storage_options, options)
+    return refresh_at(handle, memory_budget=memory_budget, progress=progress)
 
 
 def refresh_at(
-    store: Store,
+    handle: TableHandle,
     *,
-    settings: Options | None = None,
     memory_budget: int = MEMORY_BUDGET,
     progress: Progress | None = None,
 ) -> BuildResult:
-    """Do what ``refresh`` does, for a table whose store is open."""
-    settings = Options.load() if settings is None else settings
+    """Do what ``refresh`` does, for a table that is open."""
+    store, settings = handle.store, handle.options
     snapshot, checkpoint = snapshot_at_checkpoint(store)
     present = existing(store, snapshot, checkpoint)
     if present is not None:

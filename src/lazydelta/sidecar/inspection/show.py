@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 
 from lazydelta.errors import OptionError, StorageError
+from lazydelta.handle import TableHandle
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.snapshot_opening import open_snapshot
-from lazydelta.options import Options
 from lazydelta.sidecar.layout.folder import FolderFile, list_folder
 from lazydelta.sidecar.layout.manifest import Manifest, ManifestPart, ManifestRowGroup, RangeText, SidecarError
 from lazydelta.sidecar.layout.part_file import PartFooter
 from lazydelta.sidecar.layout.sidecar_columns import FOLDER, SidecarLayout
 from lazydelta.sidecar.reading.discovery import check_single, read_single
-from lazydelta.storage import Store, open_store
+from lazydelta.storage import Store
 
 __all__ = ["ShownPart", "ShownRowGroup", "SidecarInfo", "show"]
 
@@ -75,8 +75,7 @@ def show(
     options: Mapping[str, Any] | None = None,
 ) -> SidecarInfo:
     """Describe the sidecar of ``version``, or the newest one there is; only footers and manifests are read."""
-    settings = Options.load(options)
-    store = open_store(table_uri, storage_options, retries=settings.retries, request_timeout=settings.request_timeout)
+    store = TableHandle.open(table_uri, storage_options, options).store
     snapshot = open_snapshot(store)
     files = list_folder(store)
     wanted = [each for each in files if each.kind != "part" and version in (None, each.version)]

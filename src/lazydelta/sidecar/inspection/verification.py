@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 
 from lazydelta.arrays import boolean_array, numpy_of
 from lazydelta.errors import ObjectNotFoundError, StorageError
+from lazydelta.handle import TableHandle
 from lazydelta.log.checkpoint.checkpoint_columns import add_fields, has_column
 from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader, StatsWanted
 from lazydelta.log.checksum import compare_totals
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.options import Options
 from lazydelta.scan.timestamp_check import TimestampCheck
 from lazydelta.sidecar.building.builder import Progress
 from lazydelta.sidecar.building.planning import MEMORY_BUDGET, snapshot_at_checkpoint
@@ -43,7 +43,7 @@ from lazydelta.sidecar.layout.range_texts import key_at, ranges_of
 from lazydelta.sidecar.layout.sidecar_columns import SidecarColumn, SidecarLayout, manifest_path, sidecar_path
 from lazydelta.sidecar.layout.sidecar_rows import to_rows
 from lazydelta.sidecar.reading.discovery import check_single, read_single
-from lazydelta.storage import Store, open_store
+from lazydelta.storage import Store
 
 __all__ = ["VerifyReport", "verify"]
 
@@ -88,8 +88,7 @@ def verify(
     progress: Progress | None = None,
 ) -> VerifyReport:
     """Compare the sidecar of the newest checkpoint, or of the checkpoint of ``version``, with the checkpoint itself."""
-    settings = Options.load(options)
-    store = open_store(table_uri, storage_options, retries=settings.retries, request_timeout=settings.request_timeout)
+    store = TableHandle.open(table_uri, storage_options, options).store
     snapshot, checkpoint = snapshot_at_checkpoint(store, version)
     return _Verification(store, snapshot, checkpoint, progress).run()
 

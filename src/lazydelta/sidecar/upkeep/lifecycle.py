@@ -18,16 +18,16 @@ from typing import Any
 import msgspec
 
 from lazydelta.errors import LazyDeltaError, ObjectNotFoundError, OptionError, StorageError
+from lazydelta.handle import TableHandle
 from lazydelta.log.names import LOG
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.snapshot_opening import open_snapshot
-from lazydelta.options import Options
 from lazydelta.sidecar.layout.folder import FolderFile, list_folder, listed_checkpoints
 from lazydelta.sidecar.layout.manifest import CheckpointFile, Manifest, SidecarError
 from lazydelta.sidecar.layout.part_file import checkpoint_of
 from lazydelta.sidecar.layout.sidecar_columns import FOLDER
 from lazydelta.sidecar.reading.discovery import read_single
-from lazydelta.storage import Store, open_store
+from lazydelta.storage import Store
 
 __all__ = ["GRACE_HOURS", "CleanResult", "clean", "drop", "sweep"]
 
@@ -131,8 +131,7 @@ class _Survey:
 def _open(
     table_uri: str | os.PathLike[str], storage_options: Mapping[str, str] | None, options: Mapping[str, Any] | None
 ) -> Store:
-    settings = Options.load(options)
-    return open_store(table_uri, storage_options, retries=settings.retries, request_timeout=settings.request_timeout)
+    return TableHandle.open(table_uri, storage_options, options).store
 
 
 def _survey(store: Store, table_id: str, files: Sequence[FolderFile], grace_hours: float) -> _Survey:

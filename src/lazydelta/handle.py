@@ -1,0 +1,124 @@
+"""``TableHandle``: a table as everything inside works with it: its store, its options, what the process remembers.
+
+It is opened once, with all that was given, and handed down; nothing below opens the table again by its URI, where
+retries, time-outs and credentials would have to be repeated and were forgotten. How a version is pinned and how a scan
+is put together (the cache, the sidecar, the row groups under way) is decided here and nowhere else, so that a writer's
+own scans are as quick as a reader's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lazydelta.log.names import LogFile
+from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot_opening import open_snapshot
+from lazydelta.lru import ByteLru, shared
+from lazydelta.options import Options
+from lazydelta.scan.base import checkpoint_files
+from lazydelta.scan.request import ScanRequest
+from lazydelta.scan.scanner import LazyDeltaScanner
+from lazydelta.sidecar.layout.sidecar_columns import manifest_path
+from lazydelta.sidecar.reading.sidecar_base import SidecarBase
+from lazydelta.sidecar.reading.sidecar_cache import SidecarCache
+from lazydelta.storage import Store, open_store
+
+__all__ = ["TableHandle"]
+
+_ROW_GROUP_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TableHandle:
+    """Where a table is and how it is worked with; cheap to copy, safe to share between threads.
+
+    A pickle of it describes the table to another process, which opens its own connections and remembers on its own;
+    credentials are in it only after ``carrying_credentials``.
+    """
+
+    store: Store
+    options: Options = field(default_factory=Options)
+    remembered: ByteLru = field(default=shared, repr=False, compare=False)
+
+    @classmethod
+    def open(
+        cls,
+        uri: str | os.PathLike[str],
+        storage_options: Mapping[str, str] | None = None,
+        options: Mapping[str, Any] | None = None,
+        *,
+        external_locations: Mapping[str, Mapping[str, str] | None] | None = None,
+    ) -> TableHandle:
+        """Open the table at ``uri``; no request is made, so that a table that does not exist is not noticed here."""
+        settings = Options.load(options)
+        store = open_store(
+            uri,
+            storage_options,
+            retries=settings.retries,
+            request_timeout=settings.request_timeout,
+            external_locations=external_locations,
+        )
+        return cls.of(store, settings)
+
+    @classmethod
+    def of(cls, store: Store, options: Options | None = None) -> TableHandle:
+        """Return the handle of a table whose store is open."""
+        settings = Options() if options is None else options
+        return cls(store, settings, _memory(settings.cache_size))
+
+    @property
+    def uri(self) -> str:
+        """The table's root, without credentials."""
+        return self.store.uri
+
+    @property
+    def cache(self) -> SidecarCache:
+        """Manifests and footers that the process has seen."""
+        return SidecarCache(self.remembered)
+
+    def snapshot(self, version: int | None = None, *, log_tail: Sequence[LogFile] | None = None) -> Snapshot:
+        """Pin a version, or the newest; ``log_tail`` is what a catalog has ratified."""
+        return open_snapshot(
+            self.store,
+            version=version,
+            log_tail=log_tail,
+            parallelism=self.options.commit_parallelism,
+            window=self.options.reverse_window,
+            remembered=self.remembered,
+            max_staleness=self.options.max_staleness,
+            companions=self._companions if self.options.sidecar_enabled else None,
+        )
+
+    def newest(self) -> Snapshot:
+        """Pin the newest version as the log has it now, for those who build on it: they may not trust a memory."""
+        return open_snapshot(self.store, parallelism=self.options.commit_parallelism)
+
+    def scan(self, snapshot: Snapshot, request: ScanRequest) -> LazyDeltaScanner:
+        """Put a scan together: the tail, and the base from the sidecar where there is one."""
+        # A row group of the sidecar is ten thousand files, whatever the budget; how many are under way is not.
+        ahead = max(1, min(self.options.sidecar_row_groups_per_batch, self.options.memory_budget // _ROW_GROUP_BYTES))
+        open_base = SidecarBase(ahead, self.cache) if self.options.sidecar_enabled else checkpoint_files
+        return LazyDeltaScanner(snapshot, request, self.options, open_base=open_base)
+
+    def carrying_credentials(self) -> TableHandle:
+        """Return the same handle, whose pickles hold its credentials: for tasks that work elsewhere."""
+        return replace(self, store=self.store.carrying_credentials())
+
+    def __reduce__(self) -> tuple[Any, tuple[Store, Options]]:
+        return (TableHandle.of, (self.store, self.options))
+
+    def _companions(self, version: int) -> list[str]:
+        known = self.cache.knows(self.store.identity, version)
+        return [] if known else [manifest_path(version)]
+
+
+def _memory(size: int) -> ByteLru:
+    """Return what a table shares with others of the process; a cache of 0 bytes is its own and keeps nothing."""
+    if size == 0:
+        return ByteLru(0)
+    if size != Options().cache_size:
+        shared.resize(size)
+    return shared
