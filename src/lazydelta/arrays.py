@@ -22,6 +22,7 @@ __all__ = [
     "bitmap",
     "boolean_array",
     "flags",
+    "from_numpy",
     "int64_array",
     "numpy_of",
     "string_array",
@@ -86,6 +87,12 @@ def string_array(values: Sequence[str | None]) -> pa.StringArray:
 def int64_array(values: Sequence[int | None]) -> pa.Int64Array:
     """Return numbers as an array; None is null."""
     return typed_array(values, pa.int64())
+
+
+def from_numpy(values: npt.NDArray[np.generic], kind: pa.DataType | None = None) -> pa.Array:
+    """Wrap NumPy's numbers as an array of int64, or of another type of the same width as theirs; none is null."""
+    data = pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(kind or pa.int64(), len(values), [None, data])
 
 
 def boolean_array(values: npt.NDArray[np.bool_]) -> pa.BooleanArray:

@@ -1,4 +1,7 @@
-"""Work done in threads while the consumer is busy: items made ahead (``ReadAhead``), or several at a time."""
+"""Work done in threads while the consumer is busy: items made ahead (``ReadAhead``), or several at a time.
+
+And what threads leave behind: memory that the allocator keeps for each of them (``release_memory``).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ from time import sleep
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
-__all__ = ["ReadAhead", "give_way", "in_parallel"]
+import pyarrow as pa
+
+__all__ = ["ReadAhead", "give_way", "in_parallel", "release_memory"]
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -30,6 +35,14 @@ def give_way() -> None:
     """
     if _working:
         sleep(_MOMENT)
+
+
+def release_memory() -> None:
+    """Give the system what Arrow's allocator holds free: it keeps what each thread has freed, and that adds up.
+
+    Not after every batch: each time, the pages of the next ones have to be fetched from the system and cleared again.
+    """
+    pa.default_memory_pool().release_unused()
 
 
 def in_parallel(

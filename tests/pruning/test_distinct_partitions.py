@@ -78,7 +78,7 @@ def test_what_was_decided_is_not_decided_again(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_many_values_are_forgotten_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST", 20)
+    monkeypatch.setattr(module, "_MOST_REMEMBERED", 20)
     predicate = parse_predicate("p >= 30", SCHEMA)
     assert predicate is not None
     distinct = DistinctPartitions(predicate, partition_columns(predicate))

@@ -17,13 +17,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lazydelta.arrays import from_numpy
 from lazydelta.log.keys import Hashes, hash_keys, is_canonical
 
 __all__ = ["RemoveSet"]
 
 _KEY_BYTES = 16
 _BITMAP_FROM = 1 << 14
-_FEW = 4096
+_MOST_PATHS = 4096  # beyond so many, their texts are not kept beside the hashes
 _SLICE = 1 << 16
 _LEAST = 1 << 20
 
@@ -85,7 +86,7 @@ class RemoveSet:
         likely = np.frombuffer(hits.buffers()[1], np.uint64, len(hits)).astype(np.int64)
         found = np.zeros(len(path), np.bool_)
         if len(likely):
-            rows = pa.Array.from_buffers(pa.int64(), len(likely), [None, pa.py_buffer(likely)])
+            rows = from_numpy(likely)
             vectors = None if deletion_vector is None else deletion_vector.take(rows)
             found[likely] = self.contains(hash_keys(path.take(rows), vectors))
         return found
@@ -95,7 +96,7 @@ class RemoveSet:
         if self._paths is None:
             return
         self._path_count += len(path)
-        if self._path_count > _FEW or not is_canonical(path):
+        if self._path_count > _MOST_PATHS or not is_canonical(path):
             self._paths = None
         else:
             self._paths.append(path)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lazydelta.arrays import bitmap, typed_array
+from lazydelta.arrays import boolean_array, typed_array
 from lazydelta.pruning.evaluate import may_match
 from lazydelta.pruning.tree import Predicate
 from lazydelta.stats.partition_ranges import partition_ranges, partition_texts, text_range
@@ -21,9 +21,9 @@ from lazydelta.types.schema import Column
 __all__ = ["DistinctPartitions"]
 
 _Values: TypeAlias = tuple[str | None, ...]
-_MOST = 50_000
+_MOST_REMEMBERED = 50_000  # combinations of values, beyond which all are forgotten
 _LARGEST_CODE = 2**62
-_WORTH = 8  # rows for each combination of values, below which all rows are decided anew
+_ROWS_A_COMBINATION = 8  # below so many rows for each combination of values, all rows are decided anew
 
 
 class DistinctPartitions:
@@ -43,12 +43,12 @@ class DistinctPartitions:
         if distinct is None:
             return may_match(self._predicate, partition_ranges(partition_values, self._columns))
         values, rows = distinct
-        return pa.Array.from_buffers(pa.bool_(), len(rows), [None, bitmap(self._decide(values)[rows])])
+        return boolean_array(self._decide(values)[rows])
 
     def _decide(self, values: list[_Values]) -> npt.NDArray[np.bool_]:
         unknown = [each for each in values if each not in self._decided]
         if unknown:
-            if len(self._decided) > _MOST:
+            if len(self._decided) > _MOST_REMEMBERED:
                 self._decided.clear()
                 unknown = values
             self._decided.update(zip(unknown, self._evaluate(unknown), strict=True))
@@ -71,7 +71,7 @@ def _distinct(
     encoded = _encoded(partition_values, columns)
     if not encoded:
         return None
-    most = len(partition_values) // _WORTH
+    most = len(partition_values) // _ROWS_A_COMBINATION
     if any(len(each.dictionary) > most for each in encoded):
         return None
     lists = [each.dictionary.to_pylist() for each in encoded]

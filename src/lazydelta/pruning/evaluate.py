@@ -25,10 +25,12 @@ __all__ = ["all_match", "may_match"]
 Truth: TypeAlias = "pa.Array | bool | None"
 """A truth per file; a bool or None (unknown) is the same for all of them."""
 
-_FEW = 32
-"""Up to so many values, comparing with each is quicker than a search."""
+_MOST_COMPARED = 32
+"""Up to so many values of a list, comparing with each is quicker than a search."""
 
-_MANY_DECIMALS = 1_000
+_MOST_DECIMALS_COMPARED = 1_000
+"""Decimals cannot be searched: of more of them than these, only the ends are compared."""
+
 _ZERO = typed_scalar(0, pa.int64())
 _FALSE = typed_scalar(value=False, kind=pa.bool_())
 _TRUE = typed_scalar(value=True, kind=pa.bool_())
@@ -181,8 +183,8 @@ def _every_value(predicate: Predicate, bounds: Bounds) -> Truth:
 
 def _some_of(values: pa.Array, bounds: Bounds) -> Truth:
     """Tell where one of the sorted ``values`` lies within the bounds."""
-    many = _MANY_DECIMALS if pa.types.is_decimal(values.type) else _FEW
-    if len(values) <= many:
+    most = _MOST_DECIMALS_COMPARED if pa.types.is_decimal(values.type) else _MOST_COMPARED
+    if len(values) <= most:
         each = (
             _and(bounds.reaches_down(value, or_equal=True), bounds.reaches_up(value, or_equal=True)) for value in values
         )

@@ -35,7 +35,7 @@ class BaseScan:
     memory_budget: int = MEMORY_BUDGET
 
 
-_LARGER = 2
+_LISTING_BATCH_FACTOR = 2
 
 OpenBase = Callable[[BaseScan], Iterator[FileBatch]]
 """Yields the files at the checkpoint, with the statistics wanted; files that cannot match may be left out."""
@@ -48,7 +48,7 @@ def checkpoint_files(scan: BaseScan) -> Iterator[FileBatch]:
         return
     scan.metrics.tier = 3
     # Listing without statistics is cheap enough a row that the cost of a batch shows: larger ones then, in forward.
-    factor = 1 if scan.newest_first or scan.wanted is not None else _LARGER
+    factor = 1 if scan.newest_first or scan.wanted is not None else _LISTING_BATCH_FACTOR
     reader = CheckpointReader(
         scan.store,
         checkpoint,

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lazydelta.arrays import string_array
+from lazydelta.arrays import from_numpy, string_array
 from lazydelta.log.file_batch import DELETION_VECTOR, PARTITION_VALUES, FileBatch
 from lazydelta.stats import stats_ranges
 from lazydelta.types.schema import Column, TableSchema
@@ -62,7 +62,7 @@ def to_record_batch(
         pa.nulls(count, pa.int64()) if records is None else records,
         pa.nulls(count, DELETION_VECTOR) if vectors is None else vectors,
         _constant(batch.version, count),
-        pa.Array.from_buffers(pa.int8(), count, [None, pa.py_buffer(np.full(count, batch.tier, np.int8))]),
+        from_numpy(np.full(count, batch.tier, np.int8), pa.int8()),
     ]
     if not extra:
         return pa.RecordBatch.from_arrays(columns, schema=FILES_SCHEMA)
@@ -77,7 +77,7 @@ def _field(name: str, type_: pa.DataType, values: pa.Array | None, count: int) -
 def _constant(version: int | None, count: int) -> pa.Array:
     if version is None:
         return pa.nulls(count, pa.int64())
-    return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(np.full(count, version, np.int64))])
+    return from_numpy(np.full(count, version, np.int64))
 
 
 def _logical_partitions(values: pa.MapArray, schema: TableSchema) -> pa.MapArray:

@@ -6,11 +6,9 @@ import logging
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-
 from lazydelta.arrays import numpy_of
 from lazydelta.errors import FallbackDisabledError, RetentionGuardError
-from lazydelta.execution import ReadAhead
+from lazydelta.execution import ReadAhead, release_memory
 from lazydelta.log.checksum import compare_totals
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.reconcile import active_tail_files, unmasked
@@ -122,7 +120,7 @@ class LazyDeltaScanner:
     def _release(batches: int) -> None:
         """Give memory back now and then: the allocator keeps what each thread has freed, which adds up."""
         if batches % _RELEASE_EVERY == 0:
-            pa.default_memory_pool().release_unused()
+            release_memory()
 
     def _check_floor(self) -> None:
         guard, segment = self.request.retention_guard, self.snapshot.segment

@@ -37,7 +37,7 @@ __all__ = ["StatsCollector", "indexed_columns"]
 
 _PREFIX = 32
 # How far a maximum may grow beyond its prefix in search of a character that the tie-breaker exceeds.
-_MOST_EXTRA = 32
+_LONGEST_SEARCH = 32
 _ASCII_LAST, _LAST = "\x7f", "\U0010ffff"
 _PART = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31: the dates that ten characters can write
@@ -218,7 +218,7 @@ def _above(text: str) -> str | None:
     """Return a text of little more than 32 characters that is not below ``text``."""
     if len(text) <= _PREFIX:
         return text
-    for length in range(_PREFIX, min(len(text), _PREFIX + _MOST_EXTRA)):
+    for length in range(_PREFIX, min(len(text), _PREFIX + _LONGEST_SEARCH)):
         if text[length] < _ASCII_LAST:
             return text[:length] + _ASCII_LAST
         if text[length] < _LAST:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lazydelta.errors import LazyDeltaError, ObjectNotFoundError, UnsupportedFeatureError, WriteError
+from lazydelta.execution import release_memory
 from lazydelta.log.actions import Protocol
 from lazydelta.log.checkpoint.checkpoint_columns import corrupt_if_unreadable
 from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader
@@ -207,7 +208,7 @@ class _Writing:
                 if self._progress is not None:
                     self._progress(self._state.num_adds, None)
                 yield from sink.take()
-                pa.default_memory_pool().release_unused()
+                release_memory()
         # The last bytes make the file: look once more whether somebody else's is there, and leave that one if so.
         if _size_of(self._store, self._path) > 0:
             raise _AlreadyThereError(f"{self._path} was written by another process meanwhile", path=self._path)

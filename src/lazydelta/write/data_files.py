@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lazydelta.arrays import from_numpy
 from lazydelta.errors import OptionError, WriteError
 from lazydelta.log.actions import Add
 from lazydelta.log.properties import TableProperties
@@ -180,7 +181,7 @@ class DataFileWriter:
         for key, end in zip(groups, ends.tolist(), strict=True):
             rows = np.ascontiguousarray(order[start:end], np.int64)
             # A copy for each partition: a slice of one sorted batch would keep all of it alive as long as any part.
-            yield key, stored.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)]))
+            yield key, stored.take(from_numpy(rows))
             start = end
 
     def _take(self, partition: Partition, rows: pa.RecordBatch) -> None:

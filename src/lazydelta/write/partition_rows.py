@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lazydelta.arrays import from_numpy
 from lazydelta.types.partition_text import partition_texts
 
 __all__ = ["Partition", "coded", "compact", "groups_of", "pieces"]
@@ -74,5 +75,4 @@ def compact(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Copy a batch that keeps much more memory alive than it has rows for: a slice of a larger one."""
     if batch.get_total_buffer_size() <= 2 * batch.nbytes + (1 << 16):
         return batch
-    rows = np.arange(batch.num_rows, dtype=np.int64)
-    return batch.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)]))
+    return batch.take(from_numpy(np.arange(batch.num_rows, dtype=np.int64)))

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lazydelta.errors import CorruptLogError, LazyDeltaError, ObjectNotFoundError
+from lazydelta.execution import release_memory
 from lazydelta.log.file_batch import DELETION_VECTOR, EXTRA, PARTITION_VALUES, FileBatch
 from lazydelta.log.names import LogFile
 
@@ -37,8 +38,8 @@ _CORE = ("path", "size", "modificationTime", "partitionValues", "deletionVector"
 _VECTOR = "add.deletionVector.storageType"
 _PARTITIONS = "add.partitionValues."
 _CODE_BYTES = 4
-_FEW_BYTES = 64 << 10
-_FEWEST_CODED = 1_000
+_SMALL_DICTIONARY = 64 << 10
+_LEAST_ROWS_CODED = 1_000
 _CODED_VALUES = pa.map_(pa.dictionary(pa.int32(), pa.string()), pa.dictionary(pa.int32(), pa.string()))
 
 
@@ -91,9 +92,7 @@ def read_batches(
         yield batch
         decoded += batch.nbytes
         if decoded >= _RELEASE_AFTER:
-            # The allocator keeps what each thread has freed; over a long checkpoint that would add up. Not too often:
-            # each time, the pages of the next batches have to be fetched from the system and cleared again.
-            pa.default_memory_pool().release_unused()
+            release_memory()
             decoded = 0
 
 
@@ -153,12 +152,12 @@ def coded_partitions(parquet: pq.ParquetFile) -> list[str]:
     there are rows. Codes hold within a row group, so that no batch may go beyond one: they must not be too small.
     """
     metadata = parquet.metadata
-    if metadata.num_row_groups > 1 and metadata.num_rows < _FEWEST_CODED * metadata.num_row_groups:
+    if metadata.num_row_groups > 1 and metadata.num_rows < _LEAST_ROWS_CODED * metadata.num_row_groups:
         return []
     found = [index for index in range(metadata.num_columns) if _path_of(metadata, index).startswith(_PARTITIONS)]
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
-        most = max(_FEW_BYTES, _CODE_BYTES * group.num_rows)
+        most = max(_SMALL_DICTIONARY, _CODE_BYTES * group.num_rows)
         if any(group.column(index).total_uncompressed_size > most for index in found):
             return []
     return [_path_of(metadata, index) for index in found]

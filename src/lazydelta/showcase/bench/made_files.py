@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lazydelta.arrays import from_numpy
 from lazydelta.showcase.bench.stats_columns import (
     HOUR_MS,
     FileStats,
     Slice,
     StatsColumn,
-    array_of,
     fixed_width,
     make_stats,
 )
@@ -88,8 +88,8 @@ class FileMaker:
         columns: dict[str, pa.Array] = {
             "path": _paths(hours, index, random),
             "partitionValues": _partition_values(hour_column),
-            "size": array_of(sizes, pa.int64()),
-            "modificationTime": array_of(hour * HOUR_MS + random.integers(HOUR_MS, 2 * HOUR_MS, count), pa.int64()),
+            "size": from_numpy(sizes, pa.int64()),
+            "modificationTime": from_numpy(hour * HOUR_MS + random.integers(HOUR_MS, 2 * HOUR_MS, count), pa.int64()),
             "dataChange": pa.Array.from_buffers(pa.bool_(), count, [None, pa.py_buffer(bytes((count + 7) // 8))]),
             "tags": pa.nulls(count, _MAP),
             "deletionVector": new_vectors(np.zeros(count, np.bool_) if loose is None else loose, random),
@@ -188,9 +188,9 @@ def new_vectors(marked: npt.NDArray[np.bool_], random: np.random.Generator) -> p
     children: Sequence[pa.Array] = (
         fixed_width(kind),
         fixed_width(names),
-        array_of(np.ones(count, np.int32), pa.int32()),
-        array_of((34 + 2 * cardinality).astype(np.int32), pa.int32()),
-        array_of(cardinality, pa.int64()),
+        from_numpy(np.ones(count, np.int32), pa.int32()),
+        from_numpy((34 + 2 * cardinality).astype(np.int32), pa.int32()),
+        from_numpy(cardinality, pa.int64()),
     )
     fields = ["storageType", "pathOrInlineDv", "offset", "sizeInBytes", "cardinality"]
     absent = pa.Array.from_buffers(pa.bool_(), count, [None, pa.py_buffer(np.packbits(~marked, bitorder="little"))])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import pyarrow as pa
 
+from lazydelta.arrays import from_numpy
 from lazydelta.errors import OptionError
 from lazydelta.showcase.bench.checkpoint_files import CheckpointLayout, write_checkpoint
 from lazydelta.showcase.bench.destination import Destination, open_destination
@@ -22,7 +23,7 @@ from lazydelta.showcase.bench.made_files import (
     new_vectors,
     uuid_texts,
 )
-from lazydelta.showcase.bench.stats_columns import StatsColumn, array_of, choose_columns
+from lazydelta.showcase.bench.stats_columns import StatsColumn, choose_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -191,7 +192,7 @@ class _Maker:
         for adds in self._files.base():
             first, last = np.searchsorted(self._to_remove, [start, start + len(adds)])
             if last > first:
-                self._removed.append(adds.take(array_of(self._to_remove[first:last] - start, pa.int64())))
+                self._removed.append(adds.take(from_numpy(self._to_remove[first:last] - start, pa.int64())))
             start += len(adds)
             self._count(adds, 1)
             self._progress(len(adds))
@@ -235,7 +236,7 @@ class _Maker:
             random = np.random.default_rng([recipe.seed, VECTORS])
             back = random.random(recipe.removes) < recipe.deletion_vectors
             removes = LineReader([remove_lines(removed, _CREATED)])
-            returned = _with_new_vectors(removed.take(array_of(np.flatnonzero(back), pa.int64())), random)
+            returned = _with_new_vectors(removed.take(from_numpy(np.flatnonzero(back), pa.int64())), random)
             returns = LineReader([add_lines(returned)])
             self._count(removed, -1)
             self._count(returned, 1)

@@ -13,10 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lazydelta.arrays import from_numpy
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["HOUR_MS", "FileStats", "Slice", "StatsColumn", "array_of", "choose_columns", "fixed_width", "make_stats"]
+__all__ = ["HOUR_MS", "FileStats", "Slice", "StatsColumn", "choose_columns", "fixed_width", "make_stats"]
 
 HOUR_MS = 3_600_000
 _MS_IN_DAY = 24 * HOUR_MS
@@ -66,11 +68,6 @@ class FileStats:
     parsed: pa.StructArray | None
 
 
-def array_of(values: npt.NDArray[np.generic], type_: pa.DataType) -> pa.Array:
-    """Wrap numbers as an Arrow array of a type with the same width."""
-    return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
-
-
 def fixed_width(text: npt.NDArray[np.uint8]) -> pa.StringArray:
     """Wrap a matrix of characters, one row each, as strings."""
     count, width = text.shape
@@ -82,7 +79,7 @@ def _timestamps(files: Slice) -> Ranges:
     low = files.hour * HOUR_MS + files.integers(0, HOUR_MS // 2)
     high = low + files.integers(1, HOUR_MS // 2)
     type_ = pa.timestamp("us", tz="UTC")
-    return array_of(low * 1000, type_), array_of(high * 1000, type_)
+    return from_numpy(low * 1000, type_), from_numpy(high * 1000, type_)
 
 
 def _devices(files: Slice) -> Ranges:
@@ -102,12 +99,12 @@ def _device_names(number: Longs) -> pa.Array:
 def _doubles(files: Slice) -> Ranges:
     low = files.integers(-50_000, 50_000)
     high = low + files.integers(1, 50_000)
-    return array_of(low / 1000, pa.float64()), array_of(high / 1000, pa.float64())
+    return from_numpy(low / 1000, pa.float64()), from_numpy(high / 1000, pa.float64())
 
 
 def _sequence(files: Slice) -> Ranges:
     low = files.hour * _SPREAD + files.integers(0, _SPREAD)
-    return array_of(low, pa.int64()), array_of(low + files.integers(1, _SEQUENCE_SPAN), pa.int64())
+    return from_numpy(low, pa.int64()), from_numpy(low + files.integers(1, _SEQUENCE_SPAN), pa.int64())
 
 
 def _decimals(files: Slice) -> Ranges:
@@ -122,7 +119,7 @@ def _decimal(cents: Longs) -> pa.Array:
 
 
 def _dates(files: Slice) -> Ranges:
-    days = array_of((files.hour * HOUR_MS // _MS_IN_DAY).astype(np.int32), pa.date32())
+    days = from_numpy((files.hour * HOUR_MS // _MS_IN_DAY).astype(np.int32), pa.date32())
     return days, days
 
 
@@ -153,8 +150,10 @@ def make_stats(
 ) -> FileStats:
     """Make the statistics of a slice; ``loose`` marks files whose bounds are wider than their live rows."""
     bounds = {column.name: column.ranges(files) for column in columns if column.ranges is not None}
-    nulls = {column.name: array_of(_null_counts(files), pa.int64()) if column.nullable else None for column in columns}
-    rows = array_of(files.num_records, pa.int64())
+    nulls = {
+        column.name: from_numpy(_null_counts(files)) if column.nullable else None for column in columns
+    }
+    rows = from_numpy(files.num_records)
     return FileStats(
         _as_json(rows, columns, bounds, nulls, loose) if json else None,
         _as_struct(rows, columns, bounds, nulls, loose) if parsed else None,
@@ -231,7 +230,7 @@ def _as_struct(
     loose: npt.NDArray[np.bool_] | None,
 ) -> pa.StructArray:
     count = len(rows)
-    zero = array_of(np.zeros(count, np.int64), pa.int64())
+    zero = from_numpy(np.zeros(count, np.int64), pa.int64())
     names = [column.name for column in columns if column.name in bounds]
     children = {
         "numRecords": rows,

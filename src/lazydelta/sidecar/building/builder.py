@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from lazydelta.arrays import boolean_array
 from lazydelta.errors import ObjectChangedError, ObjectNotFoundError, StorageError
-from lazydelta.execution import ReadAhead
+from lazydelta.execution import ReadAhead, release_memory
 from lazydelta.handle import TableHandle
 from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader, StatsWanted
 from lazydelta.log.segment import Checkpoint
@@ -206,8 +206,7 @@ def _sorted_parts(
             if progress is not None:
                 progress(done, None)
         for part in stack.enter_context(_aside(assemble(sort.sorted_tables(), plan.rows_in_part(memory_budget)))):
-            # The allocator keeps what each thread has freed, and each of these is as large as all that is under way.
-            pa.default_memory_pool().release_unused()
+            release_memory()  # each of these is as large as all that is under way
             yield part
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lazydelta.arrays import from_numpy
 from lazydelta.sidecar.building.spill import SpillFile
 from lazydelta.sidecar.layout.order import places_among, sortable
 from lazydelta.sidecar.layout.sidecar_columns import SidecarLayout
@@ -48,7 +49,7 @@ class ExternalSort:
         buckets = places_among(self._splitters, sortable(rows, self._layout), side="right")
         order = np.argsort(buckets, kind="stable")
         numbers = buckets[order]
-        grouped = rows.take(pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)]))
+        grouped = rows.take(from_numpy(order))
         edges = np.flatnonzero(np.diff(numbers)) + 1
         starts, ends = [0, *edges.tolist()], [*edges.tolist(), len(numbers)]
         for start, end in zip(starts, ends, strict=True):

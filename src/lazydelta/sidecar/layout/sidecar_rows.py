@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lazydelta.arrays import string_array
+from lazydelta.arrays import from_numpy, string_array
 from lazydelta.log.file_batch import DELETION_VECTOR, PARTITION_VALUES, FileBatch
 from lazydelta.sidecar.layout.sidecar_columns import SidecarColumn, SidecarLayout
 from lazydelta.stats import partition_ranges, stats_ranges
@@ -91,7 +91,7 @@ def _plain_partitions(rows: pa.RecordBatch, column: SidecarColumn) -> pa.MapArra
     keys = pa.StringArray.from_buffers(
         count, pa.py_buffer(ends * np.int32(len(name))), pa.py_buffer(name * count), None
     )
-    offsets = pa.Array.from_buffers(pa.int32(), count + 1, [None, pa.py_buffer(ends)])
+    offsets = from_numpy(ends, pa.int32())
     return pa.MapArray.from_arrays(offsets, keys, rows.column(column.name), type=PARTITION_VALUES)
 
 

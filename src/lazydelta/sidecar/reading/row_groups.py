@@ -10,12 +10,13 @@ from itertools import chain, islice
 from typing import Any
 from weakref import WeakSet
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
-from lazydelta.arrays import boolean_array
+from lazydelta.arrays import boolean_array, from_numpy
 from lazydelta.errors import StorageError
-from lazydelta.execution import in_parallel
+from lazydelta.execution import in_parallel, release_memory
 from lazydelta.log.checkpoint.checkpoint_columns import StatsWanted
 from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader
 from lazydelta.log.file_batch import FileBatch
@@ -36,7 +37,7 @@ __all__ = ["RowGroups"]
 
 logger = logging.getLogger(__name__)
 
-_FEW_PARTS = 16
+_FEW_PARTS = 16  # of so few, the footers are kept for the next scan
 _FEW_GROUPS = 4  # so few are read in little memory, more in little time
 _TOGETHER = 4  # decoded as one, where there are many: what a batch costs beside its rows is paid less often
 _DECODERS = 2  # at work side by side, where there are many
@@ -90,8 +91,7 @@ class _Fetched:
         indices = [each.group.index for each in self.together]
         rows = read_groups(self.footer, indices, self.names, blocks, self.size, frugal=self.frugal)
         if self.frugal:
-            # The allocator keeps what each thread has freed, and a short scan takes little else.
-            pa.default_memory_pool().release_unused()
+            release_memory()  # a short scan takes little else
         return _Decoded(tuple(each.group for each in self.together), self.footer, rows)
 
 
@@ -190,7 +190,9 @@ class RowGroups:
         for place, number in enumerate(ordered):
             for near in ordered[place : place + self._ahead]:
                 self._fetch_footer(near)
-            yield from self._kept([replace_part(group, number) for group in self._footer(number).row_groups()])
+            yield from self._kept(
+                [msgspec.structs.replace(group, part=number) for group in self._footer(number).row_groups()]
+            )
 
     def _kept(self, groups: Sequence[ManifestRowGroup]) -> list[ManifestRowGroup]:
         kept = [groups[index] for index in surviving(self._scan.predicate, [group.ranges for group in groups])]
@@ -310,13 +312,6 @@ class RowGroups:
         return load
 
 
-def replace_part(group: ManifestRowGroup, number: int) -> ManifestRowGroup:
-    """Return a row group of a part as one of the whole sidecar."""
-    return ManifestRowGroup(
-        **{name: getattr(group, name) for name in group.__struct_fields__ if name != "part"}, part=number
-    )
-
-
 def _named_columns(layout: SidecarLayout, wanted: StatsWanted | None) -> list[str]:
     if wanted is None or wanted.columns == ():
         return []
@@ -344,7 +339,7 @@ def _stats_from_checkpoint(files: FileBatch, store: Store, checkpoint: Checkpoin
     if len(order) != len(files):
         return replace(files, load_stats=None)
     back = np.argsort(np.array(order), kind="stable")
-    take = pa.Array.from_buffers(pa.int64(), len(back), [None, pa.py_buffer(back.astype(np.int64))])
+    take = from_numpy(back.astype(np.int64))
     columns: dict[str, Any] = {
         name: pa.concat_arrays([getattr(each, name) for each in found]).take(take)
         for name in ("json_stats", "parsed_stats")

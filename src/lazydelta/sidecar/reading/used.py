@@ -10,7 +10,7 @@ from itertools import takewhile
 import numpy as np
 import pyarrow as pa
 
-from lazydelta.arrays import boolean_array
+from lazydelta.arrays import boolean_array, from_numpy
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.sidecar.layout.order import sortable
 from lazydelta.sidecar.layout.sidecar_columns import SidecarLayout, SortColumn
@@ -64,8 +64,7 @@ class Used:
 
 
 def _copy(rows: pa.RecordBatch, start: int, count: int) -> pa.RecordBatch:
-    numbers = np.arange(start, start + count, dtype=np.int64)
-    return rows.take(pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(numbers)]))
+    return rows.take(from_numpy(np.arange(start, start + count, dtype=np.int64)))
 
 
 def _vector_text(kind: str | None, place: str | None, offset: int | None) -> str:
