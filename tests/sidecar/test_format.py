@@ -17,7 +17,13 @@ import pytest
 from lazydelta.sidecar.layout.manifest import json_schema
 from lazydelta.sidecar.layout.part_file import PartFooter
 from lazydelta.sidecar.layout.range_texts import key_at, ranges_of
-from lazydelta.sidecar.layout.sidecar_columns import FORMAT_VERSION, SidecarColumn, SidecarLayout, SortColumn
+from lazydelta.sidecar.layout.sidecar_columns import (
+    FORMAT_VERSION,
+    ColumnRole,
+    SidecarColumn,
+    SidecarLayout,
+    SortColumn,
+)
 from tests.scan.hand_log import HandLog, add, remove, vector
 from tests.sidecar.conftest import Split
 from tests.sidecar.sidecars import DISABLED, ZEROS, Place, checkpoint, hourly, rows
@@ -420,9 +426,11 @@ def test_a_range_that_cannot_be_written_prunes_nothing(kind: pa.DataType, value:
     moments = days.view(kind) if kind == pa.date32() else pc.multiply(days.cast(pa.int64()), 10**9).view(kind)
     stats = {"min.t": moments, "max.t": moments, "null_count.t": pa.array([0, 0], pa.int64())}
     table = pa.table({"path": ["a", "b"], "num_records": pa.array([1, 1], pa.int64())} | stats)
-    roles: list[tuple[str, str, tuple[str, ...]]] = [("path", "path", ()), ("num_records", "num_records", ())]
-    roles += [(f"{role}.t", role, ("t",)) for role in ("min", "max", "null_count")]
-    layout = SidecarLayout(tuple(SidecarColumn(*each) for each in roles), (SortColumn("min", ("t",)),))
+    columns = [SidecarColumn(role, role) for role in (ColumnRole.PATH, ColumnRole.NUM_RECORDS)]
+    columns += [
+        SidecarColumn(f"{role}.t", role, ("t",)) for role in (ColumnRole.MIN, ColumnRole.MAX, ColumnRole.NULL_COUNT)
+    ]
+    layout = SidecarLayout(tuple(columns), (SortColumn(ColumnRole.MIN, ("t",)),))
     assert ranges_of(table, layout, [("t",)])["t"].has_missing
     assert key_at(table, 0, layout) == (None, "a")
 

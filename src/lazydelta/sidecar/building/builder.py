@@ -42,7 +42,7 @@ from lazydelta.sidecar.layout.manifest import SidecarError
 from lazydelta.sidecar.layout.mirrored import prove
 from lazydelta.sidecar.layout.order import sortable
 from lazydelta.sidecar.layout.part_reader import check_part
-from lazydelta.sidecar.layout.sidecar_columns import FOLDER, sidecar_path
+from lazydelta.sidecar.layout.sidecar_columns import FOLDER, ColumnRole, sidecar_path
 from lazydelta.sidecar.layout.sidecar_rows import to_rows
 from lazydelta.sidecar.reading.discovery import check_single, read_single
 from lazydelta.sidecar.upkeep.lifecycle import sweep
@@ -234,7 +234,7 @@ def assemble(tables: Iterator[pa.Table], size: int) -> Iterator[pa.Table]:
 def _splitters(reader: CheckpointReader, plan: SidecarPlan, bucket_rows: int) -> pa.BinaryArray:
     """Choose splitters from a sample so that buckets have about ``bucket_rows`` rows; few files need none."""
     layout = key_layout(plan.layout)
-    wanted = tuple(each.path for each in layout.sort if each.role == "min")
+    wanted = tuple(each.path for each in layout.sort if each.role == ColumnRole.MIN)
     total, step = 0, 1
     sample: list[pa.BinaryArray] = []
     for batch in reader.files(StatsWanted(wanted) if wanted else None):

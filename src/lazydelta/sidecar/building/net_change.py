@@ -21,7 +21,7 @@ from lazydelta.sidecar.building.part_order import PartOrder, key_layout
 from lazydelta.sidecar.building.planning import SidecarPlan
 from lazydelta.sidecar.building.spill import SpillFile
 from lazydelta.sidecar.layout.order import sortable
-from lazydelta.sidecar.layout.sidecar_columns import SidecarLayout
+from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, SidecarLayout
 from lazydelta.sidecar.layout.sidecar_rows import to_rows
 
 __all__ = ["NetChange", "RowSpool", "read_change"]
@@ -87,7 +87,7 @@ class _Watch:
         self._order = order
         self._schema = plan.schema
         self._layout = key_layout(plan.layout)
-        self._by_minimum = any(each.role == "min" for each in plan.layout.sort)
+        self._by_minimum = any(each.role == ColumnRole.MIN for each in plan.layout.sort)
 
     def over(self, commits: Iterable[TailCommit]) -> Iterator[TailCommit]:
         change = self._change

@@ -11,7 +11,7 @@ import pyarrow as pa
 from lazydelta.arrays import string_array
 from lazydelta.sidecar.layout.manifest import ManifestPart, SidecarError
 from lazydelta.sidecar.layout.order import places_among, sortable
-from lazydelta.sidecar.layout.sidecar_columns import SidecarColumn, SidecarLayout
+from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, SidecarColumn, SidecarLayout
 from lazydelta.types.schema import TableSchema
 from lazydelta.types.text import from_text
 
@@ -21,8 +21,10 @@ __all__ = ["PartOrder", "key_layout"]
 def key_layout(layout: SidecarLayout) -> SidecarLayout:
     """Return the columns that a file's place depends on, and no others."""
     sort = {(each.role, each.path) for each in layout.sort}
-    counted = {("null_count", path) for role, path in sort if role == "min"}  # statistics are known by their count
-    wanted = {("path", ()), *sort, *counted}
+    counted = {
+        (ColumnRole.NULL_COUNT, path) for role, path in sort if role == ColumnRole.MIN
+    }  # statistics are known by their count
+    wanted = {(ColumnRole.PATH, ()), *sort, *counted}
     return SidecarLayout(tuple(each for each in layout.columns if (each.role, each.path) in wanted), layout.sort)
 
 
@@ -53,11 +55,11 @@ class PartOrder:
 
 def _keys(ends: Sequence[tuple[str | None, ...]], layout: SidecarLayout, schema: TableSchema) -> pa.BinaryArray:
     types = {(column.is_partition, column.physical_path): column.type for column in schema.leaves()}
-    names = [*layout.sort_names(), layout.name_of("path")]
+    names = [*layout.sort_names(), layout.name_of(ColumnRole.PATH)]
     arrays = []
     for number, each in enumerate(layout.sort):
         texts = string_array([end[number] for end in ends])
-        kind = types[each.role == "partition", each.path]
+        kind = types[each.role == ColumnRole.PARTITION, each.path]
         values = from_text(texts, kind)
         arrow = kind.to_arrow()
         # NaN and binary values have no text: a null then says nothing about where the part lies.

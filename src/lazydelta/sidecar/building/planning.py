@@ -15,7 +15,13 @@ from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader, StatsWa
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.snapshot_opening import open_snapshot
-from lazydelta.sidecar.layout.sidecar_columns import GROUPS_PER_FILE, ROWS_PER_GROUP, SidecarLayout, SortColumn
+from lazydelta.sidecar.layout.sidecar_columns import (
+    GROUPS_PER_FILE,
+    ROWS_PER_GROUP,
+    ColumnRole,
+    SidecarLayout,
+    SortColumn,
+)
 from lazydelta.stats import has_range, is_timestamp
 from lazydelta.storage import Store
 from lazydelta.types.schema import Column, TableSchema
@@ -95,7 +101,9 @@ def plan_sidecar(
 def plan_of(layout: SidecarLayout, schema: TableSchema) -> SidecarPlan:
     """Return the plan of a sidecar that is laid out already, so that new parts fit the old ones."""
     by_path = {column.physical_path: column for column in schema.leaves() if not column.is_partition}
-    stats = [by_path[each.path] for each in layout.columns if each.role == "null_count" and each.path in by_path]
+    stats = [
+        by_path[each.path] for each in layout.columns if each.role == ColumnRole.NULL_COUNT and each.path in by_path
+    ]
     return _plan(schema, layout, stats)
 
 
@@ -103,7 +111,7 @@ def _plan(schema: TableSchema, layout: SidecarLayout, stats: Sequence[Column]) -
     timestamps = [column for column in stats if is_timestamp(column)]
     ranged = [column for column in stats if has_range(column) and column not in timestamps[:1]]
     indexed = [column.physical_path for column in (*timestamps[:1], *ranged[:_INDEXED])]
-    indexed += [each.path for each in layout.sort if each.role == "min" and each.path not in indexed]
+    indexed += [each.path for each in layout.sort if each.role == ColumnRole.MIN and each.path not in indexed]
     return SidecarPlan(schema, layout, tuple(indexed))
 
 
@@ -171,4 +179,7 @@ def _sort_columns(schema: TableSchema, stats: Sequence[Column], sort_by: Sequenc
     else:
         columns = [schema.column(name) for name in schema.partition_columns]
         columns = columns or [column for column in stats if is_timestamp(column)][:1]
-    return [SortColumn("partition" if each.is_partition else "min", each.physical_path) for each in columns]
+    return [
+        SortColumn(ColumnRole.PARTITION if each.is_partition else ColumnRole.MIN, each.physical_path)
+        for each in columns
+    ]

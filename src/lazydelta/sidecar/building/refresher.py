@@ -41,6 +41,7 @@ from lazydelta.sidecar.layout.manifest import Manifest, ManifestPart, ManifestRo
 from lazydelta.sidecar.layout.mirrored import prove
 from lazydelta.sidecar.layout.order import sortable
 from lazydelta.sidecar.layout.part_reader import part_columns, part_table, vectors_of
+from lazydelta.sidecar.layout.sidecar_columns import ColumnRole
 from lazydelta.sidecar.upkeep.lifecycle import sweep
 from lazydelta.storage import Store
 from lazydelta.types.schema import TableSchema
@@ -162,7 +163,7 @@ def _base(store: Store, file: FolderFile, sizes: Mapping[str, int], snapshot: Sn
 def _sort_names(manifest: Manifest, schema: TableSchema) -> list[str] | None:
     """Return what the earlier sidecar was sorted by, for ``sort_by``; None where the table has it no longer."""
     names = {(column.is_partition, column.physical_path): column.name for column in schema.leaves()}
-    found = [names.get((each.role == "partition", each.path)) for each in manifest.sort]
+    found = [names.get((each.role == ColumnRole.PARTITION, each.path)) for each in manifest.sort]
     return [name for name in found if name is not None] if found and None not in found else None
 
 
@@ -254,7 +255,7 @@ class _Refresh:
 
     def _count_lost(self, part: ManifestPart, change: NetChange) -> int:
         layout = self._plan.layout
-        names = [column.name for column in layout.columns if column.role in {"path", "dv"}]
+        names = [column.name for column in layout.columns if column.role in {ColumnRole.PATH, ColumnRole.DV}]
         return sum(
             int(_masked(rows, self._plan, change).sum()) for rows in part_columns(self._store, part, layout, names)
         )
@@ -329,7 +330,7 @@ class _Refresh:
 
 def _masked(rows: pa.Table | pa.RecordBatch, plan: SidecarPlan, change: NetChange) -> npt.NDArray[np.bool_]:
     """Tell which rows of the base were removed or replaced."""
-    path = rows.column(plan.layout.name_of("path"))
+    path = rows.column(plan.layout.name_of(ColumnRole.PATH))
     path = path.combine_chunks() if isinstance(path, pa.ChunkedArray) else path
     return change.seen.find(path, vectors_of(rows, plan.layout))
 

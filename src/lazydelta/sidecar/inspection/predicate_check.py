@@ -18,7 +18,7 @@ from lazydelta.log.keys import hash_bytes
 from lazydelta.pruning import Predicate, may_match, referenced_columns
 from lazydelta.pruning.binding import compare, is_null, membership
 from lazydelta.sidecar.layout.manifest import RangeText
-from lazydelta.sidecar.layout.sidecar_columns import SidecarLayout
+from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, SidecarLayout
 from lazydelta.sidecar.layout.sidecar_rows import from_rows
 from lazydelta.sidecar.reading.surviving import surviving
 from lazydelta.stats import combine, file_partition_ranges, partition_ranges, stats_ranges
@@ -81,9 +81,9 @@ class PredicateCheck:
 def _predicates(layout: SidecarLayout, schema: TableSchema, sample: pa.Table) -> Iterator[Predicate]:
     """Yield what people ask, and its negations, for the columns that prune most often."""
     by_path = {(column.is_partition, column.physical_path): column for column in schema.leaves()}
-    ranged = [each for each in layout.columns if each.role in {"partition", "min"}][:_COLUMNS]
+    ranged = [each for each in layout.columns if each.role in {ColumnRole.PARTITION, ColumnRole.MIN}][:_COLUMNS]
     for stored in ranged:
-        column = by_path[stored.role == "partition", stored.path]
+        column = by_path[stored.role == ColumnRole.PARTITION, stored.path]
         yield is_null(column)
         yield is_null(column, negated=True)
         values = _values(sample.column(stored.name), column)

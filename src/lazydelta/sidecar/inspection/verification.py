@@ -40,7 +40,15 @@ from lazydelta.sidecar.layout.order import sortable
 from lazydelta.sidecar.layout.part_file import PartFooter
 from lazydelta.sidecar.layout.part_reader import open_part, typed
 from lazydelta.sidecar.layout.range_texts import key_at, ranges_of
-from lazydelta.sidecar.layout.sidecar_columns import SidecarColumn, SidecarLayout, manifest_path, sidecar_path
+from lazydelta.sidecar.layout.sidecar_columns import (
+    EXTRA_NAMES,
+    STATS_NAMES,
+    ColumnRole,
+    SidecarColumn,
+    SidecarLayout,
+    manifest_path,
+    sidecar_path,
+)
 from lazydelta.sidecar.layout.sidecar_rows import to_rows
 from lazydelta.sidecar.reading.discovery import check_single, read_single
 from lazydelta.storage import Store
@@ -50,13 +58,6 @@ __all__ = ["VerifyReport", "verify"]
 _READ_ROWS = 32_768
 _SHOWN = 5
 _LOOKED_AT = 8
-_STATS = frozenset({"num_records", "tight_bounds", "min", "max", "null_count"})
-_EXTRA = {
-    "tags": "tags",
-    "base_row_id": "baseRowId",
-    "default_row_commit_version": "defaultRowCommitVersion",
-    "clustering_provider": "clusteringProvider",
-}
 
 
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,8 +111,8 @@ class _Verification:
             return VerifyReport(ok=False, version=self._checkpoint.version, problems=self._problems)
         tier, manifest, layout, parts = found
         compared, left_out = self._comparable(layout)
-        ours = RowDigest(layout.name_of("path") or "", compared)
-        logged = RowDigest(layout.name_of("path") or "", compared)
+        ours = RowDigest(layout.name_of(ColumnRole.PATH) or "", compared)
+        logged = RowDigest(layout.name_of(ColumnRole.PATH) or "", compared)
         groups = 0
         readable = True
         try:
@@ -301,7 +302,9 @@ class _Verification:
         if (said.first, said.last) != (key_at(rows, 0, layout), key_at(rows, rows.num_rows - 1, layout)):
             self._problems.append(f"{place} has other first and last keys than are written")
         indexed = [
-            column.path for column in layout.columns if column.role == "min" and range_key(column.path) in said.ranges
+            column.path
+            for column in layout.columns
+            if column.role == ColumnRole.MIN and range_key(column.path) in said.ranges
         ]
         actual = ranges_of(rows, layout, indexed)
         for name, written in said.ranges.items():
@@ -325,7 +328,7 @@ class _Verification:
         if not buckets:
             return
         some = buckets[:_LOOKED_AT]
-        path = layout.name_of("path") or ""
+        path = layout.name_of(ColumnRole.PATH) or ""
         mine = _picked(self._rows(layout, parts), path, compared, some)
         theirs = _picked(self._logged(layout), path, compared, some)
         found = 0
@@ -372,14 +375,12 @@ def _logged_fields(store: Store, checkpoint: Checkpoint) -> dict[str, pa.DataTyp
 
 
 def _is_there(column: SidecarColumn, fields: Mapping[str, pa.DataType]) -> bool:
-    if column.role in _EXTRA:
-        return _EXTRA[column.role] in fields
-    if column.role not in _STATS or "stats" in fields:
+    if column.role in EXTRA_NAMES:
+        return EXTRA_NAMES[column.role] in fields
+    if column.role not in STATS_NAMES or "stats" in fields:
         return True
     stats = fields.get("stats_parsed")
-    where = {"num_records": "numRecords", "tight_bounds": "tightBounds"}.get(column.role)
-    kind = {"min": "minValues", "max": "maxValues", "null_count": "nullCount"}.get(column.role)
-    for name in [where] if where is not None else [kind, *column.path]:
+    for name in (STATS_NAMES[column.role], *column.path):
         if stats is None or not pa.types.is_struct(stats) or stats.get_field_index(name) < 0:
             return False
         stats = stats.field(name).type

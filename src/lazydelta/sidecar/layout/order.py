@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lazydelta.sidecar.layout.sidecar_columns import SidecarLayout
+from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, SidecarLayout
 
 __all__ = ["places_among", "sortable"]
 
@@ -21,7 +21,7 @@ _SIGN = {1: 0x80, 4: 0x80000000, 8: 0x8000000000000000, 2: 0x8000}
 def sortable(rows: pa.RecordBatch | pa.Table, layout: SidecarLayout) -> pa.BinaryArray:
     """Return bytes that compare as the rows are sorted."""
     pieces = [_encoded(_flat(rows.column(name))) for name in layout.sort_names()]
-    path = _flat(rows.column(layout.name_of("path"))).cast(pa.binary())
+    path = _flat(rows.column(layout.name_of(ColumnRole.PATH))).cast(pa.binary())
     if not pieces:
         return path
     return pc.binary_join_element_wise(*pieces, path, _EMPTY)

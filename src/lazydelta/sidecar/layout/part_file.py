@@ -24,6 +24,7 @@ from lazydelta.sidecar.layout.range_texts import key_at, ranges_of
 from lazydelta.sidecar.layout.sidecar_columns import (
     FORMAT_VERSION,
     ROWS_PER_GROUP,
+    ColumnRole,
     SidecarColumn,
     SidecarLayout,
     SortColumn,
@@ -39,8 +40,10 @@ _PLAIN = b"lazydelta.plain_partitions"
 _ZEROS = b"0" * 64
 _TRAILER = 8  # the footer's length and PAR1
 _VERIFIED = {"page_checksum_verification": True, "pre_buffer": False}
-_REPEATING = frozenset({"partition", "partition_values", "tags", "clustering_provider"})
-_COUNTED = frozenset({"size", "modification_time", "num_records"})
+_REPEATING = frozenset(
+    {ColumnRole.PARTITION, ColumnRole.PARTITION_VALUES, ColumnRole.TAGS, ColumnRole.CLUSTERING_PROVIDER}
+)
+_COUNTED = frozenset({ColumnRole.SIZE, ColumnRole.MODIFICATION_TIME, ColumnRole.NUM_RECORDS})
 _VECTOR_KIND = ("storageType",)
 
 
@@ -137,7 +140,7 @@ def _repeating(schema: pa.Schema, layout: SidecarLayout) -> list[str]:
 
 def _tells_absence(column: SidecarColumn) -> bool:
     """Tell whether the footer counts the nulls of this column: most tables have nothing in those of its role."""
-    return column.role == "tight_bounds" or (column.role, column.path) == ("dv", _VECTOR_KIND)
+    return column.role == ColumnRole.TIGHT_BOUNDS or (column.role, column.path) == (ColumnRole.DV, _VECTOR_KIND)
 
 
 def _facts(rows: pa.Table, layout: SidecarLayout, indexed: Sequence[tuple[str, ...]]) -> _GroupFacts:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from lazydelta.log.file_batch import DELETION_VECTOR
 from lazydelta.sidecar.layout.manifest import ManifestPart, SidecarError
 from lazydelta.sidecar.layout.part_file import PartFooter
-from lazydelta.sidecar.layout.sidecar_columns import SidecarLayout
+from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, SidecarLayout
 from lazydelta.storage import Store
 
 __all__ = ["check_part", "open_part", "part_columns", "part_table", "typed", "vectors_of"]
@@ -74,7 +74,7 @@ def vectors_of(rows: pa.RecordBatch | pa.Table, layout: SidecarLayout) -> pa.Str
     """Return the deletion vectors of rows as the log has them; None where there are none."""
 
     def named(name: str) -> pa.Array:
-        column = rows.column(layout.name_of("dv", (name,)))
+        column = rows.column(layout.name_of(ColumnRole.DV, (name,)))
         return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
     kind = named("storageType")

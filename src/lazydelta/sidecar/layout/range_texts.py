@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from lazydelta.arrays import boolean_array, flags, int64_array
 from lazydelta.sidecar.layout.manifest import RangeText, range_key
-from lazydelta.sidecar.layout.sidecar_columns import SidecarColumn, SidecarLayout
+from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, SidecarColumn, SidecarLayout
 from lazydelta.stats import partition_ranges
 from lazydelta.types.schema import Column, Primitive
 
@@ -62,7 +62,7 @@ def _python(value: pa.Scalar) -> object:
 
 def key_at(rows: pa.Table, index: int, layout: SidecarLayout) -> tuple[str | None, ...]:
     """Return the key of one row: its sort values and its path."""
-    names = (*layout.sort_names(), layout.name_of("path"))
+    names = (*layout.sort_names(), layout.name_of(ColumnRole.PATH))
     return tuple(text_of(_python(rows.column(name)[index])) for name in names)
 
 
@@ -70,10 +70,10 @@ def ranges_of(rows: pa.Table, layout: SidecarLayout, indexed: Sequence[tuple[str
     """Return the ranges of the partition columns and of the ``indexed`` columns over these rows."""
     found: dict[str, RangeText] = {}
     for column in layout.columns:
-        if column.role == "partition":
+        if column.role == ColumnRole.PARTITION:
             found[range_key(column.path)] = _partition_range(rows, layout, column)
     for path in indexed:
-        low, high = layout.name_of("min", path), layout.name_of("max", path)
+        low, high = layout.name_of(ColumnRole.MIN, path), layout.name_of(ColumnRole.MAX, path)
         if low is None or high is None:
             continue
         found[range_key(path)] = _stats_range(rows, layout, path, low, high)
@@ -100,14 +100,14 @@ def _has_unread(rows: pa.Table, layout: SidecarLayout, column: SidecarColumn) ->
     if not values.null_count or pa.types.is_string(values.type):
         return False
     named = Column(column.path, column.path, Primitive("string"), is_partition=True)
-    maps = rows.column(layout.name_of("partition_values")).filter(values.is_null())
+    maps = rows.column(layout.name_of(ColumnRole.PARTITION_VALUES)).filter(values.is_null())
     texts = partition_ranges(maps, [named]).column(named)
     return texts is not None and texts.min is not None and texts.min.null_count < len(maps)
 
 
 def _stats_range(rows: pa.Table, layout: SidecarLayout, path: tuple[str, ...], low: str, high: str) -> RangeText:
-    nulls = rows.column(layout.name_of("null_count", path))
-    records = rows.column(layout.name_of("num_records"))
+    nulls = rows.column(layout.name_of(ColumnRole.NULL_COUNT, path))
+    records = rows.column(layout.name_of(ColumnRole.NUM_RECORDS))
     unbounded = [_mask(rows.column(bound).is_null()) for bound in (low, high)]
     # All-null files have no bounds and lack none. With one bound, or without rows, counts prove nothing.
     all_null = _mask(pc.equal(nulls, records)) & ~_mask(pc.equal(records, _ZERO)) & unbounded[0] & unbounded[1]

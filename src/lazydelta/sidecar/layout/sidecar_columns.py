@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
@@ -18,10 +19,14 @@ from lazydelta.types.schema import Column, TableSchema
 
 __all__ = [
     "CORE_ROLES",
+    "EXTRA_NAMES",
     "FOLDER",
     "FORMAT_VERSION",
     "GROUPS_PER_FILE",
     "ROWS_PER_GROUP",
+    "STATS_NAMES",
+    "STATS_OF_COLUMNS",
+    "ColumnRole",
     "SidecarColumn",
     "SidecarLayout",
     "SortColumn",
@@ -36,6 +41,46 @@ FOLDER = f"{LOG}/_sidecars"
 ROWS_PER_GROUP = 10_000
 GROUPS_PER_FILE = 16
 
+
+class ColumnRole(enum.StrEnum):
+    """What a column of the sidecar means; together with a physical path it says which one it is."""
+
+    PATH = "path"
+    SIZE = "size"
+    MODIFICATION_TIME = "modification_time"
+    PARTITION = "partition"
+    PARTITION_VALUES = "partition_values"
+    NUM_RECORDS = "num_records"
+    TIGHT_BOUNDS = "tight_bounds"
+    DV = "dv"
+    MIN = "min"
+    MAX = "max"
+    NULL_COUNT = "null_count"
+    TAGS = "tags"
+    BASE_ROW_ID = "base_row_id"
+    DEFAULT_ROW_COMMIT_VERSION = "default_row_commit_version"
+    CLUSTERING_PROVIDER = "clustering_provider"
+
+
+STATS_NAMES = {
+    ColumnRole.NUM_RECORDS: "numRecords",
+    ColumnRole.TIGHT_BOUNDS: "tightBounds",
+    ColumnRole.MIN: "minValues",
+    ColumnRole.MAX: "maxValues",
+    ColumnRole.NULL_COUNT: "nullCount",
+}
+"""What statistics are called in the log; those of a column have its path below."""
+
+STATS_OF_COLUMNS = frozenset({ColumnRole.MIN, ColumnRole.MAX, ColumnRole.NULL_COUNT})
+
+EXTRA_NAMES = {
+    ColumnRole.TAGS: "tags",
+    ColumnRole.BASE_ROW_ID: "baseRowId",
+    ColumnRole.DEFAULT_ROW_COMMIT_VERSION: "defaultRowCommitVersion",
+    ColumnRole.CLUSTERING_PROVIDER: "clusteringProvider",
+}
+"""What is rarely read of an ``add``, and what it is called there."""
+
 _TEXT, _LONG, _INT = pa.string(), pa.int64(), pa.int32()
 _DV = {
     "storageType": _TEXT,
@@ -44,29 +89,21 @@ _DV = {
     "sizeInBytes": _INT,
     "cardinality": _LONG,
 }
-_EXTRA = {
-    "tags": PARTITION_VALUES,
-    "base_row_id": _LONG,
-    "default_row_commit_version": _LONG,
-    "clustering_provider": _TEXT,
-}
-CORE_ROLES = frozenset(
-    {"path", "size", "modification_time", "partition", "num_records", "tight_bounds", "dv", "partition_values"}
-)
+CORE_ROLES = frozenset(ColumnRole) - STATS_OF_COLUMNS - EXTRA_NAMES.keys()
 
 
 class SidecarColumn(msgspec.Struct, frozen=True):
     """A Parquet column of the sidecar: its name says nothing, its role and physical path say all."""
 
     name: str
-    role: str
+    role: ColumnRole
     path: tuple[str, ...] = ()
 
 
 class SortColumn(msgspec.Struct, frozen=True):
     """What the rows are sorted by: a partition value, or the minimum of a column."""
 
-    role: str
+    role: ColumnRole
     path: tuple[str, ...]
 
 
@@ -76,7 +113,7 @@ class SidecarLayout(msgspec.Struct, frozen=True, dict=True):
     columns: tuple[SidecarColumn, ...]
     sort: tuple[SortColumn, ...]
 
-    def name_of(self, role: str, path: tuple[str, ...] = ()) -> str | None:
+    def name_of(self, role: ColumnRole, path: tuple[str, ...] = ()) -> str | None:
         """Return the Parquet name of the column with this role and path."""
         return self._names.get((role, path))
 
@@ -93,29 +130,28 @@ class SidecarLayout(msgspec.Struct, frozen=True, dict=True):
         return [self._names[each.role, each.path] for each in self.sort]
 
     @cached_property
-    def _names(self) -> dict[tuple[str, tuple[str, ...]], str]:
+    def _names(self) -> dict[tuple[ColumnRole, tuple[str, ...]], str]:
         return {(column.role, column.path): column.name for column in self.columns}
 
     @classmethod
     def of(cls, schema: TableSchema, stats: Iterable[Column], sort: Sequence[SortColumn]) -> SidecarLayout:
         """Lay out the sidecar of a table: core columns, then the statistics of ``stats``, then what is rarely read."""
-        planned: list[tuple[str, str, tuple[str, ...]]] = [
-            ("path", "path", ()),
-            ("size", "size", ()),
-            ("modification_time", "modification_time", ()),
+        planned: list[tuple[str, ColumnRole, tuple[str, ...]]] = [
+            (role.value, role, ()) for role in (ColumnRole.PATH, ColumnRole.SIZE, ColumnRole.MODIFICATION_TIME)
         ]
-        planned += [(name, "partition", (name,)) for name in schema.physical_partition_columns]
-        planned += [(f"min.{'.'.join(each.path)}", "min", each.path) for each in sort if each.role == "min"]
-        planned += [("num_records", "num_records", ()), ("tight_bounds", "tight_bounds", ())]
-        planned += [(f"dv.{name}", "dv", (name,)) for name in _DV]
-        planned += [("partition_values", "partition_values", ())]
+        planned += [(name, ColumnRole.PARTITION, (name,)) for name in schema.physical_partition_columns]
+        minima = [each.path for each in sort if each.role == ColumnRole.MIN]
+        planned += [(f"min.{'.'.join(path)}", ColumnRole.MIN, path) for path in minima]
+        planned += [(role.value, role, ()) for role in (ColumnRole.NUM_RECORDS, ColumnRole.TIGHT_BOUNDS)]
+        planned += [(f"dv.{name}", ColumnRole.DV, (name,)) for name in _DV]
+        planned += [("partition_values", ColumnRole.PARTITION_VALUES, ())]
         for column in stats:
             dotted = ".".join(column.physical_path)
             if has_range(column):
-                roles = ["max"] if SortColumn("min", column.physical_path) in sort else ["min", "max"]
+                roles = [ColumnRole.MAX] if column.physical_path in minima else [ColumnRole.MIN, ColumnRole.MAX]
                 planned += [(f"{role}.{dotted}", role, column.physical_path) for role in roles]
-            planned.append((f"null_count.{dotted}", "null_count", column.physical_path))
-        planned += [(name, name, ()) for name in _EXTRA]
+            planned.append((f"null_count.{dotted}", ColumnRole.NULL_COUNT, column.physical_path))
+        planned += [(role.value, role, ()) for role in EXTRA_NAMES]
         return cls(tuple(_distinct(planned)), tuple(sort))
 
     def arrow_schema(self, schema: TableSchema) -> pa.Schema:
@@ -124,7 +160,7 @@ class SidecarLayout(msgspec.Struct, frozen=True, dict=True):
         return pa.schema([pa.field(each.name, _type_of(each, types)) for each in self.columns])
 
 
-def _distinct(planned: Iterable[tuple[str, str, tuple[str, ...]]]) -> Iterable[SidecarColumn]:
+def _distinct(planned: Iterable[tuple[str, ColumnRole, tuple[str, ...]]]) -> Iterable[SidecarColumn]:
     taken: set[str] = set()
     for name, role, path in planned:
         free, number = name, 2
@@ -136,18 +172,16 @@ def _distinct(planned: Iterable[tuple[str, str, tuple[str, ...]]]) -> Iterable[S
 
 def _type_of(column: SidecarColumn, types: dict[tuple[str, ...], pa.DataType]) -> pa.DataType:
     match column.role:
-        case "partition" | "min" | "max":
+        case ColumnRole.PARTITION | ColumnRole.MIN | ColumnRole.MAX:
             return types[column.path]
-        case "dv":
+        case ColumnRole.DV:
             return _DV[column.path[0]]
-        case "path":
+        case ColumnRole.PATH | ColumnRole.CLUSTERING_PROVIDER:
             return _TEXT
-        case "tight_bounds":
+        case ColumnRole.TIGHT_BOUNDS:
             return pa.bool_()
-        case "partition_values":
+        case ColumnRole.PARTITION_VALUES | ColumnRole.TAGS:
             return PARTITION_VALUES
-        case role if role in _EXTRA:
-            return _EXTRA[role]
         case _:
             return _LONG
 

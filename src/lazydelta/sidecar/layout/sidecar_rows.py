@@ -10,47 +10,49 @@ import pyarrow.compute as pc
 
 from lazydelta.arrays import from_numpy, string_array
 from lazydelta.log.file_batch import DELETION_VECTOR, PARTITION_VALUES, FileBatch
-from lazydelta.sidecar.layout.sidecar_columns import SidecarColumn, SidecarLayout
+from lazydelta.sidecar.layout.sidecar_columns import (
+    EXTRA_NAMES,
+    STATS_NAMES,
+    STATS_OF_COLUMNS,
+    ColumnRole,
+    SidecarColumn,
+    SidecarLayout,
+)
 from lazydelta.stats import partition_ranges, stats_ranges
 from lazydelta.types.schema import Column, TableSchema
 
 __all__ = ["from_rows", "has_plain_partitions", "partition_column", "to_rows"]
-
-_EXTRA = {
-    "tags": "tags",
-    "base_row_id": "baseRowId",
-    "default_row_commit_version": "defaultRowCommitVersion",
-    "clustering_provider": "clusteringProvider",
-}
 
 
 def to_rows(batch: FileBatch, layout: SidecarLayout, schema: TableSchema) -> pa.RecordBatch:
     """Return the files of a batch (with statistics) as sidecar rows of a table with this schema."""
     target = layout.arrow_schema(schema)
     by_path = {column.physical_path: column for column in schema.leaves()}
-    wanted = dict.fromkeys(each.path for each in layout.columns if each.role in {"min", "max", "null_count"})
+    wanted = dict.fromkeys(each.path for each in layout.columns if each.role in STATS_OF_COLUMNS)
     stats = tuple(by_path[path] for path in wanted)
-    partitions = tuple(partition_column(schema, each.path) for each in layout.columns if each.role == "partition")
+    partitions = tuple(
+        partition_column(schema, each.path) for each in layout.columns if each.role == ColumnRole.PARTITION
+    )
     ranges = stats_ranges(batch, stats)
     values = partition_ranges(batch.partition_values, partitions)
     count = len(batch)
 
     def source(column: SidecarColumn) -> pa.Array | None:
         match column.role:
-            case "path" | "size" | "modification_time" | "partition_values":
+            case ColumnRole.PATH | ColumnRole.SIZE | ColumnRole.MODIFICATION_TIME | ColumnRole.PARTITION_VALUES:
                 return getattr(batch, column.role)
-            case "partition":
+            case ColumnRole.PARTITION:
                 found = values.columns.get(column.path)
                 return None if found is None else found.min
-            case "num_records" | "tight_bounds":
+            case ColumnRole.NUM_RECORDS | ColumnRole.TIGHT_BOUNDS:
                 return getattr(ranges, column.role)
-            case "min" | "max" | "null_count":
+            case ColumnRole.MIN | ColumnRole.MAX | ColumnRole.NULL_COUNT:
                 known = ranges.columns.get(column.path)
                 return None if known is None else getattr(known, column.role)
-            case "dv":
+            case ColumnRole.DV:
                 return None if batch.deletion_vector is None else pc.struct_field(batch.deletion_vector, column.path[0])
             case role:
-                return None if batch.extra is None else pc.struct_field(batch.extra, _EXTRA[role])
+                return None if batch.extra is None else pc.struct_field(batch.extra, EXTRA_NAMES[role])
 
     arrays = []
     for column, field in zip(layout.columns, target, strict=True):
@@ -69,11 +71,11 @@ def has_plain_partitions(rows: pa.Table, layout: SidecarLayout) -> bool:
 
     Then readers need not decode the map, which takes as long as the paths.
     """
-    columns = [each for each in layout.columns if each.role == "partition"]
+    columns = [each for each in layout.columns if each.role == ColumnRole.PARTITION]
     if len(columns) != 1 or not pa.types.is_string(rows.schema.field(columns[0].name).type) or not rows.num_rows:
         return False
     values = _flat(rows.column(columns[0].name))
-    maps = _flat(rows.column(layout.name_of("partition_values")))
+    maps = _flat(rows.column(layout.name_of(ColumnRole.PARTITION_VALUES)))
     offsets = maps.offsets
     starts = np.frombuffer(offsets.buffers()[1], np.int32, len(offsets), offsets.offset * 4)
     if maps.null_count or not (np.diff(starts) == 1).all():
@@ -108,21 +110,22 @@ def from_rows(rows: pa.RecordBatch, layout: SidecarLayout, *, tier: int) -> File
     present = set(rows.schema.names)
     columns = [each for each in layout.columns if each.name in present]
 
-    def named(role: str, path: tuple[str, ...] = ()) -> pa.Array:
+    def named(role: ColumnRole, path: tuple[str, ...] = ()) -> pa.Array:
         return rows.column(next(each.name for each in columns if each.role == role and each.path == path))
 
-    partitions = [each for each in columns if each.role == "partition"]
-    maps = layout.name_of("partition_values") in present
+    partitions = [each for each in columns if each.role == ColumnRole.PARTITION]
+    maps = layout.name_of(ColumnRole.PARTITION_VALUES) in present
     vectors = None
-    kind = named("dv", ("storageType",)) if layout.name_of("dv", ("storageType",)) in present else None
+    kind_name = layout.name_of(ColumnRole.DV, ("storageType",))
+    kind = rows.column(kind_name) if kind_name in present else None
     if kind is not None and kind.null_count < len(kind):
-        children = [named("dv", (field.name,)) for field in DELETION_VECTOR]
+        children = [named(ColumnRole.DV, (field.name,)) for field in DELETION_VECTOR]
         vectors = pa.StructArray.from_arrays(children, fields=list(DELETION_VECTOR), mask=kind.is_null())
     return FileBatch(
-        path=named("path"),
-        size=named("size"),
-        modification_time=named("modification_time"),
-        partition_values=named("partition_values") if maps else _plain_partitions(rows, partitions[0]),
+        path=named(ColumnRole.PATH),
+        size=named(ColumnRole.SIZE),
+        modification_time=named(ColumnRole.MODIFICATION_TIME),
+        partition_values=named(ColumnRole.PARTITION_VALUES) if maps else _plain_partitions(rows, partitions[0]),
         deletion_vector=vectors,
         parsed_stats=_stats_struct(rows, columns),
         parsed_partitions=_struct([(each.path, rows.column(each.name)) for each in partitions]) if partitions else None,
@@ -131,20 +134,8 @@ def from_rows(rows: pa.RecordBatch, layout: SidecarLayout, *, tier: int) -> File
 
 
 def _stats_struct(rows: pa.RecordBatch, columns: Sequence[SidecarColumn]) -> pa.StructArray:
-    leaves: list[tuple[tuple[str, ...], pa.Array]] = []
-    for column in columns:
-        match column.role:
-            case "num_records":
-                leaves.append((("numRecords",), rows.column(column.name)))
-            case "tight_bounds":
-                leaves.append((("tightBounds",), rows.column(column.name)))
-            case "min":
-                leaves.append((("minValues", *column.path), rows.column(column.name)))
-            case "max":
-                leaves.append((("maxValues", *column.path), rows.column(column.name)))
-            case "null_count":
-                leaves.append((("nullCount", *column.path), rows.column(column.name)))
-    return _struct(leaves)
+    stats = [each for each in columns if each.role in STATS_NAMES]
+    return _struct([((STATS_NAMES[each.role], *each.path), rows.column(each.name)) for each in stats])
 
 
 def _struct(leaves: Sequence[tuple[tuple[str, ...], pa.Array]]) -> pa.StructArray:

@@ -25,7 +25,7 @@ from lazydelta.scan.base import BaseScan
 from lazydelta.sidecar.layout.manifest import ManifestRowGroup, SidecarError
 from lazydelta.sidecar.layout.part_file import PartFooter, read_groups
 from lazydelta.sidecar.layout.range_texts import key_at
-from lazydelta.sidecar.layout.sidecar_columns import SidecarLayout
+from lazydelta.sidecar.layout.sidecar_columns import STATS_OF_COLUMNS, ColumnRole, SidecarLayout
 from lazydelta.sidecar.layout.sidecar_rows import from_rows
 from lazydelta.sidecar.reading.discovery import Sidecar
 from lazydelta.sidecar.reading.sidecar_cache import SidecarCache
@@ -112,7 +112,7 @@ class RowGroups:
         self._names = _named_columns(sidecar.layout, scan.wanted)
         self._all_names = [*sidecar.layout.names(core=True), *self._names]
         self._aside: Generator[_Decoded] | None = None
-        self._maps = sidecar.layout.name_of("partition_values")
+        self._maps = sidecar.layout.name_of(ColumnRole.PARTITION_VALUES)
 
     def __iter__(self) -> Iterator[tuple[FileBatch, Used]]:
         groups = self._surviving()
@@ -320,7 +320,7 @@ def _named_columns(layout: SidecarLayout, wanted: StatsWanted | None) -> list[st
         column.name
         for column in layout.columns
         if column.name in others
-        and column.role in {"min", "max", "null_count"}
+        and column.role in STATS_OF_COLUMNS
         and (wanted.columns is None or column.path in wanted.columns)
     ]
 

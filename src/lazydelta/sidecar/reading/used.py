@@ -13,14 +13,14 @@ import pyarrow as pa
 from lazydelta.arrays import boolean_array, from_numpy
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.sidecar.layout.order import sortable
-from lazydelta.sidecar.layout.sidecar_columns import SidecarLayout, SortColumn
+from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, SidecarLayout, SortColumn
 from lazydelta.sidecar.layout.sidecar_rows import to_rows
 from lazydelta.sidecar.reading.discovery import Sidecar
 
 __all__ = ["Used", "without"]
 
 _VECTOR = ("storageType", "pathOrInlineDv", "offset")
-_END_COLUMNS = (("path", ()), *(("dv", (name,)) for name in _VECTOR))
+_END_COLUMNS = ((ColumnRole.PATH, ()), *((ColumnRole.DV, (name,)) for name in _VECTOR))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Used:
     @classmethod
     def of(cls, rows: pa.RecordBatch, layout: SidecarLayout) -> Used:
         """Keep the ends of a group, and nothing else of it."""
-        paths = rows.column(layout.name_of("path"))
+        paths = rows.column(layout.name_of(ColumnRole.PATH))
         last = rows.num_rows - 1
         first_path, last_path = paths[0].as_py(), paths[last].as_py()
         begin = sum(1 for _ in takewhile(lambda row: paths[row].as_py() == first_path, range(rows.num_rows)))
@@ -99,7 +99,9 @@ def _sort_rows(batch: FileBatch, sidecar: Sidecar) -> pa.RecordBatch:
     """Return what the order needs of the files, by the schema at the checkpoint, as the sidecar was sorted."""
     layout = sidecar.layout
     needed = tuple(
-        each for each in layout.columns if each.role == "path" or SortColumn(each.role, each.path) in layout.sort
+        each
+        for each in layout.columns
+        if each.role == ColumnRole.PATH or SortColumn(each.role, each.path) in layout.sort
     )
-    by_minimum = any(each.role == "min" for each in layout.sort)
+    by_minimum = any(each.role == ColumnRole.MIN for each in layout.sort)
     return to_rows(batch.with_stats() if by_minimum else batch, SidecarLayout(needed, layout.sort), sidecar.schema)
