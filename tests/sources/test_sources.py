@@ -477,7 +477,7 @@ def test_reading_needs_no_spark() -> None:
     program = (
         "import sys; sys.modules['pyspark'] = None; import importlib.util as u; find = u.find_spec\n"
         "u.find_spec = lambda name, *rest: None if name == 'pyspark' else find(name, *rest)\n"
-        "import lazydelta.sources.reading, lazydelta.sources.source_schema, lazydelta.spark.job\n"
+        "import lazydelta.sources.reading, lazydelta.sources.source_schema, lazydelta.write.job\n"
         "print([name for name in sys.modules if name.startswith(('pyspark.', 'py4j'))])"
     )
     child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

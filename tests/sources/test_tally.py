@@ -12,7 +12,8 @@ from lazydelta.errors import OptionError, WriteError
 from lazydelta.sources.lines import BadRow
 from lazydelta.sources.reading import read_units, required_columns
 from lazydelta.sources.source_files import Source, Unit
-from lazydelta.sources.tally import FileTally, MaxRejected, Tally
+from lazydelta.sources.tally import FileTally, Tally
+from lazydelta.write.max_rejected import MaxRejected
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 
@@ -85,11 +86,11 @@ def test_more_than_the_number_or_the_share_is_refused(
 ) -> None:
     tally = Tally({"f": FileTally(100 - rejected, rejected, ["f:7: it is odd"]), "g": FileTally()})
     if not is_refused:
-        MaxRejected.of(limit).refuse(tally)
+        tally.refuse(MaxRejected.of(limit))
         return
     message = f"{rejected} of 100 rows of 2 files were rejected, and max_rejected is .*: f:7: it is odd"
     with pytest.raises(WriteError, match=f"{message}.*nothing was committed"):
-        MaxRejected.of(limit).refuse(tally)
+        tally.refuse(MaxRejected.of(limit))
 
 
 @pytest.mark.parametrize(
@@ -104,15 +105,15 @@ def test_a_file_of_which_nothing_is_left_is_an_error_that_names_it(tmp_path: Pat
         with pytest.raises(
             WriteError, match=rf"{count} of {count} rows of .*b\.csv were rejected.*b\.csv:\d: .*"
         ) as caught:
-            MaxRejected.of(limit).refuse(tally)
+            tally.refuse(MaxRejected.of(limit))
         assert caught.value.path == str(tmp_path / "b.csv")
         assert "max_rejected=100%" in str(caught.value)
-    MaxRejected.of("100%").refuse(tally)
+    tally.refuse(MaxRejected.of("100%"))
 
 
 def test_a_file_with_a_header_only_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("n,s\r\n")
-    MaxRejected.of(0).refuse(tally_of(tmp_path, "csv"))
+    tally_of(tmp_path, "csv").refuse(MaxRejected.of(0))
 
 
 def test_the_parts_of_a_file_are_counted_together(tmp_path: Path) -> None:
@@ -120,6 +121,6 @@ def test_the_parts_of_a_file_are_counted_together(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("n", pa.int64(), nullable=False), ("s", pa.string())])
     tally = tally_of(tmp_path, "parquet", schema)
     assert [(each.rows, each.rejected) for each in tally.files.values()] == [(1, 1)]
-    MaxRejected.of("50%").refuse(tally)
+    tally.refuse(MaxRejected.of("50%"))
     with pytest.raises(WriteError, match=r"1 of 2 rows of 1 files.*max_rejected is 49.5%"):
-        MaxRejected.of(0.495).refuse(tally)
+        tally.refuse(MaxRejected.of(0.495))

@@ -23,9 +23,9 @@ from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.maintenance import own_process as maintenance
 from lazydelta.maintenance.own_process import last_failure, start_maintenance, wait_for_maintenance
 from lazydelta.spark import ingest, ingest_stream
-from lazydelta.spark.ingest_options import IngestOptions
-from lazydelta.spark.job import IngestJob
 from lazydelta.storage import open_store
+from lazydelta.write.job import WriteJob
+from lazydelta.write.write_options import WriteOptions
 from tests.spark.stops import CHANGES_OF_A_FILE, Stops
 from tests.spark.streams import make_source
 from tests.spark.tables import commits, ids, logged, on_disk
@@ -125,7 +125,7 @@ def test_a_table_is_left_alone_when_asked(spark: SparkSession, tmp_path: Path) -
 def _table(folder: Path, commits: int) -> Path:
     schema = pa.schema([("id", pa.int64())])
     for number in range(commits):
-        job = IngestJob.prepare(str(folder), schema, IngestOptions(properties={"delta.checkpointInterval": "2"}))
+        job = WriteJob.prepare(str(folder), schema, WriteOptions(properties={"delta.checkpointInterval": "2"}))
         job.commit([job.write([pa.record_batch([pa.array([number])], schema=schema)])])
     return folder
 

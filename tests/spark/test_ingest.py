@@ -19,9 +19,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from lazydelta.errors import OptionError
 from lazydelta.spark import ingest
-from lazydelta.spark.ingest_options import IngestOptions
-from lazydelta.spark.job import IngestJob
 from lazydelta.spark.source import LazyDeltaSource
+from lazydelta.write.job import WriteJob
+from lazydelta.write.write_options import WriteOptions
 from tests.spark.tables import (
     actions,
     added,
@@ -395,16 +395,16 @@ def test_any_session_knows_the_format(spark: SparkSession, tmp_path: Path) -> No
 
 def test_tasks_in_other_folders_write_to_the_same_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    options = IngestOptions(rejected_table="aside")
-    job = IngestJob.prepare("t", pa.schema([("id", pa.int64())]), options)
+    options = WriteOptions(rejected_table="aside")
+    job = WriteJob.prepare("t", pa.schema([("id", pa.int64())]), options)
     assert job.uri == str(tmp_path / "t")
     assert job.options.rejected_uri(job.uri) == str(tmp_path / "aside")
 
 
 def test_files_stay_when_spark_commits_the_same_messages_twice(tmp_path: Path) -> None:
-    options = IngestOptions(timestamp_column="ts", app_id="a", app_version=0, target_file_size=1)
+    options = WriteOptions(timestamp_column="ts", app_id="a", app_version=0, target_file_size=1)
     schema = pa.schema([("id", pa.int64()), ("ts", _UTC)])
-    job = IngestJob.prepare(str(tmp_path / "t"), schema, options)
+    job = WriteJob.prepare(str(tmp_path / "t"), schema, options)
     rows = pa.record_batch([pa.array([1]), pa.array([dt.datetime(2026, 2, 10, tzinfo=dt.UTC)], _UTC)], schema=schema)
     results = [job.write([rows])]
     assert results[0].adds

@@ -10,9 +10,9 @@ import pytest
 
 from lazydelta.errors import AccessDeniedError, OptionError, WriteError
 from lazydelta.log.actions import Txn
-from lazydelta.spark.ingest_options import IngestOptions
-from lazydelta.spark.job import IngestJob, refuse_older
 from lazydelta.storage import open_store
+from lazydelta.write.job import WriteJob, refuse_older
+from lazydelta.write.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
     ids=str,
 )
 def test_options_survive_their_way_through_spark(options: dict[str, Any]) -> None:
-    given = IngestOptions(**options)
+    given = WriteOptions(**options)
     lowered = {key.lower(): value for key, value in given.to_spark().items()}  # as Spark does
-    assert IngestOptions.from_spark(lowered) == given
+    assert WriteOptions.from_spark(lowered) == given
 
 
 def test_what_spark_adds_is_no_option_of_ours() -> None:
-    assert IngestOptions.from_spark({"path": "p", "checkpointLocation": "c", "queryName": "q"}) == IngestOptions()
+    assert WriteOptions.from_spark({"path": "p", "checkpointLocation": "c", "queryName": "q"}) == WriteOptions()
 
 
 def test_partition_columns_may_come_from_the_call() -> None:
-    assert IngestOptions.from_spark({"__partition_columns": '["a","b"]'}).partition_by == ("a", "b")
+    assert WriteOptions.from_spark({"__partition_columns": '["a","b"]'}).partition_by == ("a", "b")
     with pytest.raises(OptionError, match="differ"):
-        IngestOptions.from_spark({"__partition_columns": '["a"]', "partitionBy": "b"})
+        WriteOptions.from_spark({"__partition_columns": '["a"]', "partitionBy": "b"})
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_partition_columns_may_come_from_the_call() -> None:
 )
 def test_what_makes_no_sense_is_refused_by_name(options: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        IngestOptions.from_spark(options)
+        WriteOptions.from_spark(options)
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_what_makes_no_sense_is_refused_by_name(options: dict[str, str], message
     ],
 )
 def test_the_side_table_has_the_name_of_the_table(uri: str, rejected: str) -> None:
-    assert IngestOptions().rejected_uri(uri) == rejected
+    assert WriteOptions().rejected_uri(uri) == rejected
 
 
 def test_options_leave_their_credentials_behind_unless_they_are_to_carry_them() -> None:
-    options = IngestOptions(storage_options={"account_name": "corp", "account_key": "SECRETKEY"})
+    options = WriteOptions(storage_options={"account_name": "corp", "account_key": "SECRETKEY"})
     pickled = pickle.dumps(options)
     assert b"SECRETKEY" not in pickled
     twin = pickle.loads(pickled)  # noqa: S301 - our own
@@ -105,8 +105,8 @@ def test_options_leave_their_credentials_behind_unless_they_are_to_carry_them() 
 
 
 def test_a_job_carries_the_credentials_to_its_tasks_and_shows_them_to_nobody(tmp_path: Path) -> None:
-    options = IngestOptions(storage_options={"account_key": "SECRETKEY"}, rejected_table="https://a/b?sig=SECRETKEY")
-    job = IngestJob.prepare(str(tmp_path / "t"), pa.schema([("id", pa.int64())]), options)
+    options = WriteOptions(storage_options={"account_key": "SECRETKEY"}, rejected_table="https://a/b?sig=SECRETKEY")
+    job = WriteJob.prepare(str(tmp_path / "t"), pa.schema([("id", pa.int64())]), options)
     twin = pickle.loads(pickle.dumps(job))  # noqa: S301 - our own
     assert dict(twin.options.storage_options) == {"account_key": "SECRETKEY"}
     assert "SECRETKEY" not in f"{job!r} {twin!r} {options!r}"
@@ -116,9 +116,9 @@ def test_a_job_carries_the_credentials_to_its_tasks_and_shows_them_to_nobody(tmp
 def test_a_table_that_is_nearly_a_uri_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     monkeypatch.chdir(tmp_path)
     schema = pa.schema([("id", pa.int64())])
-    for uri, options in ((place, IngestOptions()), (str(tmp_path / "t"), IngestOptions(rejected_table=place))):
+    for uri, options in ((place, WriteOptions()), (str(tmp_path / "t"), WriteOptions(rejected_table=place))):
         with pytest.raises(OptionError, match="neither a URI nor a path"):
-            IngestJob.prepare(uri, schema, options)
+            WriteJob.prepare(uri, schema, options)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from lazydelta.errors import WriteError
 from lazydelta.spark import ingest, ingest_files, ingest_files_stream, ingest_stream
-from lazydelta.spark.ingest_options import IngestOptions
-from lazydelta.spark.job import IngestJob
+from lazydelta.write.job import WriteJob
+from lazydelta.write.write_options import WriteOptions
 from tests.spark.streams import make_source
 from tests.spark.tables import actions, commits, ids, logged, on_disk, read, read_by_delta_spark
 
@@ -153,12 +153,12 @@ def _rows(*seconds: int | None) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("stage", ["written before", "counted"])
 def test_another_batch_that_is_noticed_at_the_commit_adds_nothing_anywhere(stage: str, tmp_path: Path) -> None:
-    options = IngestOptions(
+    options = WriteOptions(
         timestamp_column="ts", null_timestamps="reject", app_id="a", app_version=0, target_file_size=1
     )
 
-    def prepared() -> IngestJob:
-        return IngestJob.prepare(str(tmp_path / "t"), _rows().schema, options)
+    def prepared() -> WriteJob:
+        return WriteJob.prepare(str(tmp_path / "t"), _rows().schema, options)
 
     job = prepared()
     ours, same, other = (job.write([_rows(*each)]) for each in ((1, 2), (2, 1), (1, 2, None)))
@@ -176,22 +176,22 @@ def test_another_batch_that_is_noticed_at_the_commit_adds_nothing_anywhere(stage
 
 
 def test_rejected_rows_that_are_there_already_leave_no_files_behind(tmp_path: Path) -> None:
-    options = IngestOptions(timestamp_column="ts", null_timestamps="reject", app_id="a", app_version=0)
-    job = IngestJob.prepare(str(tmp_path / "t"), _rows().schema, options)
+    options = WriteOptions(timestamp_column="ts", null_timestamps="reject", app_id="a", app_version=0)
+    job = WriteJob.prepare(str(tmp_path / "t"), _rows().schema, options)
     job.commit([job.write([_rows(1, None)])], txn=options.txn, is_stream=True)
     # As if it had been killed between the two commits.
     shutil.rmtree(tmp_path / "t")
-    again = IngestJob.prepare(str(tmp_path / "t"), _rows().schema, options)
+    again = WriteJob.prepare(str(tmp_path / "t"), _rows().schema, options)
     assert again.commit([again.write([_rows(1, None)])], txn=options.txn, is_stream=True).version == 0
     assert on_disk(tmp_path / "t_rejected") == logged(tmp_path / "t_rejected")
     assert read(tmp_path / "t_rejected").num_rows == 1
 
 
 def test_a_table_that_lost_the_batch_meanwhile_is_not_taken_to_have_it(tmp_path: Path) -> None:
-    options = IngestOptions(timestamp_column="ts", app_id="a", app_version=0)
-    job = IngestJob.prepare(str(tmp_path / "t"), _rows().schema, options)
+    options = WriteOptions(timestamp_column="ts", app_id="a", app_version=0)
+    job = WriteJob.prepare(str(tmp_path / "t"), _rows().schema, options)
     job.commit([job.write([_rows(1)])], txn=options.txn)
-    again = IngestJob.prepare(str(tmp_path / "t"), _rows().schema, options)
+    again = WriteJob.prepare(str(tmp_path / "t"), _rows().schema, options)
     shutil.rmtree(tmp_path / "t")
     with pytest.raises(WriteError, match="had this batch when it was begun, and no longer has it"):
         again.commit([again.count([_rows(1)])], txn=options.txn)

@@ -16,7 +16,8 @@ from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Add, Metadata, Txn
 from lazydelta.storage import Store, open_store
 from lazydelta.write.data_files import DataFileWriter
-from lazydelta.write.plan import WritePlan, commit_files, schema_of
+from lazydelta.write.file_commit import commit_files
+from lazydelta.write.plan import WritePlan, schema_of
 from lazydelta.write.table_rows import TableRows
 from lazydelta.write.transaction import Transaction
 

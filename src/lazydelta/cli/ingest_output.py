@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from lazydelta.spark.files_ingestion import Progress
     from lazydelta.spark.files_stream import MicroBatch
-    from lazydelta.spark.job import IngestResult
+    from lazydelta.write.job import WriteResult
 
 __all__ = ["IngestOutput", "ingest_output"]
 
@@ -34,7 +34,7 @@ class IngestOutput(Protocol):
     def note(self, line: str) -> None:
         """Say something about the course of things."""
 
-    def ingested(self, uri: str, result: IngestResult, progress: Progress, seconds: float) -> None:
+    def ingested(self, uri: str, result: WriteResult, progress: Progress, seconds: float) -> None:
         """Print what a batch has done."""
 
     def took(self, uri: str, batch: MicroBatch) -> None:
@@ -49,7 +49,7 @@ def ingest_output(*, as_json: bool) -> IngestOutput:
     return _Json(JsonOutput(sys.stdout)) if as_json else _Text(console(), console(stderr=True))
 
 
-def _result(result: IngestResult) -> dict[str, Any]:
+def _result(result: WriteResult) -> dict[str, Any]:
     return {
         "version": result.version,
         "rows": result.rows,
@@ -72,7 +72,7 @@ class _Json:
         self.watch = out.watch
         self.note = _note
 
-    def ingested(self, uri: str, result: IngestResult, progress: Progress, seconds: float) -> None:
+    def ingested(self, uri: str, result: WriteResult, progress: Progress, seconds: float) -> None:
         source = {"source_files": progress.source_files, "source_bytes": progress.source_bytes}
         self._out.document({"uri": uri} | _result(result) | source | {"seconds": round(seconds, 3)})
 
@@ -94,7 +94,7 @@ class _Text:
         self.watch = ConsoleOutput(out, err).watch
         self.note = _note
 
-    def ingested(self, uri: str, result: IngestResult, progress: Progress, seconds: float) -> None:
+    def ingested(self, uri: str, result: WriteResult, progress: Progress, seconds: float) -> None:
         if result.already_committed:
             self._line(f"{text.printable(uri)} had these rows already, in version {result.version} at the latest")
             return

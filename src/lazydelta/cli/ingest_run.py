@@ -26,10 +26,10 @@ from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.sources.source_files import Source
 from lazydelta.spark.files_ingestion import Progress, error_of_ours, ingest_files
 from lazydelta.spark.files_stream import FilesStream, MicroBatch, start_files_stream
-from lazydelta.spark.ingest_options import IngestOptions
-from lazydelta.spark.job import IngestResult
 from lazydelta.spark.session import start_session
 from lazydelta.storage import open_store
+from lazydelta.write.job import WriteResult
+from lazydelta.write.write_options import WriteOptions
 
 __all__ = ["run"]
 
@@ -66,8 +66,8 @@ def run(source: str, table: str, *, as_json: bool, stream: bool, **options: Any)
 
 def _check(source: str, table: str, options: Mapping[str, Any]) -> None:
     """Refuse at once what would be refused after Spark has started, which takes a while."""
-    known = {each.name for each in fields(IngestOptions)}
-    IngestOptions(**{name: value for name, value in options.items() if name in known})
+    known = {each.name for each in fields(WriteOptions)}
+    WriteOptions(**{name: value for name, value in options.items() if name in known})
     Source.parse(source, options["source_storage_options"] or options["storage_options"]).check()
     with suppress(TableNotFoundError):
         open_snapshot(open_store(table, options["storage_options"]))
@@ -132,12 +132,12 @@ class _Batch:
         options["mode"] = options["mode"] or "append"
         self._spark = spark
         self._progress = Progress()
-        self._work: Callable[[], IngestResult] = lambda: ingest_files(
+        self._work: Callable[[], WriteResult] = lambda: ingest_files(
             spark, source, table, progress=self._progress, **options
         )
         self._table = open_store(table, options["storage_options"]).uri
         self._started = time.monotonic()
-        self._result: IngestResult | None = None
+        self._result: WriteResult | None = None
         self.error: BaseException | None = None
 
     @property

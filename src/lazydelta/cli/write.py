@@ -174,50 +174,35 @@ def create(
     show_default=True,
     help="Codec of the data files.",
 )
-def append(  # noqa: PLR0913 - one parameter an option
+def append(
     target: _Target,
     *,
     files: tuple[Path, ...],
     file_format: str | None,
     partition_by: str | None,
-    timestamp_column: str | None,
-    boundary: str | None,
     reject_null_timestamps: bool,
-    merge_schema: bool,
-    properties: dict[str, str],
-    app_id: str | None,
-    app_version: int | None,
     file_size: int,
     memory: int,
-    compression: str,
+    **rest: Any,
 ) -> None:
     """Append the rows of FILES to the table at URI in one commit, and create the table if there is none."""
     from lazydelta.cli.write_input import Counted, open_files  # noqa: PLC0415
-    from lazydelta.write.plan import Creation, WritePlan  # noqa: PLC0415
-    from lazydelta.writing import commit_arrow, txn_of  # noqa: PLC0415
+    from lazydelta.write.write_options import WriteOptions  # noqa: PLC0415
+    from lazydelta.writing import commit_arrow  # noqa: PLC0415
 
-    plan = WritePlan.of(
+    options = WriteOptions(
         partition_by=_names(partition_by) or None,
-        timestamp_column=timestamp_column,
-        boundary=boundary,
-        schema_mode="merge" if merge_schema else None,
         null_timestamps="reject" if reject_null_timestamps else "null-partition",
-        creation=Creation(properties),
+        target_file_size=file_size * _MIB,
+        memory_budget=memory * _MIB,
+        storage_options=target.storage_options,
+        **rest,
     )
-
     counted = Counted()
     with target.out.watch(counted.describe):
         known = _table_schema(target)
-        rows = open_files(files, known, file_format=file_format, counted=counted, may_be_new=merge_schema)
-        done = commit_arrow(
-            target.store,
-            rows,
-            plan,
-            txn=txn_of(app_id, app_version),
-            target_file_size=file_size * _MIB,
-            memory_budget=memory * _MIB,
-            compression=compression,
-        )
+        rows = open_files(files, known, file_format=file_format, counted=counted, may_be_new=options.merge_schema)
+        done = commit_arrow(target.uri, rows, options)
     appended = 0 if done.already_committed else counted.rows
     target.out.appended(
         {"uri": target.store.uri, "version": done.version, "files_read": counted.files, "rows": appended}

@@ -30,7 +30,7 @@ from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.maintenance.after_commit import BackgroundMaintenance, after_commit, is_due
 from lazydelta.storage import open_store, redact
 
-__all__ = ["last_failure", "maintain_now", "start_maintenance", "wait_for_maintenance"]
+__all__ = ["last_failure", "maintain_later", "maintain_now", "start_maintenance", "wait_for_maintenance"]
 
 _log = logging.getLogger(__name__)
 
@@ -95,6 +95,12 @@ def maintain_now(uri: str, storage_options: Mapping[str, str], version: int, met
             start_maintenance(uri, storage_options)
     except (LazyDeltaError, OSError) as error:
         _log.warning("Could not maintain %s; a later commit tries again: %s", redact(uri), error)
+
+
+def maintain_later(uri: str, storage_options: Mapping[str, str], version: int, metadata: Metadata) -> None:
+    """Begin to do what is due after a commit, and wait for none of it."""
+    if is_due(version, metadata):
+        start_maintenance(uri, storage_options)
 
 
 def last_failure(uri: str, storage_options: Mapping[str, str] | None = None) -> str | None:

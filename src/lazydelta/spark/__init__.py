@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from lazydelta.spark.ingest_options import IngestOptions
-from lazydelta.spark.job import IngestResult
+from lazydelta.write.job import WriteResult as IngestResult
+from lazydelta.write.write_options import WriteOptions as IngestOptions
 
 __all__ = ["IngestOptions", "IngestResult"]
 

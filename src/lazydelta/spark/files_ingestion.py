@@ -25,18 +25,20 @@ from lazydelta.errors import LazyDeltaError, OptionError, TableNotFoundError, Wr
 from lazydelta.log.actions import Txn
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.snapshot_opening import open_snapshot
-from lazydelta.maintenance.own_process import maintain_now
 from lazydelta.sources.lines import BadRow, RejectRows, Required
 from lazydelta.sources.reading import ON_BAD_ROWS, read_units, refuse_rows, required_columns
 from lazydelta.sources.source_files import FORMATS, Source, SourceFile, Unit, tasks_of
 from lazydelta.sources.source_schema import cell_columns, source_schema
-from lazydelta.sources.tally import MaxRejected, Tally
-from lazydelta.spark.ingest_options import IngestOptions
-from lazydelta.spark.job import IngestJob, IngestResult, TaskResult, refuse_older
+from lazydelta.sources.tally import Tally
+from lazydelta.spark.job_maintenance import maintain_written
 from lazydelta.spark.source import arrow_schema
 from lazydelta.storage import open_store
 from lazydelta.write.batch_record import BatchRecord, check_repeat
+from lazydelta.write.job import WriteJob, WriteResult, refuse_older
+from lazydelta.write.max_rejected import MaxRejected
 from lazydelta.write.rejected import RejectedRowsWriter
+from lazydelta.write.task_result import TaskResult
+from lazydelta.write.write_options import WriteOptions
 
 __all__ = ["Columns", "FilesIngestion", "Progress", "error_of_ours", "ingest_files"]
 
@@ -93,7 +95,7 @@ def ingest_files(  # noqa: PLR0913 - keyword-only, and each stands for itself
     source_storage_options: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     **options: Any,
-) -> IngestResult:
+) -> WriteResult:
     """Write the rows of files to a table in one commit.
 
     ``source`` is a folder, a file or a pattern, ``format`` is json (an object a line), csv (with a header) or parquet;
@@ -105,7 +107,7 @@ def ingest_files(  # noqa: PLR0913 - keyword-only, and each stands for itself
     ``max_rejected`` is 100 %. ``source_storage_options`` are needed only where they are not those of the table. The
     other options are the fields of `IngestOptions`.
     """
-    given = IngestOptions(**options)
+    given = WriteOptions(**options)
     found = Source.parse(source, given.storage_options if source_storage_options is None else source_storage_options)
     work = FilesIngestion(
         spark, found, uri, given, format=format, schema=schema, mode=mode, header=header, on_bad_rows=on_bad_rows
@@ -117,9 +119,9 @@ def ingest_files(  # noqa: PLR0913 - keyword-only, and each stands for itself
         hint = "names that begin with _ or . are left out, and so are empty files and those of folders within it"
         raise OptionError(message, path=found.shown, hint=hint)
     done = work.run(files, txn=given.txn, progress=progress)
-    if given.maintain and done.version is not None and done.metadata is not None and not done.already_committed:
+    if given.maintain and not done.already_committed:
         progress.enter("maintaining")
-        maintain_now(uri, given.storage_options, done.version, done.metadata)
+    maintain_written(uri, given, done)
     progress.enter("done")
     return done
 
@@ -131,7 +133,7 @@ class FilesIngestion:
     spark: SparkSession = field(kw_only=False)
     source: Source = field(kw_only=False)
     uri: str = field(kw_only=False)
-    options: IngestOptions = field(kw_only=False)
+    options: WriteOptions = field(kw_only=False)
     format: str | None = None
     schema: Columns | None = None
     mode: str = "append"
@@ -147,7 +149,7 @@ class FilesIngestion:
         self.options.plan(self.mode)
         self._columns = _given_columns(self.schema)
 
-    def has(self, txn: Txn, files: Sequence[SourceFile]) -> IngestResult | None:
+    def has(self, txn: Txn, files: Sequence[SourceFile]) -> WriteResult | None:
         """Return what there is to say of a micro-batch that the table has already, None if it does not.
 
         Another one under the same number is an error. Files that somebody has taken away since then are none.
@@ -159,7 +161,7 @@ class FilesIngestion:
             return None
         batch = BatchRecord(is_stream=True).from_sources(_sources(files))
         check_repeat(snapshot.store, txn, batch, snapshot.version)
-        return IngestResult(snapshot.version, already_committed=True, metadata=snapshot.metadata)
+        return WriteResult(snapshot.version, already_committed=True, metadata=snapshot.metadata)
 
     def run(
         self,
@@ -170,18 +172,18 @@ class FilesIngestion:
         parameters: Mapping[str, Any] | None = None,
         progress: Progress | None = None,
         is_stream: bool = False,
-    ) -> IngestResult:
+    ) -> WriteResult:
         """Read files, write their rows and commit them."""
         progress = progress or Progress()
         file_format = self.source.format_of(files, self.format)
         plan = self.options.plan(self.mode)
         given, header = self._columns, self.header
         columns = source_schema(self.source, files, file_format, self._snapshot(), plan, given, header=header)
-        job = IngestJob.prepare(self.uri, _nullable(columns), self.options, self.mode)
+        job = WriteJob.prepare(self.uri, _nullable(columns), self.options, self.mode)
         if txn is not None and job.is_committed(txn):
             batch = BatchRecord(is_stream=is_stream).from_sources(_sources(files))
-            check_repeat(open_store(job.uri, self.options.storage_options), txn, batch, job.version)
-            return IngestResult(job.version, already_committed=True, metadata=job.metadata)
+            check_repeat(job.store, txn, batch, job.version)
+            return WriteResult(job.version, already_committed=True, metadata=job.metadata)
         tasks = tasks_of(self.source, files, file_format, self.spark.sparkContext.defaultParallelism)
         timed = job.plan.timestamp_column if self.options.null_timestamps == "reject" else None
         source = self.source.carrying_credentials()
@@ -193,7 +195,7 @@ class FilesIngestion:
         progress.enter("reading")
         results, tally = self._results(job, tasks, work, progress)
         try:
-            MaxRejected.of(self.options.max_rejected).refuse(tally)
+            tally.refuse(MaxRejected.of(self.options.max_rejected))
             progress.enter("committing")
         except WriteError:
             job.discard(results)
@@ -208,7 +210,7 @@ class FilesIngestion:
         )
 
     def _results(
-        self, job: IngestJob, tasks: Sequence[Sequence[Unit]], work: _Task, progress: Progress
+        self, job: WriteJob, tasks: Sequence[Sequence[Unit]], work: _Task, progress: Progress
     ) -> tuple[list[TaskResult], Tally]:
         # Of a job that failed Spark gives nothing back. What its finished tasks wrote is told on the side, so that
         # it can be deleted.
@@ -260,7 +262,7 @@ class _Lists(AccumulatorParam[list[TaskResult]]):
 class _Task:
     """What is sent to the tasks."""
 
-    job: IngestJob
+    job: WriteJob
     source: Source
     format: str
     schema: pa.Schema

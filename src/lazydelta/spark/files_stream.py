@@ -23,9 +23,10 @@ from lazydelta.log.actions import Txn
 from lazydelta.maintenance.after_commit import BackgroundMaintenance
 from lazydelta.sources.source_files import Source, SourceFile
 from lazydelta.spark.files_ingestion import Columns, FilesIngestion, Progress
-from lazydelta.spark.ingest_options import IngestOptions
-from lazydelta.spark.job import IngestResult
+from lazydelta.spark.job_maintenance import maintain_rejected
 from lazydelta.spark.triggers import checked_trigger
+from lazydelta.write.job import WriteResult
+from lazydelta.write.write_options import WriteOptions
 
 __all__ = ["FilesStream", "MicroBatch", "ingest_files_stream", "start_files_stream"]
 
@@ -43,7 +44,7 @@ class MicroBatch:
     """What a micro-batch has done; ``lag`` is how long, in seconds, its oldest file had been there when it was over."""
 
     number: int
-    result: IngestResult
+    result: WriteResult
     source_files: int
     lag: float | None
 
@@ -87,7 +88,7 @@ def start_files_stream(  # noqa: PLR0913 - keyword-only, and each stands for its
 ) -> FilesStream:
     """Begin as `ingest_files_stream` does; ``on_batch`` is told of each micro-batch that has done something."""
     when = checked_trigger(trigger)
-    given = IngestOptions(**options)
+    given = WriteOptions(**options)
     if given.app_version is not None:
         hint = "leave it out; a stream counts its micro-batches by itself"
         raise OptionError("app_version makes no sense for a stream", hint=hint)
@@ -182,7 +183,8 @@ class FilesStream:
             )
         if done is None:
             return
-        if work.options.maintain and done.version is not None and done.metadata is not None:
+        maintain_rejected(work.uri, work.options, done)
+        if work.options.maintain:
             self._maintenance.offer(done.version, done.metadata)
         if self._on_batch is not None:
             lag = None if oldest is None else max(0.0, time.time() - oldest / 1000)

@@ -7,16 +7,16 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from lazydelta.spark.ingest_options import IngestOptions
 from lazydelta.spark.session import active_session
 from lazydelta.spark.triggers import checked_trigger
+from lazydelta.write.write_options import WriteOptions
 
 __all__ = ["ingest", "ingest_stream"]
 
 
 def ingest(df: DataFrame, uri: str, *, mode: Literal["append", "overwrite"] = "append", **options: Any) -> None:
     """Write a DataFrame to a table in one commit; ``options`` are the fields of `IngestOptions`."""
-    given = IngestOptions(**options)
+    given = WriteOptions(**options)
     given.plan(mode)
     with active_session(df.sparkSession):
         df.write.format("lazydelta").mode(mode).options(**given.to_spark()).save(uri)
@@ -38,7 +38,7 @@ def ingest_stream(
     ``partitionBy(…)`` says never reaches a data source in Python.
     """
     when = checked_trigger(trigger)
-    writer = df.writeStream.format("lazydelta").options(**IngestOptions(**options).to_spark())
+    writer = df.writeStream.format("lazydelta").options(**WriteOptions(**options).to_spark())
     writer = writer.option("checkpointLocation", checkpoint_location)
     if when:
         writer = writer.trigger(**when)

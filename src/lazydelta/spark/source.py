@@ -26,11 +26,11 @@ from pyspark.sql.types import StructType
 
 from lazydelta.errors import LazyDeltaError, OptionError, WriteError
 from lazydelta.log.actions import Txn
-from lazydelta.maintenance.after_commit import is_due
-from lazydelta.maintenance.own_process import maintain_now, start_maintenance
-from lazydelta.spark.ingest_options import IngestOptions
-from lazydelta.spark.job import IngestJob, IngestResult, TaskResult, refuse_older
+from lazydelta.spark.job_maintenance import maintain_written
 from lazydelta.types.schema import TableSchema
+from lazydelta.write.job import WriteJob, refuse_older
+from lazydelta.write.task_result import TaskResult
+from lazydelta.write.write_options import WriteOptions
 
 __all__ = ["LazyDeltaSource", "arrow_schema"]
 
@@ -59,7 +59,7 @@ class LazyDeltaSource(DataSource):
         """Write a stream; Spark asks for one for each micro-batch, and for another to commit it."""
         return _StreamWriter(self, schema, overwrite=overwrite)
 
-    def stream_job(self, schema: StructType, *, overwrite: bool) -> IngestJob:
+    def stream_job(self, schema: StructType, *, overwrite: bool) -> WriteJob:
         """Look at the table for the next micro-batch."""
         options = self._options()
         if options.app_version is not None:
@@ -67,14 +67,14 @@ class LazyDeltaSource(DataSource):
             raise OptionError("txnVersion makes no sense for a stream", hint=hint)
         return self._job(schema, options, overwrite=overwrite)
 
-    def _options(self) -> IngestOptions:
-        return IngestOptions.from_spark(dict(self.options))
+    def _options(self) -> WriteOptions:
+        return WriteOptions.from_spark(dict(self.options))
 
-    def _job(self, schema: StructType, options: IngestOptions, *, overwrite: bool) -> IngestJob:
+    def _job(self, schema: StructType, options: WriteOptions, *, overwrite: bool) -> WriteJob:
         uri = self.options.get("path")
         if not uri:
             raise OptionError("There is no table to write to", hint="name it: save(uri), or start(uri) for a stream")
-        return IngestJob.prepare(uri, arrow_schema(schema), options, "overwrite" if overwrite else "append")
+        return WriteJob.prepare(uri, arrow_schema(schema), options, "overwrite" if overwrite else "append")
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -99,12 +99,12 @@ class _Message(WriterCommitMessage):
     """What a task sends back; the job with it, as the one who commits a stream's batch knows only messages."""
 
     result: TaskResult
-    job: IngestJob | None = None
+    job: WriteJob | None = None
     txn: Txn | None = None
 
 
 class _BatchWriter(DataSourceArrowWriter):
-    def __init__(self, job: IngestJob) -> None:
+    def __init__(self, job: WriteJob) -> None:
         self._job = job
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> _Message:
@@ -115,8 +115,7 @@ class _BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         job = self._job
         done = job.commit([each.result for each in _all(messages)], txn=job.options.txn)
-        if _is_due(job, done) and done.version is not None and done.metadata is not None:
-            maintain_now(job.uri, job.options.storage_options, done.version, done.metadata)
+        maintain_written(job.uri, job.options, done)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         _abort(self._job, messages)
@@ -136,7 +135,7 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         self._overwrite = overwrite
 
     @cached_property
-    def _job(self) -> IngestJob:
+    def _job(self) -> WriteJob:
         return self._source.stream_job(self._schema, overwrite=self._overwrite)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -167,7 +166,7 @@ class _StreamWriter(DataSourceStreamArrowWriter):
             "epochId": str(batchId),
         }
         done = job.commit(results, txn=txn, operation="STREAMING UPDATE", parameters=parameters, is_stream=True)
-        _maintain_later(job, done)
+        maintain_written(job.uri, job.options, done, later=True)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's
         ours = _ours(messages)
@@ -176,18 +175,7 @@ class _StreamWriter(DataSourceStreamArrowWriter):
             _abort(job, messages)
 
 
-def _maintain_later(job: IngestJob, done: IngestResult) -> None:
-    if _is_due(job, done):
-        start_maintenance(job.uri, job.options.storage_options)
-
-
-def _is_due(job: IngestJob, done: IngestResult) -> bool:
-    if not job.options.maintain or done.version is None or done.metadata is None or done.already_committed:
-        return False
-    return is_due(done.version, done.metadata)
-
-
-def _abort(job: IngestJob, messages: Sequence[WriterCommitMessage | None]) -> None:
+def _abort(job: WriteJob, messages: Sequence[WriterCommitMessage | None]) -> None:
     # A task without a message has failed, and then Spark never called commit. If all have one, it did, and the commit
     # may be there although it raised: the files stay.
     if any(each is None for each in messages):
@@ -213,7 +201,7 @@ def _task_number() -> int:
     return 0 if context is None else context.partitionId()
 
 
-def _stream_txn(options: IngestOptions) -> Txn:
+def _stream_txn(options: WriteOptions) -> Txn:
     """Return the transaction of the micro-batch that the present task works for."""
     context = TaskContext.get()
     batch = None if context is None else context.getLocalProperty(_BATCH_ID)

@@ -1,7 +1,7 @@
 """What a write is to do: checked before anything is written, and the same for rows from Arrow and from Spark.
 
 A plan is plain data, so that it can be sent to the processes that write the files. They need nothing of the table but
-its metadata; whoever commits their files later looks at the table again.
+its metadata; whoever commits their files later (`file_commit`) looks at the table again.
 """
 
 from __future__ import annotations
@@ -13,24 +13,19 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from lazydelta.errors import CommitConflictError, OptionError, SchemaMismatchError
-from lazydelta.log.actions import Add, Metadata, Txn
+from lazydelta.errors import OptionError, SchemaMismatchError
+from lazydelta.log.actions import Metadata
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.pruning import Where
-from lazydelta.storage import Store
 from lazydelta.types.from_arrow import has_timestamp_ntz
 from lazydelta.types.schema import TableSchema
 from lazydelta.write.alignment import Alignment, find_column
-from lazydelta.write.batch_record import BatchRecord
 from lazydelta.write.create import new_metadata, stage_creation
 from lazydelta.write.evolution import Conformer, grown_schema
 from lazydelta.write.layout import NULL_TIMESTAMPS, Boundary, boundary_of
-from lazydelta.write.transaction import CommitResult, Transaction
+from lazydelta.write.transaction import Transaction
 
-__all__ = ["Creation", "WritePlan", "commit_files", "schema_of"]
-
-# How often files are offered to a table whose metadata others change all the while.
-_OFFERS = 5
+__all__ = ["Creation", "WritePlan", "is_merging", "schema_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +81,7 @@ class WritePlan:
         """Check options as a caller gives them."""
         if mode not in {"append", "overwrite"}:
             raise OptionError(f"mode={mode!r} makes no sense", hint="say 'append' or 'overwrite'")
-        if schema_mode not in {None, "merge"}:
-            raise OptionError(f"schema_mode={schema_mode!r} makes no sense", hint="say 'merge' or leave it out")
+        merges = is_merging(schema_mode)
         if overwrite_where is not None and mode != "overwrite":
             raise OptionError("overwrite_where needs mode='overwrite'", hint="say so, or leave the predicate out")
         if isinstance(partition_by, str):
@@ -102,7 +96,7 @@ class WritePlan:
             boundary=None if boundary is None else boundary_of(boundary),
             partition_column=partition_column,
             overwrite_where=overwrite_where,
-            merges=schema_mode == "merge",
+            merges=merges,
             null_timestamps=null_timestamps,
             creation=creation or Creation(),
         )
@@ -226,62 +220,16 @@ class WritePlan:
         raise SchemaMismatchError(message, path=snapshot.store.uri, hint="a table's partitioning cannot be changed")
 
 
-def commit_files(  # noqa: PLR0913 - a commit is all of these
-    store: Store,
-    plan: WritePlan,
-    incoming: pa.Schema,
-    written_for: Metadata,
-    adds: Sequence[Add],
-    *,
-    operation: str = "WRITE",
-    parameters: Mapping[str, Any] | None = None,
-    txn: Txn | None = None,
-    batch: BatchRecord | None = None,
-    max_attempts: int = 15,
-) -> CommitResult:
-    """Commit files that were written for the metadata of an earlier moment, maybe by other processes.
-
-    The table is looked at anew. What has happened to it since then is no hindrance to an append, as long as it still
-    has the columns that the files were written for. ``batch`` says what is committed under ``txn``.
-    """
-    for remaining in reversed(range(_OFFERS)):
-        with Transaction.begin(store, operation=operation, parameters=parameters or plan.parameters, txn=txn) as offer:
-            offer.batch = batch
-            if offer.already_committed:
-                return offer.commit()
-            _check_columns(_staged(plan, offer, incoming), written_for, store)
-            offer.add(*adds)
-            try:
-                return offer.commit(max_attempts=max_attempts)
-            except CommitConflictError:
-                if plan.mode != "append" or not remaining:
-                    raise
-    raise AssertionError("the last offer returns or raises")  # pragma: no cover
-
-
-def _staged(plan: WritePlan, offer: Transaction, incoming: pa.Schema) -> Metadata:
-    try:
-        return plan.stage(offer, incoming)
-    except SchemaMismatchError as error:  # it did fit when the files were written
-        raise _changed(offer.store, f": {error}") from error
+def is_merging(schema_mode: str | None) -> bool:
+    """Tell whether new columns come into the table."""
+    if schema_mode not in {None, "merge"}:
+        raise OptionError(f"schema_mode={schema_mode!r} makes no sense", hint="say 'merge' or leave it out")
+    return schema_mode == "merge"
 
 
 def schema_of(metadata: Metadata) -> TableSchema:
     """Return the schema that the metadata describe."""
     return TableSchema.parse(metadata.schema_string, partition_columns=metadata.partition_columns)
-
-
-def _check_columns(found: Metadata, ours: Metadata, store: Store) -> None:
-    columns = {each.name: each for each in schema_of(found).fields}
-    lost = [each.name for each in schema_of(ours).fields if columns.get(each.name) != each]
-    if not lost and found.partition_columns == ours.partition_columns:
-        return
-    raise _changed(store, f": {', '.join(lost)}" if lost else "")
-
-
-def _changed(store: Store, detail: str) -> CommitConflictError:
-    message = f"Another writer gave the table at {store.uri} other columns meanwhile{detail}"
-    return CommitConflictError(message, path=store.uri, hint="look at the table and write again")
 
 
 def _check_features(transaction: Transaction, schema: TableSchema) -> None:

@@ -18,7 +18,8 @@ from lazydelta.storage import open_store
 from lazydelta.write.batch_record import BatchRecord
 from lazydelta.write.create import new_metadata
 from lazydelta.write.data_files import DataFileWriter
-from lazydelta.write.plan import WritePlan, commit_files, schema_of
+from lazydelta.write.file_commit import commit_files
+from lazydelta.write.plan import WritePlan, schema_of
 from lazydelta.write.transaction import CommitResult
 
 __all__ = ["RejectedRowsCounter", "RejectedRowsWriter", "as_texts", "commit_rejected"]

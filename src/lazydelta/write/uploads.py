@@ -1,19 +1,20 @@
-"""Finished files on their way to the store, a few at a time."""
+"""Finished files on their way to the store, a few at a time, and back if need be."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from lazydelta.errors import LazyDeltaError
 from lazydelta.storage import Store
 
-__all__ = ["Chunks", "Uploads"]
+__all__ = ["Chunks", "Uploads", "delete_paths"]
 
 _log = logging.getLogger(__name__)
 _CHUNK = 4 << 20
+_PARALLEL_DELETES = 16
 
 
 class Chunks:
@@ -100,14 +101,24 @@ class Uploads:
         """Delete what was sent, as far as the store lets us; what is left over is no part of the table."""
         self._pool.shutdown(cancel_futures=True)
         self._flying.clear()
-        for path in self.paths:
-            try:
-                self._store.delete(path)
-            except LazyDeltaError as error:
-                _log.warning("could not delete %s, which no version of the table refers to: %s", path, error)
+        delete_paths(self._store, self.paths)
         self.paths.clear()
 
     def _reap(self) -> None:
         for done in [each for each in self._flying if each.done()]:
             del self._flying[done]
             done.result()
+
+
+def delete_paths(store: Store, paths: Sequence[str]) -> None:
+    """Delete files that no version of the table refers to, as far as the store lets us."""
+
+    def delete(path: str) -> None:
+        try:
+            store.delete(path)
+        except LazyDeltaError as error:
+            _log.warning("could not delete %s, which no version of the table refers to: %s", path, error)
+
+    if paths:
+        with ThreadPoolExecutor(_PARALLEL_DELETES, thread_name_prefix="lazydelta-delete") as pool:
+            list(pool.map(delete, paths))

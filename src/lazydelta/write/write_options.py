@@ -1,27 +1,36 @@
-"""The options of an ingestion, as functions take them and as Spark passes them."""
+"""The options of a write: each is one field, and the field says how functions take it and how Spark passes it.
+
+Spark's name of a field is its own with humps (``merge_schema``, ``mergeSchema``), unless the field gives another one;
+its type says how the text is read that Spark passes. A new option is thus one line here, and one in docs/spark.md.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, replace
+from inspect import Parameter, signature
+from typing import Any, TypeVar
 
 from lazydelta.errors import OptionError
 from lazydelta.log.actions import Txn
 from lazydelta.log.properties import split_columns
-from lazydelta.sources.tally import MaxRejected
+from lazydelta.pruning import Where
 from lazydelta.storage import CarriedOptions, shipped_options
 from lazydelta.write.data_files import COMPRESSIONS, MEMORY_BUDGET, TARGET_FILE_SIZE
+from lazydelta.write.max_rejected import MaxRejected
 from lazydelta.write.plan import Creation, WritePlan
 
-__all__ = ["IngestOptions"]
+__all__ = ["WriteOptions", "shows_options"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _SIZE = re.compile(r"\s*(\d+)\s*([kmg]?)i?b?\s*", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _STORAGE = "storage."
 _DELTA = "delta."
+_NAME = "spark"  # in the metadata of a field: what Spark calls it
 # What Spark itself puts among the options of a source.
 _OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
 # What ``partitionBy(…)`` of a writer becomes, as JSON.
@@ -44,7 +53,7 @@ _PROPERTIES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IngestOptions:
+class WriteOptions:
     """How rows become a table.
 
     ``timestamp_column`` aligns the data files to time: each holds one ``boundary`` (hour by default) of UTC, which the
@@ -53,7 +62,8 @@ class IngestOptions:
     ``null_timestamps="reject"``, to the table ``rejected_table`` (by default beside the table, with ``_rejected`` after
     its name); ``max_rejected`` is how many rows, or which share of all (0.01, "1%"), may go there. ``app_id`` and
     ``app_version`` make a batch write happen once; a stream has them of its own, and ``app_id`` stands before the id of
-    its query. ``properties`` are those of a new table.
+    its query. ``max_attempts`` is how often a commit is tried while others are faster. ``properties``, ``name`` and
+    ``description`` are those of a new table. ``maintain`` writes checkpoint and sidecar where they are due.
     """
 
     timestamp_column: str | None = None
@@ -68,15 +78,21 @@ class IngestOptions:
     rejected_table: str | None = field(default=None, repr=False)
     max_rejected: float | str | None = None
     merge_schema: bool = False
-    overwrite_where: str | None = None
-    app_id: str | None = None
-    app_version: int | None = None
+    overwrite_where: Where = field(default=None, metadata={_NAME: "replaceWhere"})
+    app_id: str | None = field(default=None, metadata={_NAME: "txnAppId"})
+    app_version: int | None = field(default=None, metadata={_NAME: "txnVersion"})
     maintain: bool = True
+    max_attempts: int = 15
+    name: str | None = None
+    description: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense before Spark begins to work."""
+        """Refuse what makes no sense before any work begins."""
+        for name in ("properties", "storage_options"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, {})
         for name in ("target_file_size", "memory_budget"):
             object.__setattr__(self, name, _size(name, getattr(self, name)))
         if self.stats_columns is not None:
@@ -92,6 +108,8 @@ class IngestOptions:
             object.__setattr__(self, "max_rejected", str(self.max_rejected))
         if self.app_version is not None and self.app_id is None:
             raise OptionError("app_version makes no sense without app_id", hint="give both or neither")
+        if self.max_attempts < 1:
+            raise OptionError(f"max_attempts={self.max_attempts} makes no sense", hint="give a number from 1")
         self.plan("append" if self.overwrite_where is None else "overwrite")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -104,7 +122,7 @@ class IngestOptions:
         for name, value in state.items():
             object.__setattr__(self, name, value)
 
-    def carrying_credentials(self) -> IngestOptions:
+    def carrying_credentials(self) -> WriteOptions:
         """Return the same options, whose pickles hold the storage options whole.
 
         That is how they reach Spark's tasks. Spark's own traffic between driver and executors is as secret as it is
@@ -126,7 +144,7 @@ class IngestOptions:
             overwrite_where=self.overwrite_where,
             schema_mode="merge" if self.merge_schema else None,
             null_timestamps=self.null_timestamps,
-            creation=Creation(properties),
+            creation=Creation(properties, self.name, self.description),
         )
 
     @property
@@ -158,17 +176,17 @@ class IngestOptions:
 
     def to_spark(self) -> dict[str, str]:
         """Return the options as Spark passes them."""
-        defaults = IngestOptions()
+        defaults = WriteOptions()
         given: dict[str, str] = {}
-        for key, name in _NAMES.values():
-            value = getattr(self, name)
-            if value != getattr(defaults, name):
-                given[key] = _text(map(_quoted, value) if name == "partition_by" else value)
+        for spelled, option in _NAMES.values():
+            value, default = getattr(self, option.name), getattr(defaults, option.name)
+            if value is not default and not (isinstance(value, type(default)) and value == default):
+                given[spelled] = _text(spelled, map(_quoted, value) if option.name == "partition_by" else value)
         given |= self.properties
         return given | {f"{_STORAGE}{key}": value for key, value in self.storage_options.items()}
 
     @classmethod
-    def from_spark(cls, options: Mapping[str, str]) -> IngestOptions:
+    def from_spark(cls, options: Mapping[str, str]) -> WriteOptions:
         """Read the options of a reader or writer of Spark's; an unknown one is an error, as it may be a typo."""
         values: dict[str, Any] = {}
         properties: dict[str, str] = {}
@@ -181,12 +199,12 @@ class IngestOptions:
             elif key.startswith(_DELTA):
                 properties[_property(key)] = text
             elif key in _NAMES:
-                name = _NAMES[key][1]
-                values[name] = _value(_NAMES[key][0], name, text)
+                spelled, option = _NAMES[key]
+                values[option.name] = _READERS.get(str(option.type), _as_is)(spelled, text)
             elif key == _PARTITION_COLUMNS:
                 by_call = tuple(json.loads(text))
             elif key not in _OF_SPARK:
-                known = ", ".join(sorted(name for name, _ in _NAMES.values()))
+                known = ", ".join(sorted(spelled for spelled, _ in _NAMES.values()))
                 hint = f"known are {known}, Delta's table properties and storage.… for credentials"
                 raise OptionError(f"There is no option {given!r}", hint=hint)
         if by_call is not None and values.setdefault("partition_by", by_call) != by_call:
@@ -194,48 +212,72 @@ class IngestOptions:
         return cls(**values, properties=properties, storage_options=storage)
 
 
-_NAMES = {
-    spelled.lower(): (spelled, name)
-    for spelled, name in (
-        ("timestampColumn", "timestamp_column"),
-        ("boundary", "boundary"),
-        ("partitionColumn", "partition_column"),
-        ("partitionBy", "partition_by"),
-        ("targetFileSize", "target_file_size"),
-        ("memoryBudget", "memory_budget"),
-        ("statsColumns", "stats_columns"),
-        ("compression", "compression"),
-        ("nullTimestamps", "null_timestamps"),
-        ("rejectedTable", "rejected_table"),
-        ("maxRejected", "max_rejected"),
-        ("mergeSchema", "merge_schema"),
-        ("replaceWhere", "overwrite_where"),
-        ("txnAppId", "app_id"),
-        ("txnVersion", "app_version"),
-        ("maintain", "maintain"),
-    )
+def shows_options(*left_out: str) -> Callable[[F], F]:
+    """Let the signature of a function name the options that it takes as ``**options``, but for some."""
+
+    def decorate(function: F) -> F:
+        own = signature(function)
+        named = [each for each in own.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+        taken = {each.name for each in named} | set(left_out)
+        more = [each for each in signature(WriteOptions).parameters.values() if each.name not in taken]
+        function.__signature__ = own.replace(parameters=[*named, *more])  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+def _humped(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+# By their names in small letters, as Spark may pass them; those of Delta and of the store go by their prefixes.
+_NAMES: dict[str, tuple[str, Field[Any]]] = {
+    spelled.lower(): (spelled, each)
+    for each in fields(WriteOptions)
+    if each.type != "Mapping[str, str]"
+    for spelled in [each.metadata.get(_NAME) or _humped(each.name)]
 }
 
 
-def _value(key: str, name: str, text: str) -> Any:
-    if name in {"merge_schema", "maintain"}:
-        if text.strip().lower() not in {"true", "false"}:
-            raise OptionError(f"{key}={text!r} makes no sense", hint="say true or false")
-        return text.strip().lower() == "true"
-    if name == "app_version":
-        try:
-            return int(text)
-        except ValueError:
-            raise OptionError(f"{key}={text!r} makes no sense", hint="give a number") from None
-    if name == "partition_by":
-        return tuple(_unquoted(each) for each in split_columns(text))
+def _flag(spelled: str, text: str) -> bool:
+    if text.strip().lower() not in {"true", "false"}:
+        raise OptionError(f"{spelled}={text!r} makes no sense", hint="say true or false")
+    return text.strip().lower() == "true"
+
+
+def _number(spelled: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise OptionError(f"{spelled}={text!r} makes no sense", hint="give a number") from None
+
+
+def _columns(_: str, text: str) -> tuple[str, ...]:
+    return tuple(_unquoted(each) for each in split_columns(text))
+
+
+def _as_is(_: str, text: str) -> str:
     return text
 
 
-def _text(value: bool | int | str | Iterable[str]) -> str:  # noqa: FBT001 - the value itself
+_READERS: dict[str, Callable[[str, str], Any]] = {
+    "bool": _flag,
+    "int": _number,
+    "int | None": _number,
+    "Sequence[str] | None": _columns,
+}
+
+
+def _text(spelled: str, value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return str(value) if isinstance(value, str | int) else ",".join(value)
+    if isinstance(value, str | int):
+        return str(value)
+    texts = list(value) if isinstance(value, Iterable) else [value]
+    if not all(isinstance(each, str) for each in texts):
+        raise OptionError(f"{spelled}={value!r} is no text, and Spark passes nothing else", hint="write it as SQL")
+    return ",".join(texts)
 
 
 def _quoted(name: str) -> str:
