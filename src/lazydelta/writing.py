@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 
 from lazydelta.errors import OptionError, WriteError
+from lazydelta.handle import TableHandle
 from lazydelta.maintenance.after_commit import after_commit
-from lazydelta.storage import open_store
 from lazydelta.write.job import WriteJob, WriteResult
 from lazydelta.write.plan import is_merging
 from lazydelta.write.transaction import Transaction
@@ -65,13 +65,13 @@ def commit_arrow(
         raise OptionError(message, hint="leave rejected_table and max_rejected out")
     options.plan(mode)  # refused before the data is touched
     source, batches = _open(data)
-    store, txn = open_store(uri, options.storage_options), options.txn
-    with Transaction.begin(store, operation="WRITE", txn=txn) as transaction:
+    handle, txn = TableHandle.open(uri, options.storage_options), options.txn
+    with Transaction.begin(handle, operation="WRITE", txn=txn) as transaction:
         job = WriteJob.within(transaction, os.fspath(uri), source, options, mode)
         result = job.count(batches) if transaction.already_committed else job.write(batches)
         done = job.commit([result], txn=txn, begun=transaction)
     if options.maintain and not done.already_committed:
-        after_commit(store, done.version, done.metadata)
+        after_commit(handle.store, done.version, done.metadata)
     return done
 
 

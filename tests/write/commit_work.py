@@ -33,7 +33,9 @@ def commits(table: str, count: int) -> list[list[int]]:
         )
         with (
             observe(seen),
-            Transaction.begin(TableHandle.of(store), operation="WRITE", txn=Txn(app_id="work", version=number)) as transaction,
+            Transaction.begin(
+                TableHandle.of(store), operation="WRITE", txn=Txn(app_id="work", version=number)
+            ) as transaction,
         ):
             transaction.add(added)
             if before is not None:

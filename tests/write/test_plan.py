@@ -55,7 +55,7 @@ def test_files_written_before_anybody_looked_again_are_committed_behind_what_hap
     plan, metadata = pickle.loads(pickle.dumps(planned(store, timestamp_column="at")))  # noqa: S301 - our own
     adds = written(store, plan, metadata, batch(1, 1, 2))
     lazydelta.write_arrow(tmp_path, batch(5), timestamp_column="at")
-    done = commit_files(store, plan, plan.incoming(SOURCE), metadata, adds)
+    done = commit_files(TableHandle.of(store), plan, plan.incoming(SOURCE), metadata, adds)
     assert done.version == 1
     assert hours(tmp_path) == ["1970010101", "1970010101", "1970010102", "1970010105"]
 
@@ -67,7 +67,7 @@ def test_a_column_added_meanwhile_is_no_hindrance(tmp_path: Path) -> None:
     adds = written(store, plan, metadata, batch(2))
     more = pa.table({"at": pa.array([HOUR], UTC), "n": [1], "more": ["x"]})
     lazydelta.write_arrow(tmp_path, more, schema_mode="merge")
-    assert commit_files(store, plan, plan.incoming(SOURCE), metadata, adds).version == 2
+    assert commit_files(TableHandle.of(store), plan, plan.incoming(SOURCE), metadata, adds).version == 2
     assert hours(tmp_path) == ["1970010101", "1970010101", "1970010102"]
 
 
@@ -77,7 +77,7 @@ def test_a_table_that_was_replaced_by_one_with_other_columns_refuses_the_files(t
     adds = written(store, plan, metadata, batch(1))
     lazydelta.write_arrow(tmp_path, pa.table({"at": ["noon"], "n": [1]}))
     with pytest.raises((CommitConflictError, SchemaMismatchError)):
-        commit_files(store, plan, plan.incoming(SOURCE), metadata, adds)
+        commit_files(TableHandle.of(store), plan, plan.incoming(SOURCE), metadata, adds)
     assert lazydelta.DeltaTable(tmp_path).version() == 0
 
 
@@ -87,7 +87,7 @@ def test_the_same_transaction_is_committed_once(tmp_path: Path) -> None:
     incoming = plan.incoming(SOURCE)
     for expected in (False, True):
         adds = written(store, plan, metadata, batch(1))
-        done = commit_files(store, plan, incoming, metadata, adds, txn=Txn(app_id="stream", version=0))
+        done = commit_files(TableHandle.of(store), plan, incoming, metadata, adds, txn=Txn(app_id="stream", version=0))
         assert (done.version, done.already_committed) == (0, expected)
     assert hours(tmp_path) == ["1970010101"]
 
@@ -136,7 +136,7 @@ def test_rows_set_aside_by_several_writers_make_one_file_a_partition(tmp_path: P
                 adds += files.close()
         adds += gathering.close()
     assert len(adds) == (9 if most == 0 else 3)
-    commit_files(store, plan, plan.incoming(SOURCE), metadata, adds)
+    commit_files(TableHandle.of(store), plan, plan.incoming(SOURCE), metadata, adds)
     assert hours(tmp_path) == ["1970010101"] * 3 + ["1970010102"] * 3 + [None] * 3
 
 

@@ -70,7 +70,9 @@ def test_the_provenance_comes_first_and_says_who_did_what(store: Store) -> None:
 
 
 def test_parameters_that_are_not_text_are_logged_as_json(store: Store) -> None:
-    transaction = Transaction.begin(TableHandle.of(store), operation="WRITE", parameters={"by": ["p"], "n": 3, "flag": True})
+    transaction = Transaction.begin(
+        TableHandle.of(store), operation="WRITE", parameters={"by": ["p"], "n": 3, "flag": True}
+    )
     transaction.commit()
     assert commit_info(store, 1)["operationParameters"] == {"by": '["p"]', "n": "3", "flag": "true"}
 

@@ -11,7 +11,7 @@ import click
 from lazydelta.cli.output import Column, Output, TableInfo
 from lazydelta.cli.parameters import CONTEXT, TableSource, scan_options, table_command, where_option
 from lazydelta.cli.values import Record, records
-from lazydelta.storage import open_store
+from lazydelta.handle import TableHandle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -171,7 +171,7 @@ def file_records(stream: FileStream, resolve: TableSource | None = None) -> Iter
     store = None
     if resolve is not None:
         external = resolve.external_locations
-        store = open_store(resolve.uri, resolve.storage_options or None, external_locations=external)
+        store = TableHandle.open(resolve.uri, resolve.storage_options or None, external_locations=external).store
     for batch in stream.batches():
         if store is None:
             yield records(batch)

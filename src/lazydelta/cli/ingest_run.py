@@ -22,12 +22,11 @@ from pyspark.sql import SparkSession
 
 from lazydelta.cli.ingest_output import IngestOutput, ingest_output
 from lazydelta.errors import LazyDeltaError, TableNotFoundError
-from lazydelta.log.snapshot_opening import open_snapshot
+from lazydelta.handle import TableHandle
 from lazydelta.sources.source_files import Source
 from lazydelta.spark.files_ingestion import Progress, error_of_ours, ingest_files
 from lazydelta.spark.files_stream import FilesStream, MicroBatch, start_files_stream
 from lazydelta.spark.session import start_session
-from lazydelta.storage import open_store
 from lazydelta.write.job import WriteResult
 from lazydelta.write.write_options import WriteOptions
 
@@ -70,7 +69,7 @@ def _check(source: str, table: str, options: Mapping[str, Any]) -> None:
     WriteOptions(**{name: value for name, value in options.items() if name in known})
     Source.parse(source, options["source_storage_options"] or options["storage_options"]).check()
     with suppress(TableNotFoundError):
-        open_snapshot(open_store(table, options["storage_options"]))
+        TableHandle.open(table, options["storage_options"]).newest()
 
 
 class _Work(Protocol):
@@ -135,7 +134,7 @@ class _Batch:
         self._work: Callable[[], WriteResult] = lambda: ingest_files(
             spark, source, table, progress=self._progress, **options
         )
-        self._table = open_store(table, options["storage_options"]).uri
+        self._table = TableHandle.open(table, options["storage_options"]).uri
         self._started = time.monotonic()
         self._result: WriteResult | None = None
         self.error: BaseException | None = None
@@ -182,7 +181,7 @@ class _Stream:
                 del options[name]
         self._spark, self._source, self._options = spark, source, options
         self._given = table
-        self._table = open_store(table, options["storage_options"])
+        self._table = TableHandle.open(table, options["storage_options"]).store
         self._out = out
         self._stopping = threading.Event()
         self._stream: FilesStream | None = None

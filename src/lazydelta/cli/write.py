@@ -21,7 +21,8 @@ from lazydelta.cli.parameters import (
     storage_option,
 )
 from lazydelta.errors import OptionError, TableNotFoundError
-from lazydelta.storage import Store, open_store
+from lazydelta.handle import TableHandle
+from lazydelta.storage import Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +46,7 @@ class _Target:
 
     @property
     def store(self) -> Store:
-        return open_store(self.uri, self.storage_options or None)
+        return TableHandle.open(self.uri, self.storage_options or None).store
 
 
 def _write_command(function: Callable[Concatenate[_Target, ...], None]) -> Callable[..., None]:

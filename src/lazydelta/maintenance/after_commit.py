@@ -20,11 +20,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from lazydelta.errors import OptionError, UnsupportedFeatureError
+from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Metadata
 from lazydelta.log.properties import TableProperties
 from lazydelta.maintenance.log_cleanup import clean_log
 from lazydelta.sidecar.building.refresher import refresh_at
-from lazydelta.storage import Store, open_store
+from lazydelta.storage import Store
 from lazydelta.write.checkpoint import MEMORY_BUDGET, write_checkpoint
 from lazydelta.write.last_checkpoint import write_last_checkpoint
 
@@ -102,7 +103,10 @@ def _maintain(job: _Job) -> _Outcome:
     _attempt("move _last_checkpoint", store, lambda: write_last_checkpoint(store, written), done.errors)
     if job.sidecar:
         built = _attempt(
-            "refresh the sidecar", store, lambda: refresh_at(store, memory_budget=job.memory_budget), done.errors
+            "refresh the sidecar",
+            store,
+            lambda: refresh_at(TableHandle.of(store), memory_budget=job.memory_budget),
+            done.errors,
         )
         done.sidecar = None if built is None else built.version
     if job.cleans:
@@ -215,7 +219,7 @@ class BackgroundMaintenance:
                 raise OptionError("storage_options belong to a URI", hint="a store that is open has its own")
             self._store = table
         else:
-            self._store = open_store(table, storage_options)
+            self._store = TableHandle.open(table, storage_options).store
         self._sidecar = sidecar
         self._memory_budget = memory_budget
         self._begin()

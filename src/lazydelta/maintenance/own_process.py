@@ -24,11 +24,12 @@ from pathlib import Path
 from typing import TextIO
 
 from lazydelta.errors import LazyDeltaError
+from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Metadata
 from lazydelta.log.properties import TableProperties
 from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.maintenance.after_commit import BackgroundMaintenance, after_commit, is_due
-from lazydelta.storage import open_store, redact
+from lazydelta.storage import redact
 
 __all__ = ["last_failure", "maintain_later", "maintain_now", "start_maintenance", "wait_for_maintenance"]
 
@@ -90,7 +91,7 @@ def maintain_now(uri: str, storage_options: Mapping[str, str], version: int, met
         with _lock(uri, storage_options) as lock:
             if lock is None:
                 return
-            after_commit(open_store(uri, storage_options), version, metadata)
+            after_commit(TableHandle.open(uri, storage_options).store, version, metadata)
         if _fell_due(uri, storage_options, version):
             start_maintenance(uri, storage_options)
     except (LazyDeltaError, OSError) as error:
@@ -142,7 +143,7 @@ def _file(uri: str, storage_options: Mapping[str, str] | None, kind: str) -> Pat
     """Return a file of this user and machine for a table, by its one canonical name."""
     folder = Path(tempfile.gettempdir()) / f"lazydelta-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    table = open_store(uri, storage_options).uri
+    table = TableHandle.open(uri, storage_options).uri
     return folder / f"maintenance-{hashlib.sha256(table.encode()).hexdigest()[:32]}.{kind}"
 
 
@@ -163,7 +164,7 @@ def run() -> None:
 
 def _fell_due(uri: str, storage_options: Mapping[str, str], done: int) -> bool:
     """Tell whether more fell due while ``done`` was seen to: others were refused by the lock, and rely on us."""
-    newest = open_snapshot(open_store(uri, storage_options))
+    newest = TableHandle.open(uri, storage_options).newest()
     interval = TableProperties.of(newest.metadata).checkpoint_interval
     return newest.version // interval > done // interval
 
@@ -172,7 +173,7 @@ def _run(uri: str, storage_options: Mapping[str, str]) -> tuple[int, str | None]
     """Maintain the newest version; return it, and what went wrong, which is noted for others too."""
     version, failure = -1, None
     try:
-        store = open_store(uri, storage_options)
+        store = TableHandle.open(uri, storage_options).store
         snapshot = open_snapshot(store)
         version = snapshot.version
         with BackgroundMaintenance(store) as maintenance:

@@ -22,9 +22,9 @@ from pyspark.sql.types import DataType, StructType
 
 from lazydelta import errors
 from lazydelta.errors import LazyDeltaError, OptionError, TableNotFoundError, WriteError
+from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Txn
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.sources.lines import BadRow, RejectRows, Required
 from lazydelta.sources.reading import ON_BAD_ROWS, read_units, refuse_rows, required_columns
 from lazydelta.sources.source_files import FORMATS, Source, SourceFile, Unit, tasks_of
@@ -32,7 +32,6 @@ from lazydelta.sources.source_schema import cell_columns, source_schema
 from lazydelta.sources.tally import Tally
 from lazydelta.spark.job_maintenance import maintain_written
 from lazydelta.spark.source import arrow_schema
-from lazydelta.storage import open_store
 from lazydelta.write.batch_record import BatchRecord, check_repeat
 from lazydelta.write.job import WriteJob, WriteResult, refuse_older
 from lazydelta.write.max_rejected import MaxRejected
@@ -244,7 +243,7 @@ class FilesIngestion:
 
     def _snapshot(self) -> Snapshot | None:
         try:
-            return open_snapshot(open_store(self.uri, self.options.storage_options))
+            return TableHandle.open(self.uri, self.options.storage_options).newest()
         except TableNotFoundError:
             return None
 

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from lazydelta.errors import CommitConflictError, SchemaMismatchError
+from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Add, Metadata, Txn
 from lazydelta.log.segment import list_commits
 from lazydelta.storage import Store
@@ -31,7 +32,7 @@ _OFFERS = 5
 
 
 def commit_files(  # noqa: PLR0913 - a commit is all of these
-    store: Store,
+    handle: TableHandle,
     plan: WritePlan,
     incoming: pa.Schema,
     written_for: Metadata,
@@ -52,10 +53,11 @@ def commit_files(  # noqa: PLR0913 - a commit is all of these
     Who has written the files in one go has a transaction ``begun`` and staged, and commits that: what others did to an
     existing table rules it out by the transaction's own rules, and the table is looked at anew only if there was none.
     """
+    store = handle.store
     for remaining in reversed(range(_OFFERS)):
         mine, begun = begun, None
         told = parameters or plan.parameters
-        with mine or Transaction.begin(store, operation=operation, parameters=told, txn=txn) as offer:
+        with mine or Transaction.begin(handle, operation=operation, parameters=told, txn=txn) as offer:
             offer.batch = batch
             if offer.already_committed:
                 return offer.commit()

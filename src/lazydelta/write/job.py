@@ -22,9 +22,10 @@ from typing import Any
 import pyarrow as pa
 
 from lazydelta.errors import LazyDeltaError, OptionError, WriteError
+from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Add, Metadata, Txn
 from lazydelta.log.properties import TableProperties
-from lazydelta.storage import Store, open_store, redact, refuse_half_uri
+from lazydelta.storage import Store, redact, refuse_half_uri
 from lazydelta.write.batch_record import BatchRecord, RowCounter
 from lazydelta.write.data_files import DataFileWriter
 from lazydelta.write.file_commit import commit_files, delete_files, unnamed_files
@@ -89,7 +90,7 @@ class WriteJob:
         if options.rejected_table is not None:
             options = replace(options, rejected_table=_absolute(options.rejected_table))
         plan = options.plan(mode)
-        with Transaction.begin(open_store(uri, options.storage_options), operation="WRITE") as transaction:
+        with Transaction.begin(TableHandle.open(uri, options.storage_options), operation="WRITE") as transaction:
             snapshot = transaction.snapshot
             plan = plan.settled(snapshot, source)
             if plan.timestamp_column is None and plan.null_timestamps == "reject":
@@ -112,13 +113,23 @@ class WriteJob:
         metadata = plan.stage(transaction, plan.incoming(source))
         version = -1 if snapshot is None else snapshot.version
         job = cls(_absolute(uri), options, plan, source, metadata, version=version, alone=True)
-        job.__dict__["store"] = transaction.store  # it is open already
+        job.__dict__["handle"] = transaction.handle  # it is open already
         return job
 
     @cached_property
+    def handle(self) -> TableHandle:
+        """The table; each process opens its own."""
+        return TableHandle.open(self.uri, self.options.storage_options)
+
+    @cached_property
+    def rejected_handle(self) -> TableHandle:
+        """The table of rejected rows."""
+        return TableHandle.open(self.options.rejected_uri(self.uri), self.options.storage_options)
+
+    @property
     def store(self) -> Store:
-        """The table's store; each process opens its own."""
-        return open_store(self.uri, self.options.storage_options)
+        """The table's store."""
+        return self.handle.store
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is sent to the tasks."""
@@ -132,7 +143,7 @@ class WriteJob:
 
     def rejected_rows(self) -> RejectedRowsWriter:
         """Return what takes the rows that a task rejects."""
-        return RejectedRowsWriter(self.options.rejected_uri(self.uri), self.options.storage_options)
+        return RejectedRowsWriter(self.rejected_handle)
 
     def write(
         self, batches: Iterable[pa.RecordBatch], number: int = 0, *, rejected: RejectedRowsWriter | None = None
@@ -222,7 +233,7 @@ class WriteJob:
             raise
         try:
             done = commit_files(
-                store,
+                self.handle,
                 self.plan,
                 self.plan.incoming(self.source),
                 self.metadata,
@@ -256,7 +267,7 @@ class WriteJob:
         """Delete the files of tasks whose commit was never tried."""
         delete_files(self.store, [add for each in results for add in each.adds])
         if rejected := [add for each in results for add in each.rejected_adds]:
-            delete_files(open_store(self.options.rejected_uri(self.uri), self.options.storage_options), rejected)
+            delete_files(self.rejected_handle.store, rejected)
 
     def _record(self, results: Sequence[TaskResult], adds: Sequence[Add], *, is_stream: bool) -> BatchRecord:
         return BatchRecord.of_adds(
@@ -277,7 +288,7 @@ class WriteJob:
             self._record(results, (), is_stream=is_stream), rows=sum(each.rows for each in results), partitions=counted
         )
         try:
-            with begun or Transaction.begin(self.store, operation="WRITE", txn=txn) as transaction:
+            with begun or Transaction.begin(self.handle, operation="WRITE", txn=txn) as transaction:
                 if not transaction.already_committed:
                     message = f"The table at {self.uri} had this batch when it was begun, and no longer has it"
                     raise WriteError(message, path=self.uri, hint="somebody replaced the table; write the batch again")
@@ -312,15 +323,14 @@ class WriteJob:
         adds = [add for each in results for add in each.rejected_adds]
         if not adds:
             return None
-        uri, storage_options = self.options.rejected_uri(self.uri), self.options.storage_options
-        beside = open_store(uri, storage_options)
+        beside = self.rejected_handle.store
         try:
             if txn is not None:
-                with Transaction.begin(self.store, operation="WRITE", txn=txn) as transaction:
+                with Transaction.begin(self.handle, operation="WRITE", txn=txn) as transaction:
                     if transaction.already_committed:  # another batch under this number adds nothing anywhere
                         transaction.batch = batch
                         transaction.commit()
-            done = commit_rejected(uri, storage_options, adds, txn, is_stream=batch.is_stream)
+            done = commit_rejected(self.rejected_handle, adds, txn, is_stream=batch.is_stream)
         except WriteError:
             delete_files(beside, adds)
             raise

@@ -6,15 +6,15 @@ That table has the same four columns whatever was rejected, so that it never nee
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 import pyarrow as pa
 
+from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Add, Metadata, Txn
-from lazydelta.storage import open_store
 from lazydelta.write.batch_record import BatchRecord
 from lazydelta.write.create import new_metadata
 from lazydelta.write.data_files import DataFileWriter
@@ -38,9 +38,8 @@ _MEMORY_BUDGET = 32 << 20
 class RejectedRowsWriter:
     """Takes the rejected rows of one task; makes no request as long as there are none."""
 
-    def __init__(self, uri: str, storage_options: Mapping[str, str], source: str | None = None) -> None:
-        self._uri = uri
-        self._storage_options = storage_options
+    def __init__(self, handle: TableHandle, source: str | None = None) -> None:
+        self._handle = handle
         self._source = source
         self._files: DataFileWriter | None = None
 
@@ -61,7 +60,7 @@ class RejectedRowsWriter:
             return
         if self._files is None:
             self._files = DataFileWriter(
-                open_store(self._uri, self._storage_options),
+                self._handle.store,
                 schema_of(_metadata()).to_arrow(),
                 memory_budget=_MEMORY_BUDGET,
             )
@@ -102,17 +101,15 @@ class RejectedRowsCounter:
 
 
 def commit_rejected(
-    uri: str,
-    storage_options: Mapping[str, str],
+    handle: TableHandle,
     adds: Sequence[Add],
     txn: Txn | None,
     *,
     is_stream: bool = False,
 ) -> CommitResult:
     """Add files of rejected rows to their table."""
-    store = open_store(uri, storage_options)
     batch = BatchRecord.of_adds(adds, is_stream=is_stream)
-    return commit_files(store, WritePlan.of(), _SCHEMA, _metadata(), adds, operation="WRITE", txn=txn, batch=batch)
+    return commit_files(handle, WritePlan.of(), _SCHEMA, _metadata(), adds, operation="WRITE", txn=txn, batch=batch)
 
 
 def _metadata() -> Metadata:

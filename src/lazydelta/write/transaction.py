@@ -79,7 +79,7 @@ class Transaction:
         parameters: Mapping[str, Any] | None = None,
         txn: Txn | None = None,
     ) -> None:
-        self._handle = handle
+        self.handle = handle
         self.store = handle.store
         self.snapshot = snapshot
         self.txn_id = str(uuid.uuid4())
@@ -183,7 +183,7 @@ class Transaction:
         else:
             self._selections.append(selection)
         if self.snapshot is not None:
-            for batch in removals(self._handle, self.snapshot, _now(), selection):
+            for batch in removals(self.handle, self.snapshot, _now(), selection):
                 self._lines.remove(batch)
 
     def read(self, *paths: str) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lazydelta.errors import OptionError, StorageError
-from lazydelta.storage import Store, open_store
+from lazydelta.handle import TableHandle
+from lazydelta.storage import Store
 from lazydelta.storage.location import parse_location
 from lazydelta.storage.storage_options import normalise
 
@@ -103,5 +104,5 @@ def _as_storage_error() -> Iterator[None]:
 def open_destination(uri: str | PathLike[str], storage_options: Mapping[str, str] | None) -> Destination:
     """Open the place for a new table; one that has a log is refused."""
     location, _ = parse_location(uri, normalise(storage_options))
-    store = open_store(uri, storage_options)
+    store = TableHandle.open(uri, storage_options).store
     return _Folder(store, Path(location.plain)) if location.kind == "local" else _Remote(store)

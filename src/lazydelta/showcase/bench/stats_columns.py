@@ -150,9 +150,7 @@ def make_stats(
 ) -> FileStats:
     """Make the statistics of a slice; ``loose`` marks files whose bounds are wider than their live rows."""
     bounds = {column.name: column.ranges(files) for column in columns if column.ranges is not None}
-    nulls = {
-        column.name: from_numpy(_null_counts(files)) if column.nullable else None for column in columns
-    }
+    nulls = {column.name: from_numpy(_null_counts(files)) if column.nullable else None for column in columns}
     rows = from_numpy(files.num_records)
     return FileStats(
         _as_json(rows, columns, bounds, nulls, loose) if json else None,
