@@ -6,12 +6,16 @@
 
 from __future__ import annotations
 
-from lazydelta.sidecar.building.builder import build
-from lazydelta.sidecar.building.publication import BuildResult
-from lazydelta.sidecar.building.refresher import refresh
-from lazydelta.sidecar.inspection.show import SidecarInfo, show
-from lazydelta.sidecar.inspection.verification import VerifyReport, verify
-from lazydelta.sidecar.upkeep.lifecycle import CleanResult, clean, drop
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lazydelta.sidecar.building.builder import build
+    from lazydelta.sidecar.building.publication import BuildResult
+    from lazydelta.sidecar.building.refresher import refresh
+    from lazydelta.sidecar.inspection.show import SidecarInfo, show
+    from lazydelta.sidecar.inspection.verification import VerifyReport, verify
+    from lazydelta.sidecar.upkeep.lifecycle import CleanResult, clean, drop
 
 __all__ = [
     "BuildResult",
@@ -25,3 +29,23 @@ __all__ = [
     "show",
     "verify",
 ]
+
+# Whoever opens a table comes through this package for the reader alone: the rest is loaded by those who ask for it.
+_HOMES = {
+    "BuildResult": "building.publication",
+    "CleanResult": "upkeep.lifecycle",
+    "SidecarInfo": "inspection.show",
+    "VerifyReport": "inspection.verification",
+    "build": "building.builder",
+    "clean": "upkeep.lifecycle",
+    "drop": "upkeep.lifecycle",
+    "refresh": "building.refresher",
+    "show": "inspection.show",
+    "verify": "inspection.verification",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
