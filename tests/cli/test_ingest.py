@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import pty
@@ -17,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.cli.conftest import Invoke, Spawn
+from tests.spark.stops import Stops
 from tests.support.spark import spark, use_java
 
 __all__ = ["spark"]
@@ -149,22 +149,26 @@ def test_what_is_not_installed_is_named(tmp_path: Path, missing: str, message: s
 
 def test_ctrl_c_while_a_batch_reads_commits_nothing_and_says_so(tmp_path: Path) -> None:
     use_java()
-    (tmp_path / "in").mkdir()
-    line = json.dumps({"n": 1, "ts": "2026-02-10T14:00:00Z", "text": "x" * 1000}).encode() + b"\n"
-    # Gigabytes of text: far more than is read until somebody presses Ctrl-C.
-    (tmp_path / "in" / "a.json.gz").write_bytes(gzip.compress(line * 10_000, compresslevel=1) * 300)
+    put(tmp_path / "in", "a.json", 0, 5)
+    # A task that is about to write its first file waits there until Spark ends it.
+    stops = Stops(tmp_path / "stops", tmp_path / "t", [1], "pyspark.daemon pyspark.worker")
     terminal, other = pty.openpty()
     command = [sys.executable, "-m", "lazydelta.cli", "ingest", str(tmp_path / "in"), str(tmp_path / "t")]
     process = subprocess.Popen(
-        [*command, "--timestamp-column", "ts"], stdout=subprocess.PIPE, stderr=other, start_new_session=True
+        [*command, "--timestamp-column", "ts", "--target-file-size", "1"],
+        stdout=subprocess.PIPE,
+        stderr=other,
+        start_new_session=True,
+        env=os.environ | stops.environment(),
     )
     os.close(other)
-    said = b""
-    while b"reading 1 files" not in said:
-        said += os.read(terminal, 4096)
-    process.send_signal(signal.SIGINT)
-    said += _rest(terminal)
-    out, _ = process.communicate(timeout=60)
+    try:
+        stops.wait(1, lambda: process.poll() is None)
+        process.send_signal(signal.SIGINT)
+        said = _rest(terminal)
+        out, _ = process.communicate(timeout=60)
+    finally:
+        stops.kill()
     assert (process.returncode, out) == (130, b"")
     assert b"interrupted: nothing was committed" in said
     assert b"Traceback" not in said
