@@ -20,6 +20,7 @@ class ScanMetrics(msgspec.Struct):
     files_pruned: int = 0
     fallback_triggered: int = 0
     compactions_rejected: int = 0
+    checkpoints_replaced: int = 0
     remove_set_size: int = 0
     unknown_actions: int = 0
     time_to_first_file_ms: float | None = None

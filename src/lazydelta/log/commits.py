@@ -8,7 +8,7 @@ import msgspec
 
 from lazydelta.errors import CorruptLogError, MissingCommitError, ObjectNotFoundError, StorageError
 from lazydelta.log.actions import LogLine
-from lazydelta.log.names import LogFile
+from lazydelta.log.names import FileKind, LogFile
 from lazydelta.storage import Store
 
 __all__ = ["CHUNK_SIZE", "decode_actions", "read_actions"]
@@ -24,7 +24,9 @@ def read_actions(store: Store, file: LogFile) -> Iterator[list[LogLine]]:
     """Yield the actions of a JSON log file in lists of about one chunk; small files take a single request."""
     try:
         if 0 <= file.info.size <= CHUNK_SIZE:
-            yield from decode_actions([bytes(store.get(file.path))], file.path, file.version)
+            # A commit never changes; a checkpoint may be replaced, and is read more than once.
+            etag = file.info.etag if file.kind is FileKind.CHECKPOINT else None
+            yield from decode_actions([bytes(store.get(file.path, if_match=etag))], file.path, file.version)
             return
         stream = store.stream(file.path, chunk_size=CHUNK_SIZE)
         try:

@@ -17,6 +17,7 @@ __all__ = [
     "Checkpoint",
     "LogSegment",
     "available_versions",
+    "checkpoints_from",
     "list_backward",
     "list_commits",
     "list_from",
@@ -167,6 +168,14 @@ def list_from_hint(store: Store, hint: CheckpointHint, end: int = MAX_VERSION) -
         logger.warning("the hint names checkpoint %d, which is not there; listing the log instead", hint.version)
         return None
     return listing
+
+
+def checkpoints_from(store: Store, first: int, last: int) -> tuple[dict[int, LogFile], list[Checkpoint]]:
+    """List the commits of some versions and their complete checkpoints, the newest first."""
+    listing = _Listing().extend(list_from(store, first, last))
+    groups = {version: _complete_group(files) for version, files in listing.checkpoint_files.items()}
+    found = [Checkpoint(version, files) for version, files in groups.items() if files]
+    return listing.commits, sorted(found, key=lambda each: each.version, reverse=True)
 
 
 def list_backward(store: Store, end: int, *, window: int = WINDOW, known: bool = False) -> _Listing:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from lazydelta.errors import CorruptLogError
+from lazydelta.errors import CorruptLogError, LazyDeltaError
 from lazydelta.log.actions import DomainMetadata, LogLine, Metadata, Protocol, Txn
-from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader
 from lazydelta.log.checksum import VersionChecksum, read_checksum
 from lazydelta.log.commit_cache import CommitCache
 from lazydelta.log.compactions import KEY_MEMORY, TailReader
 from lazydelta.log.features import check_readable, column_mapping_mode
+from lazydelta.log.replaced import checkpoint_actions, current_checkpoint, is_curable
 from lazydelta.log.reverse_commits import ReverseCommitReader, TailCommit
 from lazydelta.log.segment import LogSegment
 from lazydelta.log.tripwire import FeatureTripwire, TailChange
@@ -73,14 +73,23 @@ class Snapshot:
                 found.setdefault(line.domain_metadata.domain, line.domain_metadata)
         return [each for each in found.values() if not each.removed]
 
+    def with_current_checkpoint(self, error: LazyDeltaError) -> Snapshot:
+        """Return the same version over the checkpoint that replaced ours; raise ``error`` if none did."""
+        checkpoint = self.segment.checkpoint
+        paths = () if checkpoint is None else [file.path for file in checkpoint.files]
+        if checkpoint is None or error.path not in paths or not is_curable(error):
+            raise error
+        current = current_checkpoint(self.store, self.segment, checkpoint, error)
+        commits = tuple(each for each in self.segment.commits if each.version > current.version)
+        return replace(self, segment=replace(self.segment, checkpoint=current, commits=commits))
+
     def _newest_first(self, action: str) -> Iterator[LogLine]:
         """Yield the actions of a kind, newest first: the commits of the tail from their ends, then the checkpoint."""
         field = {"txn": "txn", "domainMetadata": "domain_metadata"}[action]
         for commit in self.tail():
             lines = [line for lines in commit.actions for line in lines if getattr(line, field) is not None]
             yield from reversed(lines)
-        if self.segment.checkpoint is not None:
-            yield from CheckpointReader(self.store, self.segment.checkpoint).actions(action)
+        yield from checkpoint_actions(self.store, self.segment, action)
 
     def tail(self, store: Store | None = None, key_memory: int = KEY_MEMORY) -> TailReader:
         """Return a reader over the tail, newest first; ``store`` counts its requests elsewhere.
@@ -151,7 +160,7 @@ def _ask_checkpoint(tripwire: FeatureTripwire, store: Store, segment: LogSegment
         return
     # What the tail has superseded is not asked for: whatever is wrong with it does not matter any more.
     known = {"protocol": tripwire.protocol, "metaData": tripwire.metadata}
-    for line in CheckpointReader(store, segment.checkpoint).actions(*(name for name in known if known[name] is None)):
+    for line in checkpoint_actions(store, segment, *(name for name in known if known[name] is None)):
         tripwire.fill_from(
             line.protocol if line.has("protocol") else None,
             line.meta_data if line.has("meta_data") else None,

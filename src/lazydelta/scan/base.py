@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from lazydelta.errors import ObjectChangedError
 from lazydelta.log.checkpoint.bounded_batches import MEMORY_BUDGET
 from lazydelta.log.checkpoint.checkpoint_columns import StatsWanted
-from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader
+from lazydelta.log.checkpoint.checkpoint_reader import SIDECARS, CheckpointReader
+from lazydelta.log.commits import CHUNK_SIZE
 from lazydelta.log.file_batch import FileBatch
+from lazydelta.log.replaced import CURABLE, MAX_REPLACEMENTS, current_checkpoint, current_sidecar, is_curable, too_often
+from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.metrics import ScanMetrics
 from lazydelta.pruning import Predicate, partition_columns
-from lazydelta.storage import Store
+from lazydelta.scan.emitted import EmittedKeys
+from lazydelta.storage import ObjectInfo, Store
 
 __all__ = ["BaseScan", "OpenBase", "checkpoint_files"]
 
@@ -42,14 +47,43 @@ OpenBase = Callable[[BaseScan], Iterator[FileBatch]]
 
 
 def checkpoint_files(scan: BaseScan) -> Iterator[FileBatch]:
-    """Yield the files of the checkpoint in storage order."""
+    """Yield the files of the checkpoint in storage order, and of the one that replaces it, each file once."""
     checkpoint = scan.snapshot.segment.checkpoint
     if checkpoint is None:
         return
     scan.metrics.tier = 3
+    segment = scan.snapshot.segment
+    sidecars: dict[str, ObjectInfo] = {}
+    emitted = EmittedKeys()
+    try:
+        for _ in range(MAX_REPLACEMENTS + 1):
+            reader = _reader(scan, checkpoint, sidecars)
+            try:
+                yield from _rest(reader, emitted, scan.wanted)
+            except CURABLE as error:
+                if not is_curable(error):
+                    raise
+                path = error.path or ""
+                moved = current_sidecar(scan.store, path, sidecars.get(path)) if path.startswith(SIDECARS) else None
+                if moved is not None:
+                    sidecars[path] = moved
+                else:
+                    checkpoint = current_checkpoint(scan.store, segment, checkpoint, error)
+                if emitted.unrecorded:
+                    raise _unknown_rest(error) from error
+                scan.metrics.checkpoints_replaced += 1
+                emitted.look_up()
+            else:
+                return
+        raise too_often(segment)
+    finally:
+        emitted.close()
+
+
+def _reader(scan: BaseScan, checkpoint: Checkpoint, sidecars: Mapping[str, ObjectInfo]) -> CheckpointReader:
     # Listing without statistics is cheap enough a row that the cost of a batch shows: larger ones then, in forward.
     factor = 1 if scan.newest_first or scan.wanted is not None else _LISTING_BATCH_FACTOR
-    reader = CheckpointReader(
+    return CheckpointReader(
         scan.store,
         checkpoint,
         batch_size=scan.batch_size * factor,
@@ -58,5 +92,28 @@ def checkpoint_files(scan: BaseScan) -> Iterator[FileBatch]:
         parallel=not scan.newest_first,
         coded=bool(partition_columns(scan.predicate)),
         memory_budget=scan.memory_budget,
+        sidecars=dict(sidecars),
     )
-    yield from reader.files(scan.wanted)
+
+
+def _rest(reader: CheckpointReader, emitted: EmittedKeys, wanted: StatsWanted | None) -> Iterator[FileBatch]:
+    # Where an open input pins its object, a checkpoint of one file cannot change any more once its first file has left:
+    # all inputs are open by then. So its keys, which take as long as decoding from a fast disk, need not be made. Asked
+    # for its sidecars at the end, it would be opened again.
+    pins = reader.store.pins_what_is_open and len(reader.checkpoint.files) == 1
+    for number, part in enumerate(list(reader.parts()) if pins else reader.parts()):
+        pinned = pins and number == 0
+        for batch in reader.files_of(part, wanted):
+            rest = emitted.rest(batch, record=not pinned or part.is_json)
+            if len(rest):
+                yield rest
+    # A long JSON file is streamed without saying which object is meant, once for its files and once for its sidecars.
+    for file in reader.checkpoint.files:
+        if file.is_json and file.info.size > CHUNK_SIZE and reader.store.head(file.path) != file.info:
+            message = f"{file.path} was replaced while it was read"
+            raise ObjectChangedError(message, path=file.path, version=file.version, hint="scan again")
+
+
+def _unknown_rest(error: Exception) -> ObjectChangedError:
+    message = f"The checkpoint changed in the middle of a scan, and which files are still to come is not known: {error}"
+    return ObjectChangedError(message, hint="scan again")

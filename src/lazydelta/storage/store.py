@@ -70,6 +70,11 @@ class Store(ABC):
         """Tell whether a request costs a round trip, so that asking early for what may be there pays."""
         return self._location.kind not in {"local", "memory"}
 
+    @property
+    def pins_what_is_open(self) -> bool:
+        """Tell whether an input that is open goes on reading the object that it opened, though another replaces it."""
+        return self._location.kind == "local"
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.uri!r})"
 

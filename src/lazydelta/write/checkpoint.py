@@ -23,6 +23,7 @@ from lazydelta.log.checkpoint.checkpoint_columns import corrupt_if_unreadable
 from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader
 from lazydelta.log.names import LOG, FileKind, LogFile
 from lazydelta.log.properties import TableProperties
+from lazydelta.log.replaced import CURABLE, MAX_REPLACEMENTS, too_often
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.snapshot_opening import open_snapshot
@@ -119,6 +120,23 @@ def write_checkpoint(
     retention of tombstones counts back. Where the version has no checksum, the files that were counted make one.
     """
     snapshot = open_snapshot(store, version=version)
+    for _ in range(MAX_REPLACEMENTS):
+        try:
+            return _written(store, snapshot, enough, memory_budget, progress, now)
+        except CURABLE as error:
+            # Somebody may have replaced the previous checkpoint, from which this one is made.
+            snapshot = snapshot.with_current_checkpoint(error)
+    raise too_often(snapshot.segment)
+
+
+def _written(
+    store: Store,
+    snapshot: Snapshot,
+    enough: int | None,
+    memory_budget: int,
+    progress: Progress | None,
+    now: int | None,
+) -> CheckpointResult:
     checkpoint = snapshot.segment.checkpoint
     if checkpoint is not None and checkpoint.version >= (snapshot.version if enough is None else enough):
         return _existing(store, checkpoint)

@@ -7,9 +7,9 @@ decoded page by page from buffers that are small and fixed.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 from urllib.parse import unquote
@@ -43,12 +43,12 @@ from lazydelta.log.names import LOG, FileKind, LogFile
 from lazydelta.log.segment import Checkpoint
 from lazydelta.storage import ObjectInfo, Store
 
-__all__ = ["BATCH_SIZE", "CheckpointReader", "StatsWanted"]
+__all__ = ["BATCH_SIZE", "SIDECARS", "CheckpointReader", "StatsWanted"]
 
 BATCH_SIZE = 8192
 _BUFFER = 1 << 20
 _PATH = "add.path"
-_SIDECARS = f"{LOG}/_sidecars"
+SIDECARS = f"{LOG}/_sidecars"
 
 _ACTIONS: dict[str, type[msgspec.Struct]] = {
     "protocol": Protocol,
@@ -74,6 +74,10 @@ class CheckpointReader:
     then); ``row_groups`` is told how many row groups were begun; ``parallel`` decodes columns side by side where that
     pays; ``coded`` leaves partition values in the codes of the file where it has any, for those who compare them.
     Statistics that do not fit ``memory_budget`` are left out, or are an error for those who say ``needs_stats``.
+    ``sidecars`` says what the sidecars are by now that are not as the checkpoint describes them.
+
+    A file is read as the object that was listed: one that was replaced is an ``ObjectChangedError``, wherever the store
+    tells objects apart, and never a mixture of both.
     """
 
     store: Store
@@ -85,6 +89,7 @@ class CheckpointReader:
     coded: bool = False
     memory_budget: int = MEMORY_BUDGET
     needs_stats: bool = False
+    sidecars: Mapping[str, ObjectInfo] = field(default_factory=dict)
 
     def actions(self, *names: str) -> Iterator[LogLine]:
         """Yield the actions of the given kinds (``protocol``, ``metaData``, …) that are not files."""
@@ -100,10 +105,11 @@ class CheckpointReader:
     def files(self, stats: StatsWanted | None = None) -> Generator[FileBatch]:
         """Yield the files of the checkpoint in storage order; statistics are read only when they are wanted."""
         for part in self.parts():
-            if part.is_json:
-                yield from self._json_files(part, stats)
-            else:
-                yield from self._parquet_files(part, stats)
+            yield from self.files_of(part, stats)
+
+    def files_of(self, part: LogFile, stats: StatsWanted | None = None) -> Iterator[FileBatch]:
+        """Yield the files of one part, as ``files`` does for all."""
+        return self._json_files(part, stats) if part.is_json else self._parquet_files(part, stats)
 
     def parts(self) -> Iterator[LogFile]:
         """Yield the files that hold file actions: the checkpoint's own, then the sidecars that it names."""
@@ -118,11 +124,12 @@ class CheckpointReader:
         # The protocol keeps sidecars in their folder and lets writers log the bare name; anything else is an escape.
         owner = self.checkpoint.files[0]
         folder, _, name = unquote(sidecar.path).rpartition("/")
-        at_home = not folder or f"/{folder}".endswith(f"/{_SIDECARS}")
+        at_home = not folder or f"/{folder}".endswith(f"/{SIDECARS}")
         if not at_home or not name.endswith(".parquet") or "\0" in name or "/../" in sidecar.path:
-            message = f"{owner.path} names a sidecar {sidecar.path!r}, which is not a Parquet file in {_SIDECARS}"
+            message = f"{owner.path} names a sidecar {sidecar.path!r}, which is not a Parquet file in {SIDECARS}"
             raise CorruptLogError(message, path=owner.path, version=owner.version)
-        info = ObjectInfo(f"{_SIDECARS}/{name}", sidecar.size_in_bytes, sidecar.modification_time, None)
+        path = f"{SIDECARS}/{name}"
+        info = self.sidecars.get(path) or ObjectInfo(path, sidecar.size_in_bytes, sidecar.modification_time, None)
         return LogFile(FileKind.CHECKPOINT, owner.version, info, owner.version)
 
     def _json_files(self, part: LogFile, stats: StatsWanted | None) -> Iterator[FileBatch]:
@@ -214,7 +221,7 @@ class CheckpointReader:
         with corrupt_if_unreadable(file):
             if size <= 0:
                 size = self.store.head(file.path).size
-            source = self.store.open_input(file.path, size=size, read_ahead=_BUFFER)
+            source = self.store.open_input(file.path, size=size, if_match=file.info.etag, read_ahead=_BUFFER)
             if watch is not None:
                 source = watch.over(source, size, file.path)
             try:

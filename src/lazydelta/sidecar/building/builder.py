@@ -23,13 +23,7 @@ from lazydelta.log.snapshot import Snapshot
 from lazydelta.scan.timestamp_check import false_timestamps, without_bounds
 from lazydelta.sidecar.building.external_sort import ExternalSort
 from lazydelta.sidecar.building.part_order import key_layout
-from lazydelta.sidecar.building.planning import (
-    MEMORY_BUDGET,
-    SidecarPlan,
-    plan_of,
-    plan_sidecar,
-    snapshot_at_checkpoint,
-)
+from lazydelta.sidecar.building.planning import MEMORY_BUDGET, SidecarPlan, at_checkpoint, plan_of, plan_sidecar
 from lazydelta.sidecar.building.publication import (
     BuildResult,
     PartsGoneError,
@@ -87,21 +81,24 @@ def build(
     there is read from end to end and replaced if any page of it is damaged; ``force`` replaces it in any case.
     """
     store = TableHandle.open(table_uri, storage_options, options).store
-    snapshot, checkpoint = snapshot_at_checkpoint(store, version)
-    replaces, reason = _to_replace(store, snapshot, checkpoint, force=force)
-    result = None if force or replaces is not None else existing(store, snapshot, checkpoint, thorough=True)
-    if result is not None:
-        return result
-    return build_at(
-        store,
-        snapshot,
-        checkpoint,
-        sort_by=sort_by,
-        memory_budget=memory_budget,
-        progress=progress,
-        replaces=replaces,
-        reason=reason,
-    )
+
+    def work(snapshot: Snapshot, checkpoint: Checkpoint) -> BuildResult:
+        replaces, reason = _to_replace(store, snapshot, checkpoint, force=force)
+        result = None if force or replaces is not None else existing(store, snapshot, checkpoint, thorough=True)
+        if result is not None:
+            return result
+        return build_at(
+            store,
+            snapshot,
+            checkpoint,
+            sort_by=sort_by,
+            memory_budget=memory_budget,
+            progress=progress,
+            replaces=replaces,
+            reason=reason,
+        )
+
+    return at_checkpoint(store, version, work)
 
 
 def build_at(

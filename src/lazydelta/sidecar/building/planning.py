@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
 
 from lazydelta.errors import OptionError
 from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader, StatsWanted
+from lazydelta.log.replaced import CURABLE, MAX_REPLACEMENTS, too_often
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.snapshot_opening import open_snapshot
@@ -26,7 +27,9 @@ from lazydelta.stats import has_range, is_timestamp
 from lazydelta.storage import Store
 from lazydelta.types.schema import Column, TableSchema
 
-__all__ = ["MEMORY_BUDGET", "SidecarPlan", "plan_of", "plan_sidecar", "snapshot_at_checkpoint"]
+__all__ = ["MEMORY_BUDGET", "SidecarPlan", "at_checkpoint", "plan_of", "plan_sidecar", "snapshot_at_checkpoint"]
+
+T = TypeVar("T")
 
 MEMORY_BUDGET = 512 << 20
 PART_ROWS = ROWS_PER_GROUP * GROUPS_PER_FILE
@@ -82,6 +85,18 @@ def snapshot_at_checkpoint(store: Store, version: int | None = None) -> tuple[Sn
     if snapshot.version != checkpoint.version:
         snapshot = open_snapshot(store, version=checkpoint.version)
     return snapshot, checkpoint
+
+
+def at_checkpoint(store: Store, version: int | None, work: Callable[[Snapshot, Checkpoint], T]) -> T:
+    """Do work on the newest checkpoint, or on that of ``version``, and on the one that replaces it meanwhile."""
+    snapshot, checkpoint = snapshot_at_checkpoint(store, version)
+    for _ in range(MAX_REPLACEMENTS):
+        try:
+            return work(snapshot, checkpoint)
+        except CURABLE as error:
+            snapshot = snapshot.with_current_checkpoint(error)
+            checkpoint = snapshot.segment.checkpoint or checkpoint
+    raise too_often(snapshot.segment)
 
 
 def plan_sidecar(

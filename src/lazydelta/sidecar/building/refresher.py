@@ -34,7 +34,7 @@ from lazydelta.options import Options
 from lazydelta.sidecar.building.builder import MEMORY_BUDGET, Progress, assemble, build_at, existing
 from lazydelta.sidecar.building.net_change import NetChange, read_change
 from lazydelta.sidecar.building.part_order import PartOrder
-from lazydelta.sidecar.building.planning import SidecarPlan, plan_of, snapshot_at_checkpoint
+from lazydelta.sidecar.building.planning import SidecarPlan, at_checkpoint, plan_of
 from lazydelta.sidecar.building.publication import BuildResult, Publication, PublishedPart, schema_hash
 from lazydelta.sidecar.layout.folder import FolderFile, list_folder
 from lazydelta.sidecar.layout.manifest import Manifest, ManifestPart, ManifestRowGroup, SidecarError, file_identity
@@ -79,7 +79,21 @@ def refresh_at(
 ) -> BuildResult:
     """Do what ``refresh`` does, for a table that is open."""
     store, settings = handle.store, handle.options
-    snapshot, checkpoint = snapshot_at_checkpoint(store)
+
+    def work(snapshot: Snapshot, checkpoint: Checkpoint) -> BuildResult:
+        return _refreshed(store, snapshot, checkpoint, settings, memory_budget, progress)
+
+    return at_checkpoint(store, None, work)
+
+
+def _refreshed(
+    store: Store,
+    snapshot: Snapshot,
+    checkpoint: Checkpoint,
+    settings: Options,
+    memory_budget: int,
+    progress: Progress | None,
+) -> BuildResult:
     present = existing(store, snapshot, checkpoint)
     if present is not None:
         return present

@@ -23,6 +23,7 @@ __all__ = [
     "ManifestIndex",
     "ManifestPart",
     "ManifestRowGroup",
+    "OtherCheckpointError",
     "RangeText",
     "SidecarError",
     "file_identity",
@@ -39,6 +40,10 @@ _CONTRADICTION = "its numbers contradict each other"
 
 class SidecarError(Exception):
     """A sidecar or manifest that cannot be used. It never leaves a scan: the next tier answers instead."""
+
+
+class OtherCheckpointError(SidecarError):
+    """A manifest of the right version and table that mirrors another checkpoint than the one we know."""
 
 
 class CheckpointFile(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -151,6 +156,7 @@ class ManifestHead(msgspec.Struct, frozen=True, kw_only=True):
             message = f"it is for version {self.version}"
         elif not mirrors(self.checkpoint, checkpoint):
             message = "it mirrors another checkpoint of this version"
+            raise OtherCheckpointError(message)
         elif not self.parts and self.num_files:
             message = "it has files and no parts"
         elif any(part.file.rpartition("/")[0] != FOLDER for part in self.parts):

@@ -26,7 +26,7 @@ def record(store: Store, files: Sequence[ObjectInfo]) -> tuple[CheckpointFile, .
     most = max(_LEAST_TAIL, _TAILS // max(1, len(files)))
     lengths = [min(each.size, most) for each in files]
     fetched = [
-        store.fetch(each.path, start=each.size - length, length=length)
+        store.fetch(each.path, start=each.size - length, length=length, if_match=each.etag)
         for each, length in zip(files, lengths, strict=True)
     ]
     return tuple(

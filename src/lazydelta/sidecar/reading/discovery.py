@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from lazydelta.errors import ObjectNotFoundError, StorageError
+from lazydelta.errors import LogError, ObjectNotFoundError, StorageError
 from lazydelta.log.actions import Metadata, Protocol
 from lazydelta.log.features import column_mapping_mode
+from lazydelta.log.replaced import current_checkpoint
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.sidecar.layout.manifest import (
@@ -18,6 +19,7 @@ from lazydelta.sidecar.layout.manifest import (
     ManifestIndex,
     ManifestPart,
     ManifestRowGroup,
+    OtherCheckpointError,
     SidecarError,
     mirrors,
 )
@@ -64,8 +66,14 @@ class Sidecar:
         )
 
 
-def find_sidecar(store: Store, snapshot: Snapshot, checkpoint: Checkpoint, cache: SidecarCache) -> Sidecar | None:
-    """Return the best sidecar there is for a checkpoint; None sends the scan to the checkpoint itself."""
+def find_sidecar(
+    store: Store, snapshot: Snapshot, checkpoint: Checkpoint, cache: SidecarCache, *, look_again: bool = True
+) -> Sidecar | None:
+    """Return the best sidecar there is for a checkpoint; None sends the scan to the checkpoint itself.
+
+    A manifest that mirrors another checkpoint of the version may be ahead of us: a table that was pinned before the
+    checkpoint was replaced still knows the old one. ``look_again`` lists the log once more to see.
+    """
     manifest = cache.manifest(store.identity, checkpoint)
     if manifest is not None and manifest.table_id == snapshot.metadata.id:
         return _by_manifest(manifest, None, from_cache=True)
@@ -77,6 +85,12 @@ def find_sidecar(store: Store, snapshot: Snapshot, checkpoint: Checkpoint, cache
         manifest.check_numbers()
         proof = start_proof(store, manifest.checkpoint, [each.info for each in checkpoint.files])
     except ObjectNotFoundError:
+        return _alone(store, snapshot, checkpoint)
+    except OtherCheckpointError as error:
+        current = _replaced(store, snapshot, checkpoint) if look_again else None
+        if current is not None:
+            return find_sidecar(store, snapshot, current, cache, look_again=False)
+        logger.warning("%s is not used: %s", path, error)
         return _alone(store, snapshot, checkpoint)
     except (SidecarError, StorageError) as error:
         logger.warning("%s is not used: %s", path, error)
@@ -91,6 +105,15 @@ def find_sidecar(store: Store, snapshot: Snapshot, checkpoint: Checkpoint, cache
     else:
         proof.when_proven = keep
     return _by_manifest(manifest, proof, from_cache=False)
+
+
+def _replaced(store: Store, snapshot: Snapshot, known: Checkpoint) -> Checkpoint | None:
+    """Return the checkpoint that has taken the place of the known one, if there is such."""
+    try:
+        found = current_checkpoint(store, snapshot.segment, known, ObjectNotFoundError(""))
+    except (LogError, StorageError):
+        return None
+    return found if found.version == known.version else None
 
 
 def _by_manifest(manifest: ManifestIndex, proof: Proof | None, *, from_cache: bool) -> Sidecar:
