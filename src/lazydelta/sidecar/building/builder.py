@@ -9,11 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lazydelta.arrays import boolean_array
 from lazydelta.errors import ObjectChangedError, ObjectNotFoundError, StorageError
 from lazydelta.execution import ReadAhead, release_memory
 from lazydelta.handle import TableHandle
@@ -22,6 +19,7 @@ from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.scan.timestamp_check import false_timestamps, without_bounds
 from lazydelta.sidecar.building.external_sort import ExternalSort
+from lazydelta.sidecar.building.key_sample import KeySample
 from lazydelta.sidecar.building.part_order import key_layout
 from lazydelta.sidecar.building.planning import MEMORY_BUDGET, SidecarPlan, at_checkpoint, plan_of, plan_sidecar
 from lazydelta.sidecar.building.publication import (
@@ -232,23 +230,10 @@ def _splitters(reader: CheckpointReader, plan: SidecarPlan, bucket_rows: int) ->
     """Choose splitters from a sample so that buckets have about ``bucket_rows`` rows; few files need none."""
     layout = key_layout(plan.layout)
     wanted = tuple(each.path for each in layout.sort if each.role == ColumnRole.MIN)
-    total, step = 0, 1
-    sample: list[pa.BinaryArray] = []
+    total, sample = 0, KeySample(_SAMPLED)
     for batch in reader.files(StatsWanted(wanted) if wanted else None):
         total += len(batch)
-        some = batch.filter(boolean_array(np.arange(len(batch)) % step == 0)) if step > 1 else batch
-        sample.append(sortable(to_rows(some, layout, plan.schema), layout))
-        if sum(map(len, sample)) > 2 * _SAMPLED:
-            step *= 2
-            sample = [each.take(_rows(range(0, len(each), 2))) for each in sample]
-    buckets = -(-total // bucket_rows)
-    if buckets <= 1:
-        return pa.nulls(0, pa.binary())
-    ordered = pa.concat_arrays(sample)
-    ordered = ordered.take(pc.sort_indices(ordered))
-    places = [len(ordered) * number // buckets for number in range(1, buckets)]
-    return ordered.take(_rows(places)).unique()
-
-
-def _rows(numbers: Sequence[int]) -> pa.Int64Array:
-    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(np.array(numbers, np.int64))])
+        chosen = sample.chosen(len(batch))
+        some = batch if chosen is None else batch.filter(chosen)
+        sample.add(sortable(to_rows(some, layout, plan.schema), layout))
+    return sample.splitters(-(-total // bucket_rows))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lazydelta.log.actions import Add, DomainMetadata, LogLine, Remove, Txn
 from lazydelta.log.file_batch import FileBatch
@@ -17,6 +16,7 @@ from lazydelta.log.remove_set import RemoveSet
 from lazydelta.log.reverse_commits import TailCommit
 from lazydelta.metrics import ScanMetrics
 from lazydelta.sidecar.building.external_sort import ExternalSort
+from lazydelta.sidecar.building.key_sample import KeySample
 from lazydelta.sidecar.building.part_order import PartOrder, key_layout
 from lazydelta.sidecar.building.planning import SidecarPlan
 from lazydelta.sidecar.building.spill import SpillFile
@@ -140,8 +140,7 @@ class RowSpool:
         self._held: list[pa.RecordBatch] = []
         self._held_rows = 0
         self._count = 0
-        self._sample: list[pa.BinaryArray] = []
-        self._step = 1
+        self._sample = KeySample(_SAMPLED)
         self._spilled: list[SpillFile] = []
 
     def __len__(self) -> int:
@@ -153,10 +152,8 @@ class RowSpool:
         self._held.append(rows)
         self._held_rows += rows.num_rows
         self._count += rows.num_rows
-        self._sample.append(_every(keys, self._step))
-        if sum(map(len, self._sample)) > 2 * _SAMPLED:
-            self._step *= 2
-            self._sample = [_every(pa.concat_arrays(self._sample), 2)]
+        chosen = self._sample.chosen(len(keys))
+        self._sample.add(keys if chosen is None else keys.filter(chosen))
         if self._held_rows > self._memory_rows:
             self._spill()
         return keys
@@ -177,7 +174,8 @@ class RowSpool:
 
     def close(self) -> None:
         """Remove what lies on disk."""
-        self._held, self._sample = [], []
+        self._held = []
+        self._sample.clear()
         for file in self._spilled:
             file.close()
         self._spilled = []
@@ -191,19 +189,4 @@ class RowSpool:
 
     def _splitters(self) -> pa.BinaryArray:
         buckets = -(-self._count // max(1, self._memory_rows)) if self._spilled else 1
-        ordered = _joined(self._sample)
-        ordered = ordered.take(pc.sort_indices(ordered))
-        return ordered.take(_rows([len(ordered) * number // buckets for number in range(1, buckets)])).unique()
-
-
-def _every(values: pa.BinaryArray, step: int) -> pa.BinaryArray:
-    return values if step == 1 else values.take(_rows(range(0, len(values), step)))
-
-
-def _joined(arrays: Sequence[pa.BinaryArray]) -> pa.BinaryArray:
-    return pa.concat_arrays(arrays) if arrays else pa.nulls(0, pa.binary())
-
-
-def _rows(numbers: Iterable[int]) -> pa.Int64Array:
-    found = np.fromiter(numbers, np.int64)
-    return pa.Array.from_buffers(pa.int64(), len(found), [None, pa.py_buffer(found)])
+        return self._sample.splitters(buckets)

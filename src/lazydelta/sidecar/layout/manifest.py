@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
@@ -12,6 +11,7 @@ import msgspec
 
 from lazydelta.log.actions import Count, DomainMetadata, Metadata, Protocol, Txn
 from lazydelta.log.segment import Checkpoint
+from lazydelta.sidecar.layout.seal import UNSEALED, is_sealed, sealed
 from lazydelta.sidecar.layout.sidecar_columns import FOLDER, FORMAT_VERSION, SidecarColumn, SidecarLayout, SortColumn
 from lazydelta.storage import ObjectInfo
 
@@ -30,11 +30,9 @@ __all__ = [
     "mirrors",
     "range_key",
     "seal",
-    "unsealed",
 ]
 
 MANIFEST_LIMIT = 1 << 20
-_ZEROS = "0" * 64
 _CONTRADICTION = "its numbers contradict each other"
 
 
@@ -136,7 +134,7 @@ class ManifestHead(msgspec.Struct, frozen=True, kw_only=True):
         """Check and parse a manifest's bytes."""
         try:
             seal_of = msgspec.json.decode(data, type=_Sealed).sha256
-            if hashlib.sha256(unsealed(data, seal_of)).hexdigest() != seal_of:
+            if not is_sealed(data, _place_of(data, seal_of)):
                 message = "its digest does not match"
                 raise SidecarError(message)
             manifest = msgspec.json.decode(data, type=cls)
@@ -181,7 +179,7 @@ class Manifest(ManifestHead, frozen=True, kw_only=True):
     """The manifest as stored; see ``docs/sidecar.md``."""
 
     row_groups: tuple[ManifestRowGroup, ...] = ()
-    sha256: str = _ZEROS
+    sha256: str = UNSEALED
 
     def encode(self) -> bytes:
         """Return the manifest's bytes, sealed; row groups are left to the parts' footers where it would be too long."""
@@ -201,7 +199,7 @@ class ManifestIndex(ManifestHead, frozen=True, kw_only=True):
     """A manifest for those who look something up: row groups are parsed only of the parts that they ask for."""
 
     row_groups: msgspec.Raw = msgspec.Raw(b"[]")
-    sha256: str = _ZEROS
+    sha256: str = UNSEALED
 
     def groups_of(self, numbers: Sequence[int]) -> list[ManifestRowGroup] | None:
         """Return the row groups of some parts, in order; None where a long manifest leaves them to the footers."""
@@ -256,20 +254,18 @@ def range_key(path: tuple[str, ...]) -> str:
 
 
 def seal(data: bytes) -> bytes:
-    """Put the digest of the bytes in place of the 64 zeros that they hold for it."""
-    place = data.rfind(_ZEROS.encode())
-    digest = hashlib.sha256(data).hexdigest().encode()
-    return data[:place] + digest + data[place + len(digest) :]
+    """Put the digest of a manifest's bytes in place of the 64 zeros that they hold for it."""
+    return sealed(data, data.rfind(UNSEALED.encode()))
 
 
-def unsealed(data: bytes, digest: str) -> bytes:
-    """Return the bytes as they were when their digest was taken."""
+def _place_of(data: bytes, digest: str) -> int:
+    """Return where the digest stands: the last field, so that nothing else of this text comes later."""
     mark = digest.encode()
     place = data.rfind(mark)
-    if len(mark) != len(_ZEROS) or place < 0:
+    if len(mark) != len(UNSEALED) or place < 0:
         message = "the digest is not where it should be"
         raise ValueError(message)
-    return data[:place] + _ZEROS.encode() + data[place + len(mark) :]
+    return place
 
 
 def json_schema() -> dict[str, Any]:

@@ -21,6 +21,7 @@ from lazydelta.sidecar.layout.manifest import (
     range_key,
 )
 from lazydelta.sidecar.layout.range_texts import key_at, ranges_of
+from lazydelta.sidecar.layout.seal import UNSEALED, is_sealed, sealed
 from lazydelta.sidecar.layout.sidecar_columns import (
     FORMAT_VERSION,
     ROWS_PER_GROUP,
@@ -37,7 +38,6 @@ __all__ = ["PartFooter", "SidecarState", "WrittenPart", "encode_part", "read_gro
 _PREFIX = "lazydelta."
 _SEAL = b"lazydelta.footer_sha256"
 _PLAIN = b"lazydelta.plain_partitions"
-_ZEROS = b"0" * 64
 _TRAILER = 8  # the footer's length and PAR1
 _VERIFIED = {"page_checksum_verification": True, "pre_buffer": False}
 _REPEATING = frozenset(
@@ -115,15 +115,15 @@ def encode_part(rows: pa.Table, state: SidecarState, indexed: Sequence[tuple[str
             | {
                 f"{_PREFIX}row_groups": encoded,
                 _PLAIN.decode(): "true" if has_plain_partitions(rows, layout) else "false",
-                _SEAL.decode(): _ZEROS.decode(),
+                _SEAL.decode(): UNSEALED,
             }
         )
     data = bytearray(sink.getvalue())
     length = int.from_bytes(data[-_TRAILER:-4], "little") + _TRAILER
     offset = len(data) - length
-    sealed = _seal(bytes(data[offset:]))
-    data[offset:] = sealed
-    footer = PartFooter(sealed)
+    unsealed = bytes(data[offset:])
+    data[offset:] = sealed(unsealed, _place(unsealed))
+    footer = PartFooter(bytes(data[offset:]))
     part = msgspec.structs.replace(footer.part("", len(data)), ranges=ranges_of(rows, layout, indexed))
     return WrittenPart(data=bytes(data), part=part, row_groups=footer.row_groups())
 
@@ -188,18 +188,12 @@ def _top(column: Any, names: set[str]) -> bool:
     return path in names or any(path.startswith(f"{name}.key_value") for name in names)
 
 
-def _seal(footer: bytes) -> bytes:
-    place = _place(footer)
-    digest = hashlib.sha256(footer).hexdigest().encode()
-    return footer[:place] + digest + footer[place + len(digest) :]
-
-
 def _place(footer: bytes) -> int:
     """Return where the digest stands: in the value that follows its key."""
     key = footer.rfind(_SEAL)  # the last entry: a column may be called like it
     # Thrift's compact protocol puts a field header and the length (one byte for 64) between key and value.
     place = key + len(_SEAL) + 2
-    if key < 0 or place + len(_ZEROS) > len(footer):
+    if key < 0 or place + len(UNSEALED) > len(footer):
         message = "its footer has no digest"
         raise SidecarError(message)
     return place
@@ -213,10 +207,7 @@ class PartFooter:
         if expected is not None and self.digest != expected:
             message = "its footer is not the one that the manifest names"
             raise SidecarError(message)
-        place = _place(footer)
-        written = footer[place : place + len(_ZEROS)]
-        plain = footer[:place] + _ZEROS + footer[place + len(_ZEROS) :]
-        if hashlib.sha256(plain).hexdigest().encode() != written:
+        if not is_sealed(footer, _place(footer)):
             message = "its footer fails its digest"
             raise SidecarError(message)
         try:
