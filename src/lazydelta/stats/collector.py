@@ -27,11 +27,12 @@ from decimal import Decimal
 from typing import Any, TypeAlias
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lazydelta.log.properties import TableProperties
+from lazydelta.types.calendar import has_plain_year, moment_text
+from lazydelta.types.value_text import plain_text
 
 __all__ = ["StatsCollector", "indexed_columns"]
 
@@ -40,8 +41,6 @@ _PREFIX = 32
 _LONGEST_SEARCH = 32
 _ASCII_LAST, _LAST = "\x7f", "\U0010ffff"
 _PART = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31: the dates that ten characters can write
-_DAY_MS = 86_400_000
 
 Path: TypeAlias = tuple[str, ...]
 
@@ -130,8 +129,7 @@ def _put(section: dict[str, Any], path: Path, value: Any) -> None:
         return
     for name in path[:-1]:
         section = section.setdefault(name, {})
-    # Decimal.__str__ turns to exponents, which not every reader takes for an exact number.
-    section[path[-1]] = msgspec.Raw(f"{value:f}".encode()) if isinstance(value, Decimal) else value
+    section[path[-1]] = msgspec.Raw(plain_text(value).encode()) if isinstance(value, Decimal) else value
 
 
 def _child(known: dict[tuple[int, ...], pa.Array], positions: tuple[int, ...]) -> pa.Array:
@@ -228,11 +226,7 @@ def _above(text: str) -> str | None:
 
 def _dates(values: pa.Array) -> tuple[str | None, str | None]:
     low, high = _stored(values, pa.int32())
-    return _date(low), _date(high)
-
-
-def _date(days: int) -> str | None:
-    return str(np.datetime64(days, "D")) if _FIRST_DAY <= days <= _LAST_DAY else None
+    return _moment(low, "D"), _moment(high, "D")
 
 
 def _instants(values: pa.Array) -> tuple[str | None, str | None]:
@@ -247,14 +241,12 @@ def _moments(values: pa.Array, zone: str) -> tuple[str | None, str | None]:
     low, high = _stored(values, pa.int64())
     per_ms = {"s": 0, "ms": 1, "us": 1_000, "ns": 1_000_000}[values.type.unit]
     if per_ms == 0:
-        return _moment(low * 1000, zone), _moment(high * 1000, zone)
-    return _moment(low // per_ms, zone), _moment(-(-high // per_ms), zone)
+        return _moment(low * 1000, "ms", zone), _moment(high * 1000, "ms", zone)
+    return _moment(low // per_ms, "ms", zone), _moment(-(-high // per_ms), "ms", zone)
 
 
-def _moment(milliseconds: int, zone: str) -> str | None:
-    if not _FIRST_DAY * _DAY_MS <= milliseconds < (_LAST_DAY + 1) * _DAY_MS:
-        return None
-    return f"{np.datetime64(milliseconds, 'ms')}{zone}"
+def _moment(value: int, unit: str, zone: str = "") -> str | None:
+    return moment_text(value, unit) + zone if has_plain_year(value, unit) else None
 
 
 def _stored(values: pa.Array, kind: pa.DataType) -> tuple[int, int]:

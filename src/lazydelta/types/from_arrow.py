@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lazydelta.errors import SchemaMismatchError
 
-__all__ = ["has_timestamp_ntz", "to_field", "to_schema_string"]
+__all__ = ["decoded_type", "has_timestamp_ntz", "is_list", "to_field", "to_schema_string"]
 
 _MAX_PRECISION = 38
 # Delta-Spark refuses these in column names unless columns are mapped, which we do not write.
@@ -67,7 +67,7 @@ def has_timestamp_ntz(schema: pa.Schema) -> bool:
 
 
 def _holds_ntz(kind: pa.DataType) -> bool:
-    kind = _plain(kind)
+    kind = decoded_type(kind)
     if pa.types.is_timestamp(kind):
         return kind.tz is None
     return any(_holds_ntz(kind.field(index).type) for index in range(kind.num_fields))
@@ -87,7 +87,7 @@ def _struct(fields: Iterable[pa.Field], parent: str) -> dict[str, Any]:
 
 
 def _type(kind: pa.DataType, place: str) -> str | dict[str, Any]:
-    kind = _plain(kind)
+    kind = decoded_type(kind)
     known = _PRIMITIVES.get(kind)
     if known is not None:
         return known
@@ -106,7 +106,7 @@ def _type(kind: pa.DataType, place: str) -> str | dict[str, Any]:
             "valueType": _type(kind.item_type, f"{place}.value"),
             "valueContainsNull": kind.item_field.nullable,
         }
-    if _is_list(kind):
+    if is_list(kind):
         element = kind.value_field
         return {
             "type": "array",
@@ -117,7 +117,7 @@ def _type(kind: pa.DataType, place: str) -> str | dict[str, Any]:
     raise SchemaMismatchError(message, hint="cast the column before writing it")
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
+def decoded_type(kind: pa.DataType) -> pa.DataType:
     """Return what an encoding stands for."""
     while True:
         if isinstance(kind, pa.BaseExtensionType):
@@ -128,7 +128,8 @@ def _plain(kind: pa.DataType) -> pa.DataType:
             return kind
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
+    """Tell whether a type is one of Arrow's lists, which are all arrays to Delta."""
     return isinstance(
         kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType | pa.ListViewType | pa.LargeListViewType
     )

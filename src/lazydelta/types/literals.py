@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from lazydelta.arrays import Stored
 from lazydelta.errors import PredicateError
+from lazydelta.types.calendar import parse_moment
 from lazydelta.types.schema import Column, DataType, Decimal, Primitive
 
 __all__ = ["Instant", "Placed", "is_float", "parse_instant", "place", "scaled", "short_repr"]
@@ -27,14 +28,8 @@ __all__ = ["Instant", "Placed", "is_float", "parse_instant", "place", "scaled", 
 _INTEGERS = {"long": 63, "integer": 31, "short": 15, "byte": 7}
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,9})?", re.ASCII)
 _SPECIAL_FLOAT = re.compile(r"[+-]?(?:nan|inf|infinity)", re.ASCII | re.IGNORECASE)
-_INSTANT = re.compile(
-    r"(\d{4})-(\d{1,2})-(\d{1,2})"
-    r"(?:[ T](\d{1,2}):(\d{2})(?::(\d{2})(?:\.(\d{1,9}))?)?\s*(Z|UTC|GMT|[+-]\d{2}(?::?\d{2})?)?)?",
-    re.ASCII,
-)
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
 _SECOND, _DAY = 10**9, 86_400 * 10**9
-_HOURS, _MINUTES, _SECONDS = 24, 60, 60
 _ANY_DIGITS = 200
 _FLOAT32_MAX = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 _FLOAT64_MAX = math.ldexp(2 - 2**-52, 1023)
@@ -128,23 +123,8 @@ def scaled(number: int | PyDecimal, scale: int) -> tuple[int, int]:
 
 def parse_instant(text: str) -> int | None:
     """Parse an ISO date or timestamp to nanoseconds since the epoch; no zone means UTC; None if it is neither."""
-    match = _INSTANT.fullmatch(text.strip())
-    if match is None:
-        return None
-    year, month, day, hour, minute, second, fraction, zone = match.groups()
-    try:
-        days = dt.date(int(year), int(month), int(day)).toordinal() - _EPOCH_DAY
-    except ValueError:
-        return None
-    hours, minutes, seconds = int(hour or 0), int(minute or 0), int(second or 0)
-    if hours >= _HOURS or minutes >= _MINUTES or seconds >= _SECONDS:
-        return None
-    offset = 0
-    if zone and zone[0] in "+-":
-        figures = zone[1:].replace(":", "").ljust(4, "0")
-        offset = (int(figures[:2]) * 60 + int(figures[2:])) * 60 * (-1 if zone[0] == "-" else 1)
-    total = hours * 3600 + minutes * 60 + seconds - offset
-    return days * _DAY + total * _SECOND + int((fraction or "").ljust(9, "0"))
+    moment = parse_moment(text.strip())
+    return None if moment is None else moment.instant
 
 
 def short_repr(value: object) -> str:

@@ -6,15 +6,15 @@ log is the folder's name once more percent-encoded, because paths in the log are
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from urllib.parse import quote
 
-import numpy as np
 import pyarrow as pa
 
 from lazydelta.errors import WriteError
+from lazydelta.types.calendar import moment_text
+from lazydelta.types.value_text import plain_text
 
 __all__ = ["can_partition", "folder_name", "logged_path", "partition_texts"]
 
@@ -44,10 +44,8 @@ def can_partition(kind: pa.DataType) -> bool:
 def partition_texts(values: pa.Array, column: str) -> list[str | None]:
     """Return the text of each value; an empty text is null, because every reader takes it for null."""
     kind = values.type
-    if pa.types.is_timestamp(kind):
-        texts = _moments(values, "us", zone="Z" if kind.tz is not None else "")
-    elif pa.types.is_date(kind):
-        texts = _moments(values, "D", zone="")
+    if pa.types.is_temporal(kind):
+        texts = _moments(values)
     else:
         texts = [None if value is None else _text(value, column) for value in values.to_pylist()]
     return [text or None for text in texts]
@@ -78,10 +76,6 @@ def _escape(text: str) -> str:
 
 
 def _text(value: object, column: str) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return _float(value)
     if isinstance(value, bytes):
         try:
             return value.decode()
@@ -90,29 +84,16 @@ def _text(value: object, column: str) -> str:
             raise WriteError(message, hint="the log holds partition values as text; partition by another column") from (
                 None
             )
-    return str(value) if isinstance(value, str | int) else f"{value:f}"
+    return plain_text(0.0 if value == 0 and isinstance(value, float) else value)  # -0.0 is the same partition
 
 
-def _float(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    return repr(value or 0.0)  # -0.0 equals 0.0, so it is the same partition
-
-
-def _moments(values: pa.Array, unit: str, *, zone: str) -> list[str | None]:
-    """Format through NumPy, whose calendar does not end with the year 9999 as Python's does."""
-    stored = values.cast(pa.date32()).view(pa.int32()) if unit == "D" else values.view(pa.int64())
-    return [None if value is None else _moment(value, unit, zone) for value in stored.to_pylist()]
-
-
-def _moment(value: int, unit: str, zone: str) -> str:
-    text = str(np.int64(value).astype(f"datetime64[{unit}]"))
-    if not text.startswith("-") and len(text.partition("-")[0]) > 4:  # noqa: PLR2004 - digits of a year
-        text = f"+{text}"
-    if unit == "D":
-        return text
+def _moments(values: pa.Array) -> list[str | None]:
+    kind = values.type
+    if pa.types.is_date(kind):
+        days = values.cast(pa.date32()).view(pa.int32()).to_pylist()
+        return [None if value is None else moment_text(value, "D") for value in days]
     # An instant is in UTC and says so: a reader whose session has another time zone cannot take it for local time. A
     # wall clock has the form that every reader knows.
-    return text.removesuffix(".000000").replace("T", "T" if zone else " ") + zone
+    between, zone = (" ", "") if kind.tz is None else ("T", "Z")
+    texts = [None if value is None else moment_text(value, "us") for value in values.view(pa.int64()).to_pylist()]
+    return [text and text.removesuffix(".000000").replace("T", between) + zone for text in texts]

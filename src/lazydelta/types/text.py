@@ -1,26 +1,112 @@
-"""Typed arrays from the text forms of Delta: partition values, and dates and timestamps in statistics.
+"""Values from the text forms of Delta: partition values, and dates and timestamps in statistics.
 
-The common forms go through one Arrow cast; if a single value is odd, distinct values are looked at one by one, and
-what cannot be read becomes null: unknown, never an error and never a guess.
+There is one reading of a text, ``stored_value``. ``from_text`` gives the same for arrays: the common forms go through
+one Arrow cast; if a single value is odd, distinct values are looked at one by one. What cannot be read becomes null
+there: unknown, never an error and never a guess. Rows cannot be unknown: ``partition_value`` raises instead.
 """
 
 from __future__ import annotations
 
-import math
 import re
+import struct
 from collections.abc import Callable
+from decimal import Decimal as PyDecimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lazydelta.arrays import Stored, typed_array
-from lazydelta.errors import PredicateError
-from lazydelta.types.literals import parse_instant, place
-from lazydelta.types.schema import Column, DataType, Decimal, Primitive
+from lazydelta.types.calendar import parse_moment
+from lazydelta.types.literals import scaled
+from lazydelta.types.schema import DataType, Decimal, Primitive
 
-__all__ = ["from_text"]
+__all__ = ["from_text", "stored_value"]
 
-_INTEGER = re.compile(r"[+-]?\d{1,40}", re.ASCII)
+_INTEGER = re.compile(r"[+-]?[0-9]{1,40}", re.ASCII)
+_FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?", re.ASCII)
+_DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
+# What Java and Python print for the floats that have no digits.
+_NAMED_FLOATS = {
+    "nan": "nan",
+    "infinity": "inf",
+    "+infinity": "inf",
+    "inf": "inf",
+    "+inf": "inf",
+    "-infinity": "-inf",
+    "-inf": "-inf",
+}
+_LOST = "\ufffd"  # stands for bytes that are not text
+
+
+def stored_value(text: str, kind: DataType, *, approximate: bool = False) -> Stored | None:
+    """Read a text as a value of ``kind``, in the form that Arrow stores; None if it is no such value.
+
+    ``approximate`` takes what is left of a value that no longer is all there: moments finer than a microsecond, rounded
+    down, and binary values with replacement characters for bytes that are not text. Rows take those as every reader
+    does; a bound must not move, so without it they are no values.
+    """
+    if isinstance(kind, Decimal):
+        return _decimal(text, kind)
+    if not isinstance(kind, Primitive):
+        return None
+    match kind.name:
+        case "string" | "binary":
+            return _text(text, approximate=approximate or kind.name == "string")
+        case "boolean":
+            return {"true": True, "false": False}.get(text.lower())
+        case "float" | "double":
+            return _float(text, single=kind.name == "float")
+        case "date" | "timestamp" | "timestamp_ntz":
+            return _moment(text, kind.name, approximate=approximate)
+        case "long" | "integer" | "short" | "byte":
+            number = int(text) if _INTEGER.fullmatch(text) else None
+            return number if number is not None and _fits(number, kind.to_arrow()) else None
+    return None
+
+
+def _fits(number: int, arrow: pa.DataType) -> bool:
+    limit: int = 2 ** (arrow.bit_width - 1)
+    return -limit <= number < limit
+
+
+def _text(text: str, *, approximate: bool) -> str | None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return None
+    return text if approximate or _LOST not in text else None
+
+
+def _float(text: str, *, single: bool) -> float | None:
+    named = _NAMED_FLOATS.get(text.lower())
+    if named is None and not _FLOAT.fullmatch(text):
+        return None
+    value = float(named or text)
+    try:
+        return struct.unpack("<f", struct.pack("<f", value))[0] if single else value
+    except OverflowError:
+        return None
+
+
+def _decimal(text: str, kind: Decimal) -> int | None:
+    if not _DECIMAL.fullmatch(text):
+        return None
+    low, high = scaled(PyDecimal(text), kind.scale)
+    # Two neighbours where there are more digits after the point than the type has.
+    return low if low == high and abs(low) < 10**kind.precision else None
+
+
+def _moment(text: str, name: str, *, approximate: bool) -> int | None:
+    moment = parse_moment(text)
+    if moment is None:
+        return None
+    if name == "date":
+        return moment.days if moment.nanoseconds is None and _fits(moment.days, pa.int32()) else None
+    if name == "timestamp_ntz" and moment.offset:
+        return None  # a wall clock has no zone; only a redundant Z is tolerated
+    # A date is a moment too: a date column that was widened keeps its old values in the log.
+    microseconds, rest = divmod(moment.instant, 1000)
+    return microseconds if _fits(microseconds, pa.int64()) and (approximate or not rest) else None
 
 
 def from_text(strings: pa.Array, kind: DataType) -> pa.Array:
@@ -29,14 +115,15 @@ def from_text(strings: pa.Array, kind: DataType) -> pa.Array:
     if pa.types.is_string(target):
         return strings
     if pa.types.is_binary(target):
-        # Writers put bytes that are not text as replacement characters: those values are lost.
-        return pc.cast(_null_where(strings, pc.match_substring(strings, "�")), target)
+        return pc.cast(_null_where(strings, pc.match_substring(strings, _LOST)), target)
     for cast in _casts(target):
         try:
             return cast(strings)
         except pa.ArrowException:
             continue
-    return _one_by_one(strings, kind)
+    encoded = pc.dictionary_encode(strings)
+    stored = [None if each is None else stored_value(each, kind) for each in encoded.dictionary.to_pylist()]
+    return typed_array(stored, target).take(encoded.indices)
 
 
 def _casts(target: pa.DataType) -> list[Callable[[pa.Array], pa.Array]]:
@@ -47,12 +134,17 @@ def _casts(target: pa.DataType) -> list[Callable[[pa.Array], pa.Array]]:
         return pc.cast(strings, pa.timestamp("us")).view(target)
 
     def zoned(strings: pa.Array) -> pa.Array:
+        if target.tz is None and pc.all(pc.ends_with(strings, "Z")).as_py() is False:
+            raise pa.ArrowInvalid(_ANOTHER_FORM)
         return pc.cast(strings, pa.timestamp("us", "UTC")).view(target)
 
     if pa.types.is_timestamp(target):
         return [zoned, naive] if target.tz else [naive, zoned]
     # Arrow reads "0x1F" as an integer, "1" as true and "1e999" as infinity, which Delta does not.
     return [plain] if pa.types.is_date(target) or pa.types.is_decimal(target) else [_checked(target)]
+
+
+_ANOTHER_FORM = "a value of another form"
 
 
 def _checked(target: pa.DataType) -> Callable[[pa.Array], pa.Array]:
@@ -65,8 +157,7 @@ def _checked(target: pa.DataType) -> Callable[[pa.Array], pa.Array]:
 
     def cast(strings: pa.Array) -> pa.Array:
         if pc.all(pc.match_substring_regex(strings, pattern)).as_py() is False:
-            message = "a value of another form"
-            raise pa.ArrowInvalid(message)
+            raise pa.ArrowInvalid(_ANOTHER_FORM)
         return pc.cast(strings, target)
 
     return cast
@@ -74,28 +165,3 @@ def _checked(target: pa.DataType) -> Callable[[pa.Array], pa.Array]:
 
 def _null_where(strings: pa.Array, condition: pa.Array) -> pa.Array:
     return pc.if_else(condition, pa.nulls(1, strings.type)[0], strings)
-
-
-def _one_by_one(strings: pa.Array, kind: DataType) -> pa.Array:
-    encoded = pc.dictionary_encode(strings)
-    stored = [_read(each.as_py(), kind) for each in encoded.dictionary]
-    return typed_array(stored, kind.to_arrow()).take(encoded.indices)
-
-
-def _read(text: str | None, kind: DataType) -> Stored | None:
-    if text is None:
-        return None
-    name = kind.name if isinstance(kind, Primitive) else ""
-    if name in {"long", "integer", "short", "byte"} and not _INTEGER.fullmatch(text):
-        return None
-    if name in {"date", "timestamp", "timestamp_ntz"} and parse_instant(text) is None:
-        return None
-    if name in {"float", "double"} and text.lower() == "nan":
-        return math.nan  # a value like others; what it says as a bound is for bounds to decide
-    if not isinstance(kind, Primitive | Decimal):
-        return None
-    try:
-        placed = place(text, Column((), (), kind))
-    except PredicateError:
-        return None
-    return placed.low if placed.exact else None

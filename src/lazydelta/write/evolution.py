@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lazydelta.errors import SchemaMismatchError
-from lazydelta.types.from_arrow import to_field
+from lazydelta.types.from_arrow import decoded_type, is_list, to_field
 
 __all__ = ["Conformer", "grown_schema"]
 
@@ -65,10 +65,10 @@ def _grow_fields(known: list[dict[str, Any]], given: Iterable[pa.Field], above: 
 
 def _grow_type(known: Any, given: pa.DataType, place: str) -> bool:
     kind = known.get("type") if isinstance(known, dict) else None
-    given = _plain(given)
+    given = decoded_type(given)
     if kind == "struct" and pa.types.is_struct(given):
         return _grow_fields(known["fields"], given, place)
-    if kind == "array" and _is_list(given):
+    if kind == "array" and is_list(given):
         return _grow_type(known["elementType"], given.value_type, f"{place}.element")
     if kind == "map" and pa.types.is_map(given):
         return _grow_type(known["valueType"], given.item_type, f"{place}.value")
@@ -185,7 +185,7 @@ def _nested(wanted: pa.DataType, given: pa.DataType, name: str) -> Conversion | 
         return _struct(wanted, given, name)
     if types.is_map(wanted) and types.is_map(given):
         return _map(wanted, given, name)
-    if types.is_list(wanted) and _is_list(given):
+    if types.is_list(wanted) and is_list(given):
         return _list(wanted, given, name)
     return None
 
@@ -295,28 +295,6 @@ def _timestamp(wanted: pa.DataType, given: pa.DataType) -> Conversion | None:
         return None
     # The zone is a label on the same instant, so units alone are converted; the cast fails where digits would be lost.
     return lambda array: array.view(pa.timestamp(given.unit)).cast(pa.timestamp(wanted.unit)).view(wanted)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_list(kind)
-        or types.is_large_list(kind)
-        or types.is_fixed_size_list(kind)
-        or types.is_list_view(kind)
-        or types.is_large_list_view(kind)
-    )
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """Return what an encoding stands for."""
-    while True:
-        if isinstance(kind, pa.BaseExtensionType):
-            kind = kind.storage_type
-        elif pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-            kind = kind.value_type
-        else:
-            return kind
 
 
 def _same(array: pa.Array) -> pa.Array:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal as PyDecimal
 
 import numpy as np
 import pyarrow as pa
@@ -15,55 +13,39 @@ from lazydelta.arrays import boolean_array, flags, int64_array
 from lazydelta.sidecar.layout.manifest import RangeText, range_key
 from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, SidecarColumn, SidecarLayout
 from lazydelta.stats import partition_ranges
+from lazydelta.types.calendar import has_plain_year, moment_text
 from lazydelta.types.schema import Column, Primitive
+from lazydelta.types.value_text import plain_text
 
 __all__ = ["key_at", "ranges_of", "text_of"]
 
-_UNWRITABLE = object()
 _ZERO, _FALSE = int64_array([0])[0], boolean_array(np.zeros(1, np.bool_))[0]
 
 
-def text_of(value: object) -> str | None:
-    """Write a value as Delta writes partition values, exactly."""
-    match value:
-        case None:
-            return None
-        case bool():
-            return "true" if value else "false"
-        case datetime():
-            moment = value if value.tzinfo is None else value.astimezone(UTC)
-            text = moment.replace(tzinfo=None).isoformat(timespec="microseconds")
-            return text if value.tzinfo is None else f"{text}Z"
-        case date():
-            return value.isoformat()
-        case float():
-            return None if math.isnan(value) else repr(value)
-        case PyDecimal():
-            return f"{value:f}"
-        case str() | int():
-            return str(value)
-        case _:
-            return None
+def text_of(value: pa.Scalar) -> str | None:
+    """Write a value as Delta writes partition values, exactly; None where there is none, or none that readers take.
 
-
-def _python(value: pa.Scalar) -> object:
-    """Return a value as a Python object; Arrow's own way would load pandas to do it for timestamps.
-
-    Python has no years below 1 or above 9999: what lies there cannot be written, as NaN cannot.
+    Those are NaN, bytes, and the years below 1 and above 9999. Keys are compared with those that are in manifests, so
+    infinity keeps the name that it has there.
     """
-    try:
-        if pa.types.is_timestamp(value.type) and value.is_valid and value.type.unit == "us":
-            zone = None if value.type.tz is None else UTC
-            return datetime(1970, 1, 1, tzinfo=zone) + timedelta(microseconds=value.value)
-        return value.as_py()
-    except OverflowError:
-        return _UNWRITABLE
+    kind = value.type
+    if not value.is_valid or pa.types.is_binary(kind):
+        return None
+    if pa.types.is_date32(kind):
+        return moment_text(value.value, "D") if has_plain_year(value.value, "D") else None
+    if pa.types.is_timestamp(kind):
+        text = moment_text(value.value, "us") if has_plain_year(value.value, "us") else None
+        return text if text is None or kind.tz is None else f"{text}Z"
+    plain = value.as_py()
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return None if math.isnan(plain) else repr(plain)
+    return plain_text(plain)
 
 
 def key_at(rows: pa.Table, index: int, layout: SidecarLayout) -> tuple[str | None, ...]:
     """Return the key of one row: its sort values and its path."""
     names = (*layout.sort_names(), layout.name_of(ColumnRole.PATH))
-    return tuple(text_of(_python(rows.column(name)[index])) for name in names)
+    return tuple(text_of(rows.column(name)[index]) for name in names)
 
 
 def ranges_of(rows: pa.Table, layout: SidecarLayout, indexed: Sequence[tuple[str, ...]]) -> dict[str, RangeText]:
@@ -87,8 +69,8 @@ def _partition_range(rows: pa.Table, layout: SidecarLayout, column: SidecarColum
     # no bounds, and a text that could not be read is null here and may be anything.
     outside = pa.types.is_floating(values.type) and bool(pc.any(pc.is_nan(values)).as_py())
     return RangeText(
-        text_of(_python(bounds["min"])),
-        text_of(_python(bounds["max"])),
+        text_of(bounds["min"]),
+        text_of(bounds["max"]),
         has_missing=outside or _unwritable(bounds) or _has_unread(rows, layout, column),
         has_null=values.null_count > 0,
     )
@@ -114,15 +96,15 @@ def _stats_range(rows: pa.Table, layout: SidecarLayout, path: tuple[str, ...], l
     lacking = (unbounded[0] | unbounded[1]) & ~all_null
     bounds = {"min": pc.min(rows.column(low)), "max": pc.max(rows.column(high))}
     return RangeText(
-        text_of(_python(bounds["min"])),
-        text_of(_python(bounds["max"])),
+        text_of(bounds["min"]),
+        text_of(bounds["max"]),
         has_missing=bool(lacking.any()) or _unwritable(bounds),
         has_null=bool((~_mask(pc.equal(nulls, _ZERO))).any()),
     )
 
 
 def _unwritable(bounds: dict[str, pa.Scalar] | pa.StructScalar) -> bool:
-    return any(bounds[end].is_valid and text_of(_python(bounds[end])) is None for end in ("min", "max"))
+    return any(bounds[end].is_valid and text_of(bounds[end]) is None for end in ("min", "max"))
 
 
 def _mask(values: pa.ChunkedArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
