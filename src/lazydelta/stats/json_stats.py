@@ -26,7 +26,7 @@ from lazydelta.stats.json_texts import end_to_end
 from lazydelta.stats.ranges import ColumnRange, Ranges
 from lazydelta.types.literals import scaled
 from lazydelta.types.schema import Column, DataType, Decimal, Primitive, Struct
-from lazydelta.types.text import from_text
+from lazydelta.types.text import cast_decimals, from_text
 
 __all__ = ["ranges_from_json"]
 
@@ -294,7 +294,7 @@ def _bounds(values: list[Any], kind: DataType, *, up: bool) -> pa.Array:
 def _decimals(values: list[Any], kind: Decimal, *, up: bool) -> pa.Array:
     try:
         texts = typed_array([None if each is None else str(each) for each in values], pa.string())
-        return pc.cast(texts, kind.to_arrow())
+        return cast_decimals(texts, kind.to_arrow())
     except pa.ArrowException:
         return typed_array([_decimal(value, kind, up=up) for value in values], kind.to_arrow())
 

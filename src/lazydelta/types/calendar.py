@@ -61,9 +61,17 @@ def parse_moment(text: str) -> Moment | None:
 
 
 def moment_text(value: int, unit: str) -> str:
-    """Write a count of NumPy's ``unit`` since 1970, with all digits of the unit and ``T`` before the time."""
-    text = str(np.int64(value).astype(f"datetime64[{unit}]"))
-    return text if has_plain_year(value, unit) or text.startswith(("-", "0000")) else f"+{text}"
+    """Write a count of ``unit`` (D, ms or us) since 1970, with all digits of the unit and ``T`` before the time."""
+    days, rest = divmod(value, _PER_DAY[unit])
+    # Days through NumPy, whose calendar does not end with Python's; its moments have a hole, the one it calls NaT.
+    text = str(np.int64(days).astype("datetime64[D]"))
+    if days >= _END_OF_PLAIN:
+        text = f"+{text}"
+    if unit == "D":
+        return text
+    seconds, fraction = divmod(rest, _PER_DAY[unit] // 86_400)
+    minutes, second = divmod(seconds, 60)
+    return f"{text}T{minutes // 60:02}:{minutes % 60:02}:{second:02}.{fraction:0{3 if unit == 'ms' else 6}}"
 
 
 def has_plain_year(value: int, unit: str) -> bool:

@@ -20,7 +20,7 @@ from lazydelta.types.calendar import parse_moment
 from lazydelta.types.literals import scaled
 from lazydelta.types.schema import DataType, Decimal, Primitive
 
-__all__ = ["from_text", "stored_value"]
+__all__ = ["cast_decimals", "from_text", "stored_value"]
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}", re.ASCII)
 _FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?", re.ASCII)
@@ -35,6 +35,7 @@ _NAMED_FLOATS = {
     "-infinity": "-inf",
     "-inf": "-inf",
 }
+_DECIMAL_DIGITS = 38
 _LOST = "\ufffd"  # stands for bytes that are not text
 
 
@@ -140,25 +141,42 @@ def _casts(target: pa.DataType) -> list[Callable[[pa.Array], pa.Array]]:
 
     if pa.types.is_timestamp(target):
         return [zoned, naive] if target.tz else [naive, zoned]
-    # Arrow reads "0x1F" as an integer, "1" as true and "1e999" as infinity, which Delta does not.
-    return [plain] if pa.types.is_date(target) or pa.types.is_decimal(target) else [_checked(target)]
+    if pa.types.is_decimal(target):
+        return [lambda strings: cast_decimals(strings, target)]
+    return [plain] if pa.types.is_date(target) else [_checked(target)]
 
 
 _ANOTHER_FORM = "a value of another form"
 
 
+def cast_decimals(strings: pa.Array, target: pa.DataType) -> pa.Array:
+    """Cast texts to decimals; ArrowException where one of them cannot be, or cannot be trusted to Arrow.
+
+    It does not notice digits beyond its 128 bits, whether they are written out or an exponent leads there: what comes
+    out is any number at all.
+    """
+    longest = pc.max(pc.binary_length(strings)).as_py() or 0
+    if longest > _DECIMAL_DIGITS or any(pc.any(pc.match_substring(strings, each)).as_py() for each in "eE"):
+        raise pa.ArrowInvalid(_ANOTHER_FORM)
+    return pc.cast(strings, target)
+
+
 def _checked(target: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    # Arrow reads "0x1F" as an integer, "1" as true and "1e999" as infinity, which Delta does not.
     if pa.types.is_boolean(target):
         pattern = "^(?i:true|false)$"
     elif pa.types.is_integer(target):
-        pattern = "^-?[0-9]+$"
+        pattern = "^-?[0-9]{1,40}$"
     else:
         pattern = r"^-?[0-9]{1,30}(\.[0-9]*)?([eE][+-]?[0-9]{1,2})?$"
 
     def cast(strings: pa.Array) -> pa.Array:
         if pc.all(pc.match_substring_regex(strings, pattern)).as_py() is False:
             raise pa.ArrowInvalid(_ANOTHER_FORM)
-        return pc.cast(strings, target)
+        values = pc.cast(strings, target)
+        if pa.types.is_float32(target) and pc.any(pc.is_inf(values)).as_py():
+            raise pa.ArrowInvalid(_ANOTHER_FORM)
+        return values
 
     return cast
 
