@@ -1,4 +1,4 @@
-"""Work done in threads while the consumer is busy: items made ahead (``ReadAhead``), or several at a time.
+"""Work done in threads while the consumer is busy: items made ahead (``ReadAhead``), some at a time (``Workers``).
 
 And what threads leave behind: memory that the allocator keeps for each of them (``release_memory``).
 """
@@ -8,20 +8,22 @@ from __future__ import annotations
 import atexit
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Condition, Thread, get_ident
+from concurrent.futures import Future
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Condition, Lock, Semaphore, Thread, get_ident
 from time import sleep
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 import pyarrow as pa
 
-__all__ = ["ReadAhead", "give_way", "in_parallel", "release_memory"]
+__all__ = ["ReadAhead", "Workers", "give_way", "in_parallel", "release_memory"]
 
 T = TypeVar("T")
 Item = TypeVar("Item")
 
-_alive: WeakSet[ReadAhead[Any]] = WeakSet()
+_alive: WeakSet[ReadAhead[Any] | Workers] = WeakSet()
 _working: set[int] = set()
 _MOMENT = 1e-6
 
@@ -52,27 +54,84 @@ def in_parallel(
 
     Its end waits for what has begun, also after an error; ``stop`` is called first, to end what the work waits for.
     """
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="lazydelta-worker")
+    pool = Workers(threads, "lazydelta-worker")
     begun: deque[Future[T]] = deque()
     try:
         for item in source:
-            begun.append(pool.submit(work, item))
+            begun.append(pool.submit(partial(work, item)))
             if len(begun) > threads:
                 yield begun.popleft().result()
         while begun:
             yield begun.popleft().result()
     finally:
         stop()
-        pool.shutdown(cancel_futures=True)
+        pool.close()
 
 
 def _close_all() -> None:
     """End the threads before the interpreter does: one that is inside Arrow then would hang or abort the exit."""
-    for each in list(_alive):
+    for each in sorted(_alive, key=lambda each: isinstance(each, Workers)):  # who needs their work goes first
         each.close()
 
 
 atexit.register(_close_all)
+
+
+class Workers:
+    """A pool of at most so many threads, which start as work comes.
+
+    Python's own pools take no more work from the moment that the main thread has ended. But a program waits then for
+    threads that are at work (maintenance), and they still have to read. These take work until the exit hook above.
+    """
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._most = threads
+        self._name = name
+        self._lock = Lock()
+        self._threads: list[Thread] = []
+        self._idle = Semaphore(0)
+        self._closed = False
+        self._waiting: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        _alive.add(self)
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Have ``work`` done as soon as a thread is free."""
+        future: Future[T] = Future()
+        with self._lock:
+            self._waiting.put((future, work))
+            if not self._idle.acquire(blocking=False) and len(self._threads) < self._most:
+                thread = Thread(target=self._run, name=f"{self._name}_{len(self._threads)}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        if self._closed:
+            future.cancel()  # nobody else may come to see it
+        return future
+
+    def close(self) -> None:
+        """Give up what has not begun, and wait for what has."""
+        self._closed = True
+        while True:
+            try:
+                item = self._waiting.get_nowait()
+            except Empty:
+                break
+            if item is not None:
+                item[0].cancel()
+        self._waiting.put(None)
+        for thread in list(self._threads):
+            thread.join()
+
+    def _run(self) -> None:
+        while (item := self._waiting.get()) is not None:
+            future, work = item
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(work())
+                except BaseException as error:  # noqa: BLE001 - handed to whoever waits for it
+                    future.set_exception(error)
+            del item, future, work  # or the result would stay for as long as nothing else is to do
+            self._idle.release()
+        self._waiting.put(None)  # for the next one
 
 
 class ReadAhead(Generic[T]):

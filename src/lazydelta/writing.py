@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lazydelta.errors import OptionError, WriteError
 from lazydelta.handle import TableHandle
-from lazydelta.maintenance.after_commit import after_commit
+from lazydelta.maintenance.once import after_commit
 from lazydelta.write.job import WriteJob, WriteResult
 from lazydelta.write.plan import is_merging
 from lazydelta.write.transaction import Transaction

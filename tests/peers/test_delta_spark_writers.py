@@ -23,7 +23,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 import lazydelta
 from lazydelta.errors import CommitConflictError
 from lazydelta.handle import TableHandle
-from lazydelta.maintenance.after_commit import BackgroundMaintenance
+from lazydelta.maintenance.own_thread import BackgroundMaintenance
 from lazydelta.write.transaction import Transaction
 from tests.support.delta_spark import DeltaSpark
 from tests.write.commits import SCHEMA, commit_lines, new_table, put_file, rows, versions

@@ -15,7 +15,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from lazydelta.log.actions import Txn
-from lazydelta.maintenance.after_commit import BackgroundMaintenance, after_commit
+from lazydelta.maintenance.once import after_commit
+from lazydelta.maintenance.own_thread import BackgroundMaintenance
 from tests.support.points import Points
 from tests.write.commits import begin, files_of, put_file, removal
 

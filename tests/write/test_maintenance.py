@@ -18,7 +18,9 @@ from lazydelta import DeltaTable
 from lazydelta.errors import OptionError, StorageError
 from lazydelta.log.hint import HINT_PATH, read_hint
 from lazydelta.log.snapshot_opening import open_snapshot
-from lazydelta.maintenance.after_commit import BackgroundMaintenance, MaintenanceStatus, after_commit, is_due
+from lazydelta.maintenance.due import is_due
+from lazydelta.maintenance.once import after_commit
+from lazydelta.maintenance.own_thread import BackgroundMaintenance, MaintenanceStatus
 from lazydelta.storage import Request, Store, observe, open_store
 from tests.oracle.observe import observed_facts
 from tests.scan.hand_log import HandLog, Watch, add, remove, watching
@@ -410,7 +412,7 @@ _TOGETHER = """
 import sys
 from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.storage import open_store
-from lazydelta.maintenance.after_commit import BackgroundMaintenance
+from lazydelta.maintenance.own_thread import BackgroundMaintenance
 store = open_store(sys.argv[1])
 metadata = open_snapshot(store).metadata
 with BackgroundMaintenance(store) as maintenance:
@@ -452,7 +454,7 @@ _PROGRAM = """
 import pickle, sys
 from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.storage import open_store
-from lazydelta.maintenance.after_commit import BackgroundMaintenance
+from lazydelta.maintenance.own_thread import BackgroundMaintenance
 store = pickle.loads(bytes.fromhex(sys.argv[1]))
 maintenance = BackgroundMaintenance(store)
 maintenance.offer(10, open_snapshot(store).metadata)
@@ -490,7 +492,7 @@ _FORKED = """
 import os, sys
 from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.storage import open_store
-from lazydelta.maintenance.after_commit import BackgroundMaintenance
+from lazydelta.maintenance.own_thread import BackgroundMaintenance
 store = open_store(sys.argv[1])
 metadata = open_snapshot(store).metadata
 maintenance = BackgroundMaintenance(store)

@@ -26,9 +26,10 @@ from typing import TextIO
 from lazydelta.errors import LazyDeltaError
 from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Metadata
-from lazydelta.log.properties import TableProperties
 from lazydelta.log.snapshot_opening import open_snapshot
-from lazydelta.maintenance.after_commit import BackgroundMaintenance, after_commit, is_due
+from lazydelta.maintenance.due import is_due
+from lazydelta.maintenance.once import after_commit
+from lazydelta.maintenance.own_thread import BackgroundMaintenance
 from lazydelta.storage import redact
 
 __all__ = ["last_failure", "maintain_later", "maintain_now", "start_maintenance", "wait_for_maintenance"]
@@ -99,9 +100,14 @@ def maintain_now(uri: str, storage_options: Mapping[str, str], version: int, met
 
 
 def maintain_later(uri: str, storage_options: Mapping[str, str], version: int, metadata: Metadata) -> None:
-    """Begin to do what is due after a commit, and wait for none of it."""
-    if is_due(version, metadata):
-        start_maintenance(uri, storage_options)
+    """Begin to do what is due after a commit, in a process of its own; never raises either."""
+    try:
+        due = is_due(version, metadata)
+    except LazyDeltaError as error:
+        _log.warning("Could not maintain %s; a later commit tries again: %s", redact(uri), error)
+    else:
+        if due:
+            start_maintenance(uri, storage_options)
 
 
 def last_failure(uri: str, storage_options: Mapping[str, str] | None = None) -> str | None:
@@ -165,8 +171,7 @@ def run() -> None:
 def _fell_due(uri: str, storage_options: Mapping[str, str], done: int) -> bool:
     """Tell whether more fell due while ``done`` was seen to: others were refused by the lock, and rely on us."""
     newest = TableHandle.open(uri, storage_options).newest()
-    interval = TableProperties.of(newest.metadata).checkpoint_interval
-    return newest.version // interval > done // interval
+    return is_due(newest.version, newest.metadata, since=done)
 
 
 def _run(uri: str, storage_options: Mapping[str, str]) -> tuple[int, str | None]:

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from lazydelta.errors import OptionError, WriteError
 from lazydelta.log.actions import Txn
-from lazydelta.maintenance.after_commit import BackgroundMaintenance
+from lazydelta.maintenance.own_thread import BackgroundMaintenance
 from lazydelta.sources.source_files import Source, SourceFile
 from lazydelta.spark.files_ingestion import Columns, FilesIngestion, Progress
 from lazydelta.spark.job_maintenance import maintain_rejected

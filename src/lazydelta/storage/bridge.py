@@ -18,13 +18,14 @@ import os
 import threading
 import time
 import weakref
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import obstore
 
 from lazydelta.errors import StorageError, StorageTimeoutError
+from lazydelta.execution import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -145,7 +146,7 @@ class _State:
     def __init__(self, *, client_lost: bool = False) -> None:
         self.lock = threading.Lock()
         self.loop: _Loop | None = None
-        self.pool: ThreadPoolExecutor | None = None
+        self.pool: Workers | None = None
         self.client_lost = client_lost
 
 
@@ -212,5 +213,5 @@ def in_thread(work: Callable[[], T]) -> Pending[T]:
         with state.lock:
             if state.pool is None:
                 _hook_process()
-                state.pool = ThreadPoolExecutor(_FILE_THREADS, thread_name_prefix="lazydelta-file")
+                state.pool = Workers(_FILE_THREADS, "lazydelta-file")
     return Pending(state.pool.submit(work))

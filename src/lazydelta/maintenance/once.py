@@ -1,0 +1,180 @@
+"""Doing once what is due: the checkpoint, the hint, the sidecar, the clean-up of the log.
+
+The order is safe to interrupt anywhere: each step only makes faster what already works without it, and the next one
+that is due finds and completes what an interrupted one left out. The commit is acknowledged before any of it, so a
+failure is logged and goes no further.
+
+Several processes may do it at once. Each object is put where there is none, or only ever moved forward, so that the
+slower one does work in vain and no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lazydelta.errors import UnsupportedFeatureError
+from lazydelta.log.actions import Metadata
+from lazydelta.maintenance.due import Due, due_after
+from lazydelta.maintenance.log_cleanup import clean_log
+from lazydelta.sidecar.building.refresher import refresh_at
+from lazydelta.storage import Store
+from lazydelta.write.checkpoint import MEMORY_BUDGET, write_checkpoint
+from lazydelta.write.last_checkpoint import write_last_checkpoint
+
+__all__ = ["Outcome", "Run", "after_commit", "find_due", "run_once"]
+
+logger = logging.getLogger(__name__)
+
+
+def after_commit(
+    store: Store,
+    version: int,
+    metadata: Metadata,
+    *,
+    sidecar: bool = True,
+    memory_budget: int = MEMORY_BUDGET,
+) -> None:
+    """Do what is due after the commit of ``version``: every ``delta.checkpointInterval`` commits, else nothing.
+
+    If this process is at it for the same table, the work is left to that run, which goes on with the newest version
+    that came meanwhile.
+    """
+    due = find_due(store, version, metadata)
+    if due is not None:
+        _tables.do(Run(store, due, sidecar, memory_budget))
+
+
+def run_once(run: Run, report: Callable[[Outcome], None]) -> None:
+    """Do a run when no other one of this process is at the table, and then what was left to it meanwhile."""
+    _tables.do(run, report, patient=True)
+
+
+def find_due(
+    store: Store, version: int, metadata: Metadata, *, since: int | None = None, force: bool = False
+) -> Due | None:
+    """Return what is due, as `due_after` does; properties that make no sense are logged, and nothing is due."""
+    found: Due | None = _attempt(
+        "read the properties", store, lambda: due_after(version, metadata, since=since, force=force), []
+    )
+    return found
+
+
+# --- one run
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run to do."""
+
+    store: Store
+    due: Due
+    sidecar: bool
+    memory_budget: int
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run has done, and what went wrong in it."""
+
+    checkpoint: int | None = None
+    sidecar: int | None = None
+    errors: list[str] = field(default_factory=list)
+
+
+def _maintain(run: Run) -> Outcome:
+    store, due, done = run.store, run.due, Outcome()
+    written = _attempt(
+        f"write the checkpoint {due.version}",
+        store,
+        lambda: write_checkpoint(store, due.version, enough=due.enough, memory_budget=run.memory_budget),
+        done.errors,
+    )
+    if written is None:
+        return done
+    done.checkpoint = written.version
+    _attempt("move _last_checkpoint", store, lambda: write_last_checkpoint(store, written), done.errors)
+    if run.sidecar:
+        built = _attempt(
+            "refresh the sidecar", store, lambda: refresh_at(store, memory_budget=run.memory_budget), done.errors
+        )
+        done.sidecar = None if built is None else built.version
+    if due.cleans_log:
+        _attempt("clean the log", store, lambda: _clean(store), done.errors)
+    return done
+
+
+def _clean(store: Store) -> None:
+    try:
+        clean_log(store)
+    except UnsupportedFeatureError as error:
+        # A fact of the table and no failure: whoever writes such tables cleans their log.
+        logger.info("The log of %s is left as it is: %s", store.uri, error)
+
+
+def _attempt(what: str, store: Store, work: Callable[[], Any], errors: list[str]) -> Any:
+    """Return what ``work`` returns; a failure is logged and noted, and None."""
+    try:
+        return work()
+    except Exception as error:
+        # Whatever it is: the commit stands, and its writer must not be told that it failed.
+        logger.exception("Could not %s of %s; its commits are unharmed, and a later one tries again", what, store.uri)
+        errors.append(f"{what}: {error}")
+        return None
+
+
+# --- one run at a time
+
+
+@dataclass(slots=True)
+class _OneAtATime:
+    """The tables that are being worked on in this process, each with the run that waits for it."""
+
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    waiting: dict[str, Run | None] = field(default_factory=dict)
+
+    def do(self, run: Run, report: Callable[[Outcome], None] | None = None, *, patient: bool = False) -> None:
+        """Do a run now, or after the run that is under way; who is not ``patient`` leaves it to that one."""
+        table = run.store.uri
+        with self.changed:
+            if table in self.waiting and not patient:
+                other = self.waiting[table]
+                if other is None or other.due.version < run.due.version:
+                    self.waiting[table] = run
+                return
+            self.changed.wait_for(lambda: table not in self.waiting)
+            self.waiting[table] = None
+        following: Run | None = run
+        try:
+            while following is not None:
+                done = _maintain(following)
+                if report is not None:
+                    report(done)
+                with self.changed:
+                    following, self.waiting[table] = self.waiting[table], None
+                    if following is None:
+                        self._leave(table)
+        except BaseException:
+            with self.changed:
+                self._leave(table)
+            raise
+
+    def _leave(self, table: str) -> None:
+        self.waiting.pop(table, None)
+        self.changed.notify_all()
+
+
+_tables = _OneAtATime()
+
+
+def _forget_after_fork() -> None:
+    """Start anew in a forked child, which has none of its parent's threads."""
+    global _tables  # noqa: PLW0603 - of this process
+    _tables = _OneAtATime()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
