@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 
 from lazydelta import execution as read_ahead
-from lazydelta.execution import ReadAhead, give_way, in_parallel
+from lazydelta.execution import ReadAhead, Workers, give_way, in_parallel
 
 
 class Source:
@@ -186,3 +188,63 @@ def test_work_that_waits_is_told_to_stop_before_its_end_is_waited_for(failing: b
         assert next(results) == 0
         results.close()
     assert (go_on.is_set(), busy()) == (True, [])
+
+
+def test_workers_do_so_much_at_a_time_with_no_more_threads_than_work() -> None:
+    workers = Workers(3, "test-workers")
+    together = threading.Barrier(3)
+    begun = [workers.submit(lambda: together.wait(30)) for _ in range(3)]
+    assert sorted(each.result(30) for each in begun) == [0, 1, 2]
+    workers.close()
+    alone = Workers(3, "test-alone")
+    for _ in range(5):
+        assert alone.submit(threading.get_ident).result(30)
+    assert len([each for each in threading.enumerate() if each.name.startswith("test-alone")]) <= 2
+    alone.close()
+    assert [each for each in threading.enumerate() if each.name.startswith("test-")] == []
+
+
+def test_an_error_of_a_worker_arrives_where_its_work_is_waited_for() -> None:
+    workers = Workers(1, "test-workers")
+    failed, done = workers.submit(lambda: {"a": 1}["b"]), workers.submit(lambda: 7)
+    with pytest.raises(KeyError):
+        failed.result(30)
+    assert done.result(30) == 7
+    workers.close()
+
+
+def test_workers_that_are_closed_finish_what_they_began_and_cancel_the_rest() -> None:
+    workers = Workers(1, "test-workers")
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work() -> bool:
+        begun.set()
+        return go_on.wait(30)
+
+    first = workers.submit(work)
+    second = workers.submit(lambda: 2)
+    assert begun.wait(30)
+    closing = threading.Thread(target=workers.close)
+    closing.start()
+    while not second.cancelled():
+        pass
+    go_on.set()
+    closing.join(30)
+    assert first.result(0) is True
+    assert workers.submit(lambda: 3).cancelled()
+
+
+_AT_THE_END = """
+import threading
+from lazydelta.execution import Workers, in_parallel
+workers = Workers(2, "late")
+def late():
+    threading.main_thread().join()
+    print(workers.submit(lambda: 1).result(), list(in_parallel(abs, [-2, -3], threads=2, stop=lambda: None)))
+threading.Thread(target=late).start()
+"""
+
+
+def test_workers_take_work_while_a_program_waits_for_its_threads() -> None:
+    done = subprocess.run([sys.executable, "-c", _AT_THE_END], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1 [2, 3]\n", "")

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lazydelta.errors import UnsupportedFeatureError
+from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Metadata
 from lazydelta.maintenance.due import Due, due_after
 from lazydelta.maintenance.log_cleanup import clean_log
@@ -100,7 +101,10 @@ def _maintain(run: Run) -> Outcome:
     _attempt("move _last_checkpoint", store, lambda: write_last_checkpoint(store, written), done.errors)
     if run.sidecar:
         built = _attempt(
-            "refresh the sidecar", store, lambda: refresh_at(store, memory_budget=run.memory_budget), done.errors
+            "refresh the sidecar",
+            store,
+            lambda: refresh_at(TableHandle.of(store), memory_budget=run.memory_budget),
+            done.errors,
         )
         done.sidecar = None if built is None else built.version
     if due.cleans_log:

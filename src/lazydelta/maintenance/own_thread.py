@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from lazydelta.errors import OptionError
+from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Metadata
 from lazydelta.maintenance.once import Outcome, Run, find_due, run_once
-from lazydelta.storage import Store, open_store
+from lazydelta.storage import Store
 from lazydelta.write.checkpoint import MEMORY_BUDGET
 
 __all__ = ["BackgroundMaintenance", "MaintenanceStatus"]
@@ -60,7 +61,7 @@ class BackgroundMaintenance:
                 raise OptionError("storage_options belong to a URI", hint="a store that is open has its own")
             self._store = table
         else:
-            self._store = open_store(table, storage_options)
+            self._store = TableHandle.open(table, storage_options).store
         self._sidecar = sidecar
         self._memory_budget = memory_budget
         self._begin()
