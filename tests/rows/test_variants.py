@@ -149,8 +149,8 @@ def test_a_variant_in_a_sidecar_has_no_range(tmp_path: Path) -> None:
     stats = {"minValues": {"id": 1}, "maxValues": {"id": 5}, "nullCount": {"id": 0, "v": 1}}
     log.commit(add("one", records=3, stats=stats), add("two", ids=(7, 9)))
     log.checkpoint()
-    lazydelta.sidecar.building.builder(tmp_path)
-    assert lazydelta.sidecar.inspection.verification(tmp_path).problems == []
+    lazydelta.sidecar.build(tmp_path)
+    assert lazydelta.sidecar.verify(tmp_path).problems == []
     stream = lazydelta.DeltaTable(str(tmp_path)).files("id < 6 AND v IS NULL")
     assert [file.path for file in stream] == ["one"]
     assert stream.metrics.tier == 1

@@ -1,1 +1,7 @@
 """What a table needs after commits, done once, in a thread, or in a process of its own."""
+
+from __future__ import annotations
+
+from lazydelta.maintenance.own_thread import BackgroundMaintenance
+
+__all__ = ["BackgroundMaintenance"]
