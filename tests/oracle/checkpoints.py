@@ -69,7 +69,7 @@ _CHECKPOINT_METADATA = pa.struct({"version": pa.int64(), "tags": _STRING_MAP})
 _SIDECAR = pa.struct(
     {"path": pa.string(), "sizeInBytes": pa.int64(), "modificationTime": pa.int64(), "tags": _STRING_MAP}
 )
-_NO_BOUNDS = {"variant", "boolean", "binary"}
+_NO_BOUNDS = ("variant", "boolean", "binary")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 

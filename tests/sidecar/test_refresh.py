@@ -374,7 +374,7 @@ def test_a_change_beyond_the_memory_budget_goes_through_temporary_files(
     for start in range(6):
         hourly.log.commit(*(file_in(f"20260211{(start * 7 + n) % 24:02d}", 1000 + start * 30 + n) for n in range(30)))
     hourly.log.checkpoint()
-    result = sidecar.refresh(hourly.place.uri, memory_budget=50 * 2 * 1000)
+    result = sidecar.refresh(hourly.place.uri, memory_budget=50 * 10 * 400)
     assert (result.action, result.num_files, result.reused_parts) == ("refreshed", 380, 10)
     assert len(spilled) == 3
     hourly.check()
