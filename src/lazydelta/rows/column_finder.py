@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lazydelta.errors import CorruptLogError, DataFileError
+from lazydelta.types.conversion_steps import decoded_type
 from lazydelta.types.schema import Array, DataType, Field, Map, Struct
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["ColumnFinder", "check_field_ids", "storage_type"]
+__all__ = ["ColumnFinder", "check_field_ids"]
 
 _FIELD_ID = b"PARQUET:field_id"
 
@@ -63,7 +64,7 @@ class ColumnFinder:
                 yield from self._type(field.type, among[index].type, starts[index], name)
 
     def _type(self, wanted: DataType, stored: pa.DataType, first: int, name: str) -> Iterator[int]:
-        stored = storage_type(stored)
+        stored = decoded_type(stored)
         if isinstance(wanted, Struct) and pa.types.is_struct(stored) and stored.num_fields:
             inner = list(self._fields(wanted.fields, _children(stored), first, f"{name}."))
             # Where the file has none of the fields, any leaf still tells which of the structs are null.
@@ -89,17 +90,6 @@ def check_field_ids(fields: Iterable[Field], above: str = "") -> None:
         _check_nested_ids(field.type, f"{name}.")
 
 
-def storage_type(data_type: pa.DataType) -> pa.DataType:
-    """Return the type below dictionaries and extension types, which say how values are kept and not what they are."""
-    while True:
-        if isinstance(data_type, pa.BaseExtensionType):
-            data_type = data_type.storage_type
-        elif pa.types.is_dictionary(data_type):
-            data_type = data_type.value_type
-        else:
-            return data_type
-
-
 def _check_nested_ids(data_type: DataType, above: str) -> None:
     if isinstance(data_type, Struct):
         check_field_ids(data_type.fields, above)
@@ -119,7 +109,7 @@ def _field_id(field: pa.Field) -> int | None:
 
 
 def _has_id(field: pa.Field) -> bool:
-    return _field_id(field) is not None or any(_has_id(each) for each in _children(storage_type(field.type)))
+    return _field_id(field) is not None or any(_has_id(each) for each in _children(decoded_type(field.type)))
 
 
 def _children(data_type: pa.DataType) -> list[pa.Field]:
@@ -132,5 +122,5 @@ def _is_list(data_type: pa.DataType) -> bool:
 
 
 def _leaf_count(data_type: pa.DataType) -> int:
-    data_type = storage_type(data_type)
+    data_type = decoded_type(data_type)
     return sum(_leaf_count(each.type) for each in _children(data_type)) if pa.types.is_nested(data_type) else 1

@@ -6,24 +6,29 @@ of its values are used, and is then applied to every batch. It never changes a v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lazydelta.errors import DataFileError, UnsupportedFeatureError
-from lazydelta.rows.column_finder import storage_type
+from lazydelta.types.conversion_steps import (
+    Conversion,
+    decoded_type,
+    null_mask,
+    nulls_of,
+    outer_encoding,
+    with_child,
+)
 from lazydelta.types.schema import Array, DataType, Decimal, Field, Map, Primitive, Struct, Variant
 from lazydelta.types.widening import is_widening
 
 if TYPE_CHECKING:
     from lazydelta.rows.column_finder import ColumnFinder
 
-__all__ = ["Conversion", "Converter"]
-
-Conversion: TypeAlias = Callable[[pa.Array], pa.Array]
+__all__ = ["Converter"]
 
 # Integers without a sign that a signed type of the table holds in full.
 _UNSIGNED = {
@@ -55,15 +60,12 @@ class Converter:
 
     def plan(self, wanted: DataType, stored: pa.DataType, name: str) -> Conversion:
         """Return what turns arrays of type ``stored`` into the table's type ``wanted`` for column ``name``."""
-        if isinstance(stored, pa.BaseExtensionType):
-            inner = self.plan(wanted, stored.storage_type, name)
-            return lambda array: inner(array.storage)
-        if pa.types.is_dictionary(stored):
-            inner = self.plan(wanted, stored.value_type, name)
-            return lambda array: inner(array.dictionary_decode())
+        outer = outer_encoding(stored)
+        if outer is not None:
+            inner, decode = self.plan(wanted, outer[0], name), outer[1]
+            return lambda array: inner(decode(array))
         if pa.types.is_null(stored):
-            arrow = wanted.to_arrow()
-            return lambda array: pa.nulls(len(array), arrow)
+            return nulls_of(wanted.to_arrow())
         conversion = self._nested(wanted, stored, name) or _leaf(wanted, stored)
         if conversion is None:
             raise self._mismatch(name, wanted, stored)
@@ -87,7 +89,7 @@ class Converter:
             name = f"{above}{field.name}"
             index = self.finder.find(field, among, name)
             if index is None:
-                plans.append((-1, _nothing(field.type.to_arrow())))
+                plans.append((-1, nulls_of(field.type.to_arrow())))
             else:
                 plans.append((index, self.plan(field.type, among[index].type, name)))
         return plans
@@ -102,7 +104,7 @@ class Converter:
             if not plans:
                 return pa.Array.from_buffers(arrow, len(array), array.buffers()[:1], offset=array.offset)
             children = [inner(array if index < 0 else array.field(index)) for index, inner in plans]
-            mask = pc.is_null(array) if array.null_count else None
+            mask = null_mask(array)
             return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
 
         return convert
@@ -112,7 +114,7 @@ class Converter:
         if types.is_list(stored):
             inner = self.plan(wanted.element, stored.value_type, f"{name}.element")
             arrow = wanted.to_arrow()
-            return lambda array: _with_child(array, arrow, inner(array.values))
+            return lambda array: with_child(array, arrow, inner(array.values))
         # List views are left out: pyarrow's cast of them to lists makes arrays that are not valid.
         if types.is_large_list(stored) or types.is_fixed_size_list(stored):
             plain = pa.list_(stored.value_field)
@@ -128,7 +130,7 @@ class Converter:
 
         def convert(array: pa.Array) -> pa.Array:
             entries = pa.StructArray.from_arrays([keys(array.keys), items(array.items)], fields=fields)
-            return _with_child(array, arrow, entries)
+            return with_child(array, arrow, entries)
 
         return convert
 
@@ -143,13 +145,13 @@ class Converter:
             raise UnsupportedFeatureError(message, features=("variantShredding",), path=path, hint=hint)
         arrow = wanted.to_arrow()
         places = [stored.get_field_index(field.name) for field in arrow]
-        if min(places) < 0 or not all(storage_type(stored.field(place).type) in _TEXT for place in places):
+        if min(places) < 0 or not all(decoded_type(stored.field(place).type) in _TEXT for place in places):
             return None
         path = self.finder.path
 
         def convert(array: pa.Array) -> pa.Array:
             children = [_plain(array.field(place)).cast(pa.binary()) for place in places]
-            mask = pc.is_null(array) if array.null_count else None
+            mask = null_mask(array)
             for child in children:
                 if child.null_count > array.null_count or (child.null_count and pc.any(_lacks(child, array)).as_py()):
                     message = f"Column {name!r} of data file {path} has a variant without value or metadata"
@@ -165,24 +167,12 @@ class Converter:
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    if isinstance(array, pa.ExtensionArray):
-        return _plain(array.storage)
-    return _plain(array.dictionary_decode()) if isinstance(array, pa.DictionaryArray) else array
+    outer = outer_encoding(array.type)
+    return array if outer is None else _plain(outer[1](array))
 
 
 def _lacks(child: pa.Array, parent: pa.Array) -> pa.Array:
     return pc.and_(child.is_null(), parent.is_valid())
-
-
-def _nothing(arrow: pa.DataType) -> Conversion:
-    return lambda array: pa.nulls(len(array), arrow)
-
-
-def _with_child(array: pa.Array, arrow: pa.DataType, child: pa.Array) -> pa.Array:
-    # The same offsets and nulls over other values: lists are never taken apart.
-    return pa.Array.from_buffers(
-        arrow, len(array), array.buffers()[:2], null_count=array.null_count, offset=array.offset, children=[child]
-    )
 
 
 def _leaf(wanted: DataType, stored: pa.DataType) -> Conversion | None:
@@ -191,7 +181,7 @@ def _leaf(wanted: DataType, stored: pa.DataType) -> Conversion | None:
     arrow = wanted.to_arrow()
     if isinstance(wanted, Primitive):
         if wanted.name == "void":
-            return _nothing(arrow)
+            return nulls_of(arrow)
         if wanted.name == "timestamp" or (wanted.name == "timestamp_ntz" and pa.types.is_timestamp(stored)):
             return _timestamp(wanted.name, stored)
         if wanted.name in {"string", "binary"}:

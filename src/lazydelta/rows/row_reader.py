@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 
 from lazydelta.errors import DataFileError, ObjectNotFoundError, OptionError, PredicateError, StorageError
 from lazydelta.rows.column_finder import ColumnFinder, check_field_ids
-from lazydelta.rows.conversion import Conversion, Converter
+from lazydelta.rows.conversion import Converter
 from lazydelta.rows.deletion_vectors import DeletedRows, read_deletion_vector
+from lazydelta.types.conversion_steps import Conversion
 from lazydelta.types.partition_values import partition_value
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ import msgspec
 import pyarrow as pa
 
 from lazydelta.errors import SchemaMismatchError
+from lazydelta.types.conversion_steps import decoded_type, is_list
 
-__all__ = ["decoded_type", "has_timestamp_ntz", "is_list", "to_field", "to_schema_string"]
+__all__ = ["has_timestamp_ntz", "to_field", "to_schema_string"]
 
 _MAX_PRECISION = 38
 # Delta-Spark refuses these in column names unless columns are mapped, which we do not write.
@@ -115,21 +116,3 @@ def _type(kind: pa.DataType, place: str) -> str | dict[str, Any]:
         }
     message = f"The column {place!r} is of the type {kind}, which no Delta type holds without loss"
     raise SchemaMismatchError(message, hint="cast the column before writing it")
-
-
-def decoded_type(kind: pa.DataType) -> pa.DataType:
-    """Return what an encoding stands for."""
-    while True:
-        if isinstance(kind, pa.BaseExtensionType):
-            kind = kind.storage_type
-        elif pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-            kind = kind.value_type
-        else:
-            return kind
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Tell whether a type is one of Arrow's lists, which are all arrays to Delta."""
-    return isinstance(
-        kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType | pa.ListViewType | pa.LargeListViewType
-    )

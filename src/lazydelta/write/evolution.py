@@ -7,7 +7,7 @@ when they go wrong: nulls in a column that has none, and moments finer than a mi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -15,11 +15,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lazydelta.errors import SchemaMismatchError
-from lazydelta.types.from_arrow import decoded_type, is_list, to_field
+from lazydelta.types.conversion_steps import (
+    Conversion,
+    decoded_type,
+    is_list,
+    null_mask,
+    nulls_of,
+    outer_encoding,
+    with_child,
+)
+from lazydelta.types.from_arrow import to_field
 
 __all__ = ["Conformer", "grown_schema"]
-
-Conversion: TypeAlias = Callable[[pa.Array], pa.Array]
 
 _INTEGERS = {
     pa.int8(): (8, True),
@@ -154,17 +161,12 @@ def _find(fields: Iterable[pa.Field], name: str) -> int | None:
 def _plan(wanted: pa.DataType, given: pa.DataType, name: str) -> Conversion:
     if wanted == given and not _has_required(wanted):
         return _same
-    if isinstance(given, pa.BaseExtensionType):
-        inner = _plan(wanted, given.storage_type, name)
-        return lambda array: inner(array.storage)
-    if pa.types.is_dictionary(given):
-        inner = _plan(wanted, given.value_type, name)
-        return lambda array: inner(array.dictionary_decode())
-    if pa.types.is_run_end_encoded(given):
-        inner = _plan(wanted, given.value_type, name)
-        return lambda array: inner(pc.run_end_decode(array))
+    outer = outer_encoding(given)
+    if outer is not None:
+        inner, decode = _plan(wanted, outer[0], name), outer[1]
+        return lambda array: inner(decode(array))
     if pa.types.is_null(given):
-        return lambda array: pa.nulls(len(array), wanted)
+        return nulls_of(wanted)
     plan = _nested(wanted, given, name) if pa.types.is_nested(wanted) else _leaf(wanted, given)
     if plan is None:
         raise _unfit(name, given, wanted)
@@ -200,7 +202,7 @@ def _struct(wanted: pa.DataType, given: pa.DataType, name: str) -> Conversion:
             pa.nulls(length, field.type) if index is None else inner(array.field(index))
             for field, (index, inner) in zip(fields, plans, strict=True)
         ]
-        mask = _nulls(array)
+        mask = null_mask(array)
         # Below a null struct a field may be null, whatever it says of itself.
         present = None if mask is None else pc.invert(mask)
         for field, part in zip(fields, parts, strict=True):
@@ -219,7 +221,7 @@ def _list(wanted: pa.DataType, given: pa.DataType, name: str) -> Conversion:
     def convert(array: pa.Array) -> pa.Array:
         values = inner(array.flatten())
         _check_nulls(element, values, f"{name}.element")
-        return pa.ListArray.from_arrays(_offsets(array), values, type=wanted, mask=_nulls(array))
+        return pa.ListArray.from_arrays(_offsets(array), values, type=wanted, mask=null_mask(array))
 
     return convert
 
@@ -231,13 +233,11 @@ def _map(wanted: pa.DataType, given: pa.DataType, name: str) -> Conversion:
 
     def convert(array: pa.Array) -> pa.Array:
         entries = pa.StructArray.from_arrays([array.keys, array.items], fields=list(pairs.value_type))
-        lists = pa.Array.from_buffers(
-            pairs, len(array), array.buffers()[:2], null_count=array.null_count, offset=array.offset, children=[entries]
-        )
+        lists = with_child(array, pairs, entries)
         flat = lists.flatten()
         values = items(flat.field(1))
         _check_nulls(wanted.item_field, values, f"{name}.value")
-        return pa.MapArray.from_arrays(_offsets(lists), keys(flat.field(0)), values, type=wanted, mask=_nulls(array))
+        return pa.MapArray.from_arrays(_offsets(lists), keys(flat.field(0)), values, type=wanted, mask=null_mask(array))
 
     return convert
 
@@ -247,10 +247,6 @@ def _offsets(lists: pa.Array) -> pa.Array:
     zero = pa.nulls(1, pa.int32()).fill_null(0)
     lengths = pc.if_else(pc.is_valid(lists), pc.list_value_length(lists).cast(pa.int32()), zero[0])
     return pa.concat_arrays([zero, pc.cumulative_sum(lengths)])
-
-
-def _nulls(array: pa.Array) -> pa.Array | None:
-    return pc.is_null(array) if array.null_count else None
 
 
 def _leaf(wanted: pa.DataType, given: pa.DataType) -> Conversion | None:

@@ -9,9 +9,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lazydelta.arrays import string_array
-from lazydelta.sidecar.layout.manifest import ManifestPart, SidecarError
+from lazydelta.sidecar.layout.manifest import ManifestPart, SidecarError, range_key
 from lazydelta.sidecar.layout.order import places_among, sortable
 from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, SidecarColumn, SidecarLayout
+from lazydelta.sidecar.layout.sidecar_rows import partition_column
 from lazydelta.types.schema import TableSchema
 from lazydelta.types.text import from_text
 
@@ -36,6 +37,7 @@ class PartOrder:
     """
 
     def __init__(self, parts: Sequence[ManifestPart], layout: SidecarLayout, schema: TableSchema) -> None:
+        _check_years(parts, layout, schema)
         self._firsts = _keys([part.first for part in parts], layout, schema)
         self._lasts = _keys([part.last for part in parts], layout, schema)
         self._count = len(parts)
@@ -51,6 +53,19 @@ class PartOrder:
         found = places_among(self._firsts, keys, side="right") - 1
         behind = places_among(self._lasts, keys, side="left") >= self._count
         return np.where(behind, self._count, np.maximum(found, 0))
+
+
+def _check_years(parts: Sequence[ManifestPart], layout: SidecarLayout, schema: TableSchema) -> None:
+    """Raise where an end of a part may lie in a year that keys have no text for: it is a value, and looks like null."""
+    for number, each in enumerate(layout.sort):
+        if each.role != ColumnRole.PARTITION:
+            continue
+        has_years = pa.types.is_temporal(partition_column(schema, each.path).type.to_arrow())
+        for part in parts if has_years else ():
+            known = part.ranges.get(range_key(each.path))
+            if known is not None and known.has_missing and None in (part.first[number], part.last[number]):
+                message = f"its keys by {'.'.join(each.path)} cannot be read back from text"
+                raise SidecarError(message)
 
 
 def _keys(ends: Sequence[tuple[str | None, ...]], layout: SidecarLayout, schema: TableSchema) -> pa.BinaryArray:
