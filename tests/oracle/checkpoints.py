@@ -80,7 +80,7 @@ def physical_name(field: Json) -> str:
     return metadata.get("delta.columnMapping.physicalName", name)
 
 
-def typed(value: Any, delta_type: str) -> Any:
+def typed(value: Any, delta_type: Any) -> Any:
     """Return a logged statistic or partition text as the value of its type; None if it is none, as Spark does."""
     try:
         return _typed(value, delta_type)
@@ -88,7 +88,7 @@ def typed(value: Any, delta_type: str) -> Any:
         return None
 
 
-def _typed(value: Any, delta_type: str) -> Any:
+def _typed(value: Any, delta_type: Any) -> Any:
     if value is None or value == "":
         return None
     match delta_type:
@@ -101,7 +101,7 @@ def _typed(value: Any, delta_type: str) -> Any:
             return int(value)
         case "double":
             return float(value)
-        case _ if delta_type.startswith("decimal"):
+        case str() if delta_type.startswith("decimal"):
             return Decimal(str(value))
         case _:
             return value
