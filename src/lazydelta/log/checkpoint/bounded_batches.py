@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 MEMORY_BUDGET = 150 << 20
 # A batch is there several times over: as pages, as columns, as parsed values, and in the hands of who reads ahead.
 _BATCH_SHARE = 25
+# Whatever the budget: a page has about a megabyte where its rows are of usual size.
+_LEAST_PAGE_BYTES, _LEAST_BATCH_BYTES = 4 << 20, 256 << 10
 _UNEVEN = 2  # how much more than its share a batch may take before it is begun anew
 _LONG_TEXT = 4 << 10
 _STATS = ("add.stats", "add.stats_parsed")
@@ -58,8 +60,16 @@ class BoundedBatches:
             for some in groups:
                 yield from read_batches(parquet, self.part, self.columns, rows, some)
 
+    @property
+    def _page_bytes(self) -> int:
+        return max(_LEAST_PAGE_BYTES, self.memory_budget // 2)
+
+    @property
+    def _batch_bytes(self) -> int:
+        return max(_LEAST_BATCH_BYTES, self.memory_budget // _BATCH_SHARE)
+
     def _rows_at_once(self, columns: Sequence[str]) -> int:
-        return rows_at_once(self.metadata, columns, self.most_rows, self.memory_budget // _BATCH_SHARE)
+        return rows_at_once(self.metadata, columns, self.most_rows, self._batch_bytes)
 
     def _watched(self, columns: Sequence[str]) -> list[int]:
         """Return the columns of text whose rows may take far more than their mean."""
@@ -84,8 +94,7 @@ class BoundedBatches:
         """Yield the rows of a row group, begun anew with fewer rows a batch as often as it takes."""
         columns, done, count = self.columns, 0, self.metadata.row_group(group).num_rows
         while done < count:
-            batch_bytes = _UNEVEN * self.memory_budget // _BATCH_SHARE
-            watch = PageWatch(self.metadata, watched, [group], self.memory_budget // 2, batch_bytes)
+            watch = PageWatch(self.metadata, watched, [group], self._page_bytes, _UNEVEN * self._batch_bytes)
             try:
                 for first, batch in self._watched_batches(group, columns, rows, watch):
                     end, skipped = first + batch.num_rows, max(0, done - first)
@@ -111,7 +120,9 @@ class BoundedBatches:
                 watch.expect(first, rows)
 
     def _without_stats(self, columns: Sequence[str], error: LargePageError) -> list[str]:
-        message = f"{self.part.path} has {error}, more than half of the memory budget of {self.memory_budget:,} bytes"
+        message = (
+            f"{self.part.path} has {error}, which is too much for the memory budget of {self.memory_budget:,} bytes"
+        )
         left = [name for name in columns if not f"{name}.".startswith(tuple(f"{each}." for each in _STATS))]
         if self.needs_stats or len(left) == len(columns):
             hint = "give it a larger memory_budget, or let a writer that cuts its pages smaller write the checkpoint"

@@ -35,7 +35,7 @@ MEMORY_BUDGET = 512 << 20
 PART_ROWS = ROWS_PER_GROUP * GROUPS_PER_FILE
 _INDEXED = 8
 _LEAST_ROW_BYTES = 400
-_PART_BYTES = 64 << 20
+_PART_BYTES = 96 << 20
 _TEXT_BYTES = 32
 _COPIES, _PARTS = 10, 4
 _DEFAULT_STATS_COLUMNS = 32
@@ -64,7 +64,10 @@ class SidecarPlan:
 
     def rows_in_part(self, memory_budget: int) -> int:
         """Return how many rows a full part has: fewer where they are wide, or memory is scarce."""
-        return min(PART_ROWS, self.rows_in(min(_PART_BYTES, memory_budget // _PARTS)))
+        rows = self.rows_in(min(_PART_BYTES, memory_budget // _PARTS))
+        if rows > ROWS_PER_GROUP:
+            rows -= rows % ROWS_PER_GROUP  # else each part would end in a small row group
+        return min(PART_ROWS, rows)
 
 
 def _width(kind: pa.DataType) -> int:
