@@ -32,11 +32,13 @@ class Relay:
         self._holds = holds
         self._held, self._released = threading.Event(), threading.Event()
         self._lock = threading.Lock()
+        self._asking: list[threading.Thread] = []
         self._answering: list[threading.Thread] = []
         self._open: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def __enter__(self) -> Self:
         return self
@@ -44,11 +46,18 @@ class Relay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # All threads end before the sockets are closed: none is left open, and no number of one is used by another.
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join(_PATIENCE)
         self._listener.close()
         self._released.set()
         for connection in self._open:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
+        for thread in (*self._asking, *self._answering):
+            thread.join(_PATIENCE)
+        for connection in self._open:
             connection.close()
 
     def lists(self) -> int:
@@ -78,9 +87,11 @@ class Relay:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
+                self._open.append(client)
                 server = socket.create_connection(("127.0.0.1", self._upstream))
-                self._open += [client, server]
-                threading.Thread(target=self._forth, args=(client, server), daemon=True).start()
+                self._open.append(server)
+                self._asking.append(threading.Thread(target=self._forth, args=(client, server), daemon=True))
+                self._asking[-1].start()
                 self._answering.append(threading.Thread(target=self._back, args=(server, client), daemon=True))
                 self._answering[-1].start()
 
