@@ -7,9 +7,12 @@ import shutil
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lazydelta import DeltaTable
+from lazydelta.storage import observe
 from tests.oracle.random_log import RandomLog, random_log
 from tests.oracle.replay import file_key
 from tests.pruning import worlds
@@ -19,10 +22,11 @@ from tests.scan.predicates import FORMS, is_expression, predicate_for, written
 from tests.scan.typed_log import COLUMNS, added_at, typed_log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from lazydelta.scan.data_file import DataFile
+    from lazydelta.storage import Request
     from tests.oracle.replay import Json, Key, Snapshot
     from tests.pruning.worlds import Node
 
@@ -209,6 +213,49 @@ def _plainly_proven(node: Node | None, add: Json, snapshot: Snapshot) -> int:
     if facts.records is None or (node is not None and not must_prove(node, facts)):
         return 0
     return _live(add, facts.records)
+
+
+@pytest.mark.parametrize("chunk", range(2))
+def test_a_checkpoint_may_be_replaced_at_a_random_read_of_a_random_log(chunk: int, tmp_path: Path) -> None:
+    """The same files under another layout, which the scan meets in its middle: each comes once, none is missing."""
+    rng = random.Random(400 + chunk)
+    scans = replaced = 0
+    for seed in range(20_000 + chunk * 2 * LOGS, 20_000 + (chunk + 1) * 2 * LOGS):
+        log = random_log(seed, tmp_path / str(seed))
+        table = DeltaTable(str(log.path), options={"batch_size": 3, "cache_size": 0, "checksum": "error"})
+        checkpoints = [path for path in log.log.iterdir() if ".checkpoint." in path.name and path.stat().st_size]
+        for strategy in ("reverse", "forward"):
+            moment = rng.choice([1, 2, 4, 9, 20])
+            with observe(_rewriting(moment, checkpoints, rng)):
+                stream = table.files(strategy=strategy)
+                found = distinct(stream.collect())
+            assert found == set(log.expected(log.latest).files), (seed, strategy, moment, log.notes)
+            scans += 1
+            replaced += stream.metrics.checkpoints_replaced
+        shutil.rmtree(tmp_path / str(seed))
+    assert scans == 4 * LOGS
+    assert replaced > 3
+
+
+def _rewriting(moment: int, checkpoints: list[Path], rng: random.Random) -> Callable[[Request], None]:
+    """Return an observer that writes Parquet checkpoints anew, rows in another order, before the n-th read of one."""
+    count = 0
+
+    def hook(request: Request) -> None:
+        nonlocal count
+        count += request.verb == "GET" and ".checkpoint." in request.path
+        if count != moment:
+            return
+        count += 1
+        for path in checkpoints:
+            if path.suffix == ".parquet":
+                rows = pq.read_table(path)
+                order = rng.sample(range(rows.num_rows), rows.num_rows)
+                fresh = path.with_name(f".{path.name}")
+                pq.write_table(rows.take(pa.array(order, pa.int64())), fresh, compression="none", row_group_size=5)
+                fresh.replace(path)
+
+    return hook
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
