@@ -148,8 +148,15 @@ def _until(condition: object) -> None:
         time.sleep(0.05)
 
 
-# Checkpoint, hint and sidecar are at least four files.
-@pytest.mark.parametrize("at", range(1, 4 * CHANGES_OF_A_FILE + 1))
+# Checkpoint, hint and sidecar are at least four files. One point of each file here, all of them in the soak tests.
+@pytest.mark.parametrize(
+    "at",
+    [
+        pytest.param(at, marks=[] if at % CHANGES_OF_A_FILE == file % CHANGES_OF_A_FILE else [pytest.mark.slow])
+        for file in range(4)
+        for at in range(file * CHANGES_OF_A_FILE + 1, (file + 1) * CHANGES_OF_A_FILE + 1)
+    ],
+)
 def test_maintenance_that_is_killed_does_no_harm(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = _table(tmp_path / "t", 5)
     stops = Stops(tmp_path / "stops", table, [at])
