@@ -106,3 +106,23 @@ def test_verify_asks_both_sides_and_finds_what_no_comparison_of_values_shows(
     report = sidecar.verify(place.uri)
     assert not report.ok
     assert "p IS NOT NULL finds 2 files by the sidecar and 3 by the log" in report.problems
+
+
+def test_a_part_that_ends_in_a_year_without_a_text_is_built_anew_and_not_taken_for_null(
+    tmp_path: Path, split: Split
+) -> None:
+    split(1, 1)
+    log = HandLog(tmp_path / "t", {"p": "date", "id": "long"}, partitions=["p"])
+    texts = ["2026-01-01", "10000-01-01", None]
+    log.commit(*(add(f"{number}.parquet", ids=(1, 9), partition={"p": text}) for number, text in enumerate(texts)))
+    log.checkpoint()
+    place = Place(str(log.table))
+    assert place.build() == "built"
+    log.commit(add("new.parquet", ids=(1, 9), partition={"p": "2026-01-02"}))
+    log.checkpoint()
+    result = sidecar.refresh(place.uri)
+    assert result.action == "built"
+    assert "cannot be read back from text" in str(result.reason)
+    assert sidecar.verify(place.uri).problems == []
+    for where in ("p IS NULL", "p IS NOT NULL", "p > DATE '2026-01-01'", "p = DATE '2026-01-02'"):
+        assert paths(place, where) == paths(place, where, **DISABLED), where
