@@ -25,6 +25,7 @@ LAYERS: dict[str, int] = {
     "stats": 4,
     "pruning": 5,
     "scan": 6,
+    "log.checkpoint.writing": 7,
     "sidecar.layout": 7,
     "sidecar.reading": 8,
     "handle": 9,
@@ -44,8 +45,8 @@ LAYERS: dict[str, int] = {
     "showcase.demo": 19,
     "showcase": 20,
 }
-# Packages whose folders are layers of their own.
-DIVIDED = frozenset({"sidecar", "showcase"})
+# Packages of which each folder is a layer of its own.
+DIVIDED = ("sidecar", "showcase")
 # The command is the outermost edge: it has a subcommand for each of the others.
 OUTERMOST = "cli"
 
@@ -55,10 +56,9 @@ def _part_of(module: Path) -> str:
 
 
 def _part(names: tuple[str, ...]) -> str:
-    head = names[0]
-    if head in DIVIDED and len(names) > 1 and (PACKAGE / head / names[1]).is_dir():
-        return f"{head}.{names[1]}"
-    return head
+    """Return the innermost folder or module above that has a layer of its own."""
+    found = (".".join(names[:length]) for length in range(len(names), 0, -1))
+    return next((name for name in found if name in LAYERS), names[0])
 
 
 def _imported_parts(module: Path) -> set[str]:
@@ -103,6 +103,11 @@ def test_a_module_imports_only_from_lower_layers(module: Path) -> None:
 def test_only_parts_that_exist_have_a_layer() -> None:
     found = {_part_of(module) for module in MODULES}
     assert set(LAYERS) == found
+
+
+def test_each_folder_of_a_divided_package_has_a_layer() -> None:
+    folders = {path.parent for name in DIVIDED for path in (PACKAGE / name).glob("*/__init__.py")}
+    assert {".".join(folder.relative_to(PACKAGE).parts) for folder in folders} <= set(LAYERS)
 
 
 def test_no_two_modules_have_the_same_name() -> None:

@@ -17,10 +17,10 @@ from lazydelta import DeltaTable, sidecar
 from lazydelta.errors import CorruptLogError, LogError, MissingCommitError, ObjectChangedError
 from lazydelta.log import commits
 from lazydelta.log.checkpoint import checkpoint_reader as checkpoint_reading
+from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
 from lazydelta.scan import emitted
 from lazydelta.sidecar.reading.sidecar_cache import shared_cache
 from lazydelta.storage import Store, input, observe, open_store  # noqa: A004 - the module that reads ahead
-from lazydelta.write.checkpoint import write_checkpoint
 from tests.oracle.checkpoints import CheckpointWriter, hint_for
 from tests.oracle.replay import commit_name, replay
 from tests.scan.hand_log import HandLog, add, key, publish, remove, vector

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from lazydelta import DeltaTable, sidecar
+from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
 from lazydelta.sidecar.layout.sidecar_columns import manifest_path
 from lazydelta.stats import ranges_from_parsed
 from lazydelta.storage import open_store
 from lazydelta.types.schema import Column, Primitive
-from lazydelta.write.checkpoint import write_checkpoint
 from tests.oracle.checkpoints import CheckpointWriter, hint_for
 from tests.scan.hand_log import HandLog, add
 from tests.sidecar.sidecars import DISABLED, Place, resealed

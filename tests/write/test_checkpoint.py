@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from lazydelta import DeltaTable
+from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
 from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.stats import ranges_from_json, ranges_from_parsed
 from lazydelta.storage import open_store
 from lazydelta.types.schema import TableSchema
-from lazydelta.write.checkpoint import write_checkpoint
 from tests.oracle.observe import observed_facts
 from tests.oracle.random_log import random_log
 from tests.oracle.replay import Snapshot, canonical_path, commit_name, file_key

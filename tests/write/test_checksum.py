@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 import lazydelta
 from lazydelta.errors import StorageError
 from lazydelta.log.actions import Remove, Txn
+from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
+from lazydelta.log.checksum.checksum_totals import State
+from lazydelta.log.checksum.checksum_writer import write_checksum
 from lazydelta.storage import Request, Store, observe, open_store
-from lazydelta.write.checkpoint import write_checkpoint
-from lazydelta.write.checksum_writer import State, write_checksum
 from tests.scan.hand_log import SIZE, HandLog, add, remove, watching
 from tests.write.commits import append, begin, commit_info, files, new_table, put_file, removal, rows
 

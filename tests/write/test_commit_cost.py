@@ -13,9 +13,10 @@ import pytest
 
 from benchmarks.measure import Measurement, measure
 from benchmarks.tables import cached_table
+from lazydelta.log.checksum.checksum_totals import State
+from lazydelta.log.checksum.checksum_writer import write_checksum
 from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.storage import open_store
-from lazydelta.write.checksum_writer import State, write_checksum
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -229,8 +229,8 @@ def checkpoint(target: _Target, *, version: int | None, memory: int) -> None:
     """
     import msgspec  # noqa: PLC0415
 
-    from lazydelta.write.checkpoint import write_checkpoint  # noqa: PLC0415
-    from lazydelta.write.last_checkpoint import write_last_checkpoint  # noqa: PLC0415
+    from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint  # noqa: PLC0415
+    from lazydelta.log.hint.hint_writer import write_last_checkpoint  # noqa: PLC0415
 
     store = target.store
     done: list[int] = [0]

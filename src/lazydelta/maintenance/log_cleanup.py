@@ -14,12 +14,12 @@ from datetime import UTC, datetime, timedelta
 
 from lazydelta.errors import CorruptLogError, VersionNotFoundError
 from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader
+from lazydelta.log.features.writable import check_writable
 from lazydelta.log.names import FileKind, LogFile
 from lazydelta.log.properties import TableProperties
 from lazydelta.log.segment import Checkpoint, list_from, load_segment
 from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.log.travel import milliseconds, version_at
-from lazydelta.log.writable import check_writable
 from lazydelta.storage import Store
 
 __all__ = ["CleanupResult", "clean_log"]

@@ -20,12 +20,12 @@ from typing import Any
 from lazydelta.errors import UnsupportedFeatureError
 from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Metadata
+from lazydelta.log.checkpoint.writing.checkpoint_writer import MEMORY_BUDGET, write_checkpoint
+from lazydelta.log.hint.hint_writer import write_last_checkpoint
 from lazydelta.maintenance.due import Due, due_after
 from lazydelta.maintenance.log_cleanup import clean_log
 from lazydelta.sidecar.building.refresher import refresh_at
 from lazydelta.storage import Store
-from lazydelta.write.checkpoint import MEMORY_BUDGET, write_checkpoint
-from lazydelta.write.last_checkpoint import write_last_checkpoint
 
 __all__ = ["Outcome", "Run", "after_commit", "find_due", "run_once"]
 

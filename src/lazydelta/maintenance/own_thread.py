@@ -15,9 +15,9 @@ from typing import Self
 from lazydelta.errors import OptionError
 from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Metadata
+from lazydelta.log.checkpoint.writing.checkpoint_writer import MEMORY_BUDGET
 from lazydelta.maintenance.once import Outcome, Run, find_due, run_once
 from lazydelta.storage import Store
-from lazydelta.write.checkpoint import MEMORY_BUDGET
 
 __all__ = ["BackgroundMaintenance", "MaintenanceStatus"]
 

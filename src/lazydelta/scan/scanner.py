@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from lazydelta.arrays import numpy_of
 from lazydelta.errors import FallbackDisabledError, RetentionGuardError
 from lazydelta.execution import ReadAhead, release_memory
-from lazydelta.log.checksum import compare_totals
+from lazydelta.log.checksum.checksum_check import compare_totals
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.reconcile import active_tail_files, unmasked
 from lazydelta.log.remove_set import RemoveSet

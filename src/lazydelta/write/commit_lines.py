@@ -18,7 +18,8 @@ from typing import Any
 
 import msgspec
 
-from lazydelta.log.actions import Add, DeletionVector, DomainMetadata, Metadata, Protocol, Remove, Txn
+from lazydelta.log.action_bodies import add_body, domain_body, metadata_body, protocol_body, remove_body, txn_body
+from lazydelta.log.actions import Add, DomainMetadata, Metadata, Protocol, Remove, Txn
 
 __all__ = [
     "CommitInfo",
@@ -26,9 +27,7 @@ __all__ = [
     "FileTotals",
     "engine",
     "header_lines",
-    "metadata_body",
     "num_records",
-    "protocol_body",
 ]
 
 _IN_MEMORY = 8 << 20
@@ -77,7 +76,7 @@ class CommitLines:
         totals = self.totals
         lines: list[bytes] = []
         for each in adds:
-            lines.append(_encode({"add": _add_body(each)}))
+            lines.append(_encode({"add": add_body(each)}))
             totals.added += 1
             totals.added_bytes += each.size
             rows = num_records(each.stats)
@@ -90,7 +89,7 @@ class CommitLines:
         totals = self.totals
         lines: list[bytes] = []
         for each in removes:
-            lines.append(_encode({"remove": _remove_body(each)}))
+            lines.append(_encode({"remove": remove_body(each)}))
             totals.removed += 1
             totals.removed_bytes += each.size or 0
             totals.sizes_known &= each.size is not None
@@ -173,22 +172,9 @@ def header_lines(
     if metadata is not None:
         lines.append({"metaData": metadata_body(metadata)})
     if txn is not None:
-        lines.append({"txn": _present(msgspec.to_builtins(txn))})
-    lines.extend({"domainMetadata": msgspec.to_builtins(each)} for each in domains)
+        lines.append({"txn": txn_body(txn)})
+    lines.extend({"domainMetadata": domain_body(each)} for each in domains)
     return b"".join(_encode(line) + b"\n" for line in lines)
-
-
-def protocol_body(protocol: Protocol) -> dict[str, Any]:
-    """Return the fields of a ``protocol`` action."""
-    return _present(msgspec.to_builtins(protocol))
-
-
-def metadata_body(metadata: Metadata) -> dict[str, Any]:
-    """Return the fields of a ``metaData`` action; maps are written even where they are empty, as the protocol asks."""
-    body = _present(msgspec.to_builtins(metadata))
-    body["format"] = {"provider": metadata.format.provider, "options": metadata.format.options or {}}
-    body["configuration"] = metadata.configuration or {}
-    return body
 
 
 @cache
@@ -198,51 +184,6 @@ def engine() -> str:
         return f"lazydelta/{distributions.version('lazydelta')}"
     except distributions.PackageNotFoundError:
         return "lazydelta"  # run from a source folder that is not installed
-
-
-def _add_body(add: Add) -> dict[str, Any]:
-    body: dict[str, Any] = {
-        "path": add.path,
-        "partitionValues": add.partition_values,
-        "size": add.size,
-        "modificationTime": add.modification_time,
-        "dataChange": add.data_change,
-    }
-    return body | _optional(
-        stats=add.stats,
-        tags=add.tags,
-        deletionVector=_vector(add.deletion_vector),
-        baseRowId=add.base_row_id,
-        defaultRowCommitVersion=add.default_row_commit_version,
-        clusteringProvider=add.clustering_provider,
-    )
-
-
-def _remove_body(remove: Remove) -> dict[str, Any]:
-    body: dict[str, Any] = {"path": remove.path, "dataChange": remove.data_change}
-    return body | _optional(
-        deletionTimestamp=remove.deletion_timestamp,
-        extendedFileMetadata=remove.extended_file_metadata,
-        partitionValues=remove.partition_values,
-        size=remove.size,
-        stats=remove.stats,
-        tags=remove.tags,
-        deletionVector=_vector(remove.deletion_vector),
-        baseRowId=remove.base_row_id,
-        defaultRowCommitVersion=remove.default_row_commit_version,
-    )
-
-
-def _vector(vector: DeletionVector | None) -> dict[str, Any] | None:
-    return None if vector is None else _present(msgspec.to_builtins(vector))
-
-
-def _optional(**fields: Any) -> dict[str, Any]:
-    return _present(fields)
-
-
-def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in fields.items() if value is not None}
 
 
 def num_records(stats: str | None) -> int | None:

@@ -15,6 +15,7 @@ import numpy as np
 from lazydelta.arrays import string_array
 from lazydelta.errors import CommitConflictError, MissingCommitError
 from lazydelta.log.actions import LogLine
+from lazydelta.log.checksum.checksum_totals import Change
 from lazydelta.log.commits import decode_actions
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.names import LOG, LogFile, commit_name
@@ -22,7 +23,6 @@ from lazydelta.log.remove_set import RemoveSet
 from lazydelta.log.reverse_commits import ReverseCommitReader
 from lazydelta.log.segment import list_commits
 from lazydelta.storage import Store
-from lazydelta.write.checksum_writer import Change
 from lazydelta.write.selection import PartitionSelection
 
 __all__ = ["Footprint", "commits_since", "judge"]

@@ -13,9 +13,10 @@ import pyarrow as pa
 from lazydelta.errors import CommitConflictError, OptionError, SchemaMismatchError, UnsupportedFeatureError, WriteError
 from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Metadata, Protocol
+from lazydelta.log.features import FEATURES, READER_FEATURES, WRITER_FEATURES
+from lazydelta.log.features.writable import check_writable
 from lazydelta.log.properties import TableProperties
 from lazydelta.log.snapshot_opening import open_snapshot
-from lazydelta.log.writable import WRITER_FEATURES, check_writable
 from lazydelta.storage import Store
 from lazydelta.types.from_arrow import has_timestamp_ntz, to_schema_string
 from lazydelta.types.schema import Array, Map, Struct, TableSchema
@@ -24,9 +25,9 @@ from lazydelta.write.transaction import CommitResult, Transaction
 
 __all__ = ["create_table", "new_metadata", "protocol_for", "stage_creation"]
 
-_READER_FEATURES = frozenset({"timestampNtz", "deletionVectors", "vacuumProtocolCheck"})
-# Version 2 stands for these; a list of features has to name them.
-_VERSION_2 = ("appendOnly", "invariants")
+_WRITER_VERSION = 2
+# The version stands for these; a list of features has to name them.
+_IN_WRITER_VERSION = frozenset(each.name for each in FEATURES if each.writer_version == _WRITER_VERSION)
 _BY_PROPERTY = "delta.feature."
 _VERSION_PROPERTIES = frozenset({"delta.minreaderversion", "delta.minwriterversion"})
 
@@ -134,13 +135,13 @@ def protocol_for(metadata: Metadata) -> Protocol:
         features.add("deletionVectors")
     features |= _asked_for(metadata.configuration or {})
     if not features:
-        return Protocol(min_reader_version=1, min_writer_version=2)
-    readers = sorted(features & _READER_FEATURES)
+        return Protocol(min_reader_version=1, min_writer_version=_WRITER_VERSION)
+    readers = sorted(features & READER_FEATURES)
     return Protocol(
         min_reader_version=3 if readers else 1,
         min_writer_version=7,
         reader_features=tuple(readers) if readers else None,
-        writer_features=tuple(sorted(features.union(_VERSION_2))),
+        writer_features=tuple(sorted(features | _IN_WRITER_VERSION)),
     )
 
 

@@ -23,13 +23,14 @@ import msgspec
 from lazydelta.errors import CommitConflictError, OptionError, TableNotFoundError, WriteError
 from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Add, Metadata, Protocol, Remove, Txn
+from lazydelta.log.checksum.checksum_totals import Change, State, state_at
+from lazydelta.log.checksum.checksum_writer import write_checksum
+from lazydelta.log.features.writable import check_removable, check_writable, uses_in_commit_timestamps
 from lazydelta.log.properties import TableProperties
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.travel import commit_info
-from lazydelta.log.writable import check_removable, check_writable, uses_in_commit_timestamps
 from lazydelta.pruning import Where
 from lazydelta.write.batch_record import BATCH_FIELD, BatchRecord, check_repeat
-from lazydelta.write.checksum_writer import Change, State, state_at, write_checksum
 from lazydelta.write.commit_lines import CommitInfo, CommitLines, header_lines
 from lazydelta.write.conflicts import Footprint, commits_since, judge
 from lazydelta.write.publish import commit_path, publish

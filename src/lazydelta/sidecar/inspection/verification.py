@@ -16,7 +16,7 @@ from lazydelta.errors import ObjectNotFoundError, StorageError
 from lazydelta.handle import TableHandle
 from lazydelta.log.checkpoint.checkpoint_columns import add_fields, has_column
 from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader, StatsWanted
-from lazydelta.log.checksum import compare_totals
+from lazydelta.log.checksum.checksum_check import compare_totals
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot

@@ -19,6 +19,7 @@ from lazydelta.arrays import boolean_array, numpy_of, typed_scalar
 from lazydelta.log.actions import Remove
 from lazydelta.log.checkpoint.checkpoint_columns import corrupt_if_unreadable, has_column, read_batches
 from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader, StatsWanted
+from lazydelta.log.checkpoint.writing.checkpoint_rows import REMOVE, CheckpointLayout, remove_array
 from lazydelta.log.commits import CHUNK_SIZE, read_actions
 from lazydelta.log.file_batch import DELETION_VECTOR, FileBatch
 from lazydelta.log.reconcile import unmasked
@@ -27,7 +28,6 @@ from lazydelta.log.reverse_commits import TailCommit
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.scan.timestamp_check import false_timestamps, without_bounds
-from lazydelta.write.checkpoint_rows import REMOVE, CheckpointLayout, remove_array
 
 __all__ = ["CheckpointState"]
 

@@ -6,13 +6,13 @@ import logging
 
 import msgspec
 
-from lazydelta.errors import ChecksumMismatchError, ObjectNotFoundError
+from lazydelta.errors import ObjectNotFoundError
 from lazydelta.log.actions import Count, DomainMetadata, Long, Metadata, Protocol, Txn
 from lazydelta.log.commit_cache import CommitCache
 from lazydelta.log.names import LogFile
 from lazydelta.storage import Store
 
-__all__ = ["VersionChecksum", "compare_totals", "read_checksum"]
+__all__ = ["VersionChecksum", "read_checksum"]
 
 logger = logging.getLogger(__name__)
 
@@ -52,21 +52,3 @@ def read_checksum(store: Store, file: LogFile, cache: CommitCache) -> VersionChe
         logger.warning("%s does not count one protocol and one metadata and is ignored", file.path)
         return None
     return checksum
-
-
-def compare_totals(
-    checksum: VersionChecksum, file: LogFile, *, num_files: int, size: int
-) -> ChecksumMismatchError | None:
-    """Compare a complete scan with the checksum; return the error to raise or to log where they disagree."""
-    if (checksum.num_files, checksum.table_size_bytes) == (num_files, size):
-        return None
-    message = (
-        f"{file.path} counts {checksum.num_files} files of {checksum.table_size_bytes} bytes, "
-        f"the log gives {num_files} files of {size} bytes"
-    )
-    return ChecksumMismatchError(
-        message,
-        path=file.path,
-        version=file.version,
-        hint="the log or its checksum was damaged; set the option checksum='off' to read on regardless",
-    )

@@ -12,15 +12,18 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lazydelta.errors import LazyDeltaError, ObjectNotFoundError, UnsupportedFeatureError, WriteError
+from lazydelta.errors import LazyDeltaError, ObjectNotFoundError, WriteError
 from lazydelta.execution import release_memory
-from lazydelta.log.actions import Protocol
 from lazydelta.log.checkpoint.checkpoint_columns import corrupt_if_unreadable
 from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader
+from lazydelta.log.checkpoint.checkpoint_result import CheckpointResult
+from lazydelta.log.checkpoint.writing.checkpoint_rows import CheckpointLayout
+from lazydelta.log.checkpoint.writing.checkpoint_state import CheckpointState
+from lazydelta.log.checksum.checksum_writer import start_checksums
+from lazydelta.log.features.writable import check_copyable
 from lazydelta.log.names import LOG, FileKind, LogFile
 from lazydelta.log.properties import TableProperties
 from lazydelta.log.replaced import CURABLE, MAX_REPLACEMENTS, too_often
@@ -28,11 +31,8 @@ from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.storage import Store
-from lazydelta.write.checkpoint_rows import CheckpointLayout
-from lazydelta.write.checkpoint_state import CheckpointState
-from lazydelta.write.checksum_writer import start_checksums
 
-__all__ = ["MEMORY_BUDGET", "CheckpointResult", "Progress", "write_checkpoint"]
+__all__ = ["MEMORY_BUDGET", "Progress", "write_checkpoint"]
 
 Progress = Callable[[int, int | None], None]
 """Called with the files done so far and, where it is known, how many there are."""
@@ -45,7 +45,6 @@ _KEYS_SHARE = 4
 _ROW_BYTES = 4_096
 _PAGE_BYTES = 1 << 20
 _LEAST_BATCH, _MOST_BATCH = 1_024, 16_384
-_FEATURES_VERSION = 7
 # One leaf of each action has Parquet statistics: its nulls tell readers which row groups hold none of that kind. Ranges
 # of the other columns serve nobody and would make the footer grow with the table.
 _COUNTED = (
@@ -56,53 +55,6 @@ _COUNTED = (
     "protocol.minReaderVersion",
     "domainMetadata.domain",
 )
-
-# Features under which a checkpoint holds no action and no field but those that we copy. Whether we may commit to such
-# tables is another question: a checkpoint changes nothing that they say.
-_KNOWN = frozenset(
-    {
-        "allowColumnDefaults",
-        "appendOnly",
-        "changeDataFeed",
-        "checkConstraints",
-        "checkpointProtection",
-        "clustering",
-        "columnMapping",
-        "deletionVectors",
-        "domainMetadata",
-        "generatedColumns",
-        "icebergCompatV1",
-        "icebergCompatV2",
-        "identityColumns",
-        "inCommitTimestamp",
-        "invariants",
-        "rowTracking",
-        "timestampNtz",
-        "typeWidening",
-        "typeWidening-preview",
-        "v2Checkpoint",
-        "vacuumProtocolCheck",
-        "variantType",
-        "variantType-preview",
-    }
-)
-
-
-class CheckpointResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done; ``action`` is written or already-there.
-
-    ``size`` counts actions and ``num_of_add_files`` files, None where an existing checkpoint does not tell without
-    being read. ``parts`` is set for an existing checkpoint of several parts, ``is_v1`` false for one of another kind.
-    """
-
-    action: str
-    version: int
-    path: str
-    size_in_bytes: int
-    size: int | None = None
-    num_of_add_files: int | None = None
-    parts: int | None = None
-    is_v1: bool = True
 
 
 def write_checkpoint(
@@ -140,7 +92,7 @@ def _written(
     checkpoint = snapshot.segment.checkpoint
     if checkpoint is not None and checkpoint.version >= (snapshot.version if enough is None else enough):
         return _existing(store, checkpoint)
-    _check_features(snapshot.protocol, store)
+    check_copyable(snapshot.protocol, path=store.uri)
     state = _state(snapshot, memory_budget, int(time.time() * 1000) if now is None else now)
     path = f"{LOG}/{snapshot.version:020}.checkpoint.parquet"
     writing = _Writing(store, path, state, memory_budget // _GROUP_SHARE, progress)
@@ -310,13 +262,3 @@ def _counts(store: Store, file: LogFile) -> tuple[int, int | None]:
             return rows, None
         nulls += path.statistics.null_count
     return rows, rows - nulls
-
-
-def _check_features(protocol: Protocol, store: Store) -> None:
-    unknown = tuple(feature for feature in protocol.writer_features or () if feature not in _KNOWN)
-    if protocol.min_writer_version > _FEATURES_VERSION:
-        unknown = (f"minWriterVersion {protocol.min_writer_version}",)
-    if unknown:
-        message = f"A checkpoint of {store.uri} could lose what these features write: {', '.join(unknown)}"
-        hint = "let a writer that implements them write it"
-        raise UnsupportedFeatureError(message, features=unknown, path=store.uri, hint=hint)

@@ -1,51 +1,28 @@
-"""The version checksum: what a version amounts to, written beside its commit.
-
-Delta-Spark takes a wrong checksum for a broken table, so one is written only where its totals are known exactly: from
-an earlier checksum and every commit since, or from a replay. It is never overwritten, and a commit does not depend on
-it: a failure to write one is logged.
-"""
+"""What a version amounts to, and what commits change of it: files, bytes, applications, domains."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from lazydelta.arrays import numpy_of
-from lazydelta.errors import LazyDeltaError, ObjectExistsError, UnsupportedFeatureError
-from lazydelta.log.actions import DomainMetadata, LogLine, Metadata, Protocol, Txn
-from lazydelta.log.checksum import VersionChecksum, read_checksum
-from lazydelta.log.names import LOG, checksum_name
-from lazydelta.log.properties import TableProperties
+from lazydelta.log.actions import DomainMetadata, LogLine, Txn
+from lazydelta.log.checksum.version_checksum import VersionChecksum, read_checksum
+from lazydelta.log.compactions import KEY_MEMORY
+from lazydelta.log.reconcile import active_tail_files
+from lazydelta.log.remove_set import RemoveSet
 from lazydelta.log.reverse_commits import ReverseCommitReader, TailCommit
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.log.travel import commit_info
-from lazydelta.log.writable import check_writable, uses_in_commit_timestamps
-from lazydelta.scan.request import ScanRequest, ScanStrategy
-from lazydelta.scan.scanner import LazyDeltaScanner
-from lazydelta.storage import Store
-from lazydelta.write.commit_lines import metadata_body, protocol_body
+from lazydelta.metrics import ScanMetrics
 
-__all__ = [
-    "Change",
-    "State",
-    "read_changes",
-    "start_checksums",
-    "state_at",
-    "state_from_replay",
-    "write_checksum",
-]
-
-logger = logging.getLogger(__name__)
+__all__ = ["Change", "State", "read_changes", "state_at", "state_from_replay"]
 
 # Opening a table reads its tail anyway, but a commit should not wait for a very long one to be added up.
 _MAX_GAP = 100
-# The bound that Delta-Spark has for the lists in a checksum.
-_MAX_LISTED = 100
 # Operations of Delta-Spark whose actions do not add up: files that are there already, or anything at all.
 _UNCOUNTABLE = frozenset({"COMPUTE STATS", "MANUAL UPDATE", "ADD DELETION VECTORS TOMBSTONES"})
 
@@ -168,86 +145,8 @@ def _stated(checksum: VersionChecksum) -> State:
 
 def _replayed(snapshot: Snapshot) -> State:
     num_files = size = 0
-    for batch in LazyDeltaScanner(snapshot, ScanRequest(strategy=ScanStrategy.FORWARD)).batches():
-        num_files += len(batch)
-        size += int(np.sum(numpy_of(batch.size)))
+    with closing(RemoveSet(KEY_MEMORY)) as seen:
+        for batch in active_tail_files(snapshot.tail(), seen, ScanMetrics()):
+            num_files += len(batch)
+            size += int(np.sum(numpy_of(batch.size)))
     return state_from_replay(snapshot, num_files=num_files, size=size)
-
-
-def write_checksum(
-    store: Store,
-    version: int,
-    state: State,
-    *,
-    protocol: Protocol,
-    metadata: Metadata,
-    txn_id: str | None = None,
-    in_commit_timestamp: int | None = None,
-) -> bool:
-    """Write the checksum of a committed version, unless there is one; tell whether this call wrote it."""
-    path = f"{LOG}/{checksum_name(version)}"
-    body: dict[str, Any] = {
-        "txnId": txn_id,
-        "tableSizeBytes": state.size,
-        "numFiles": state.num_files,
-        "numMetadata": 1,
-        "numProtocol": 1,
-        "inCommitTimestampOpt": in_commit_timestamp,
-        "setTransactions": _listed(_lasting(state.transactions, metadata)),
-        "domainMetadata": _listed(state.domains),
-        "metadata": metadata_body(metadata),
-        "protocol": protocol_body(protocol),
-    }
-    present = {key: value for key, value in body.items() if value is not None}
-    try:
-        store.put_if_absent(path, msgspec.json.encode(present) + b"\n")
-    except ObjectExistsError:
-        return False
-    except LazyDeltaError as error:
-        logger.warning("the checksum of version %d was not written: %s", version, error)
-        return False
-    return True
-
-
-def start_checksums(snapshot: Snapshot, *, num_files: int, size: int) -> None:
-    """Write the checksum of a version whose files were just counted, where its writer wrote none.
-
-    Later commits take theirs from it. Tables that we may not write to are left to those who know their features. It is
-    a help and no more, so that whatever goes wrong is logged.
-    """
-    file = snapshot.segment.checksum
-    if file is not None and file.version == snapshot.version:
-        return
-    try:
-        check_writable(snapshot.protocol, snapshot.metadata)
-        commit = snapshot.segment.commits[-1]
-        info = commit_info(snapshot.store, commit)
-        stamp, txn_id = info.get("inCommitTimestamp"), info.get("txnId")
-        if uses_in_commit_timestamps(snapshot.protocol, snapshot.metadata) and not isinstance(stamp, int):
-            return
-        write_checksum(
-            snapshot.store,
-            snapshot.version,
-            state_from_replay(snapshot, num_files=num_files, size=size),
-            protocol=snapshot.protocol,
-            metadata=snapshot.metadata,
-            txn_id=txn_id if isinstance(txn_id, str) else None,
-            in_commit_timestamp=stamp if isinstance(stamp, int) else None,
-        )
-    except UnsupportedFeatureError as error:
-        logger.debug("version %d gets no checksum from its checkpoint: %s", snapshot.version, error)
-    except Exception:
-        # The checkpoint is there and whole.
-        logger.exception("the checksum of version %d was not written", snapshot.version)
-
-
-def _lasting(transactions: tuple[Txn, ...] | None, metadata: Metadata) -> tuple[Txn, ...] | None:
-    # Where transactions expire, which of them still count depends on when one looks: nothing to write down.
-    return None if TableProperties.of(metadata).transaction_retention is not None else transactions
-
-
-def _listed(actions: Sequence[Txn] | Sequence[DomainMetadata] | None) -> list[dict[str, Any]] | None:
-    if actions is None or len(actions) > _MAX_LISTED:
-        return None
-    written: list[dict[str, Any]] = [msgspec.to_builtins(each) for each in actions]
-    return [{key: value for key, value in each.items() if value is not None} for each in written]

@@ -10,14 +10,12 @@ import json
 import logging
 from typing import Any
 
-import msgspec
-
 from lazydelta.errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError
-from lazydelta.log.hint import HINT_PATH, CheckpointHint, hint_checksum
+from lazydelta.log.checkpoint.checkpoint_result import CheckpointResult
+from lazydelta.log.hint.checkpoint_hint import HINT_PATH, CheckpointHint, hint_checksum, parse_hint
 from lazydelta.log.names import FileKind
 from lazydelta.log.segment import list_from
 from lazydelta.storage import Store
-from lazydelta.write.checkpoint import CheckpointResult
 
 __all__ = ["write_last_checkpoint"]
 
@@ -72,12 +70,9 @@ def _read(store: Store) -> tuple[str | None, CheckpointHint | None] | None:
     except ObjectNotFoundError:
         return None
     try:
-        hint = msgspec.json.decode(data, type=CheckpointHint)
-        if hint.checksum is not None and hint.checksum != hint_checksum(json.loads(data)):
-            return info.etag, None
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return info.etag, parse_hint(bytes(data))
+    except ValueError:
         return info.etag, None
-    return info.etag, hint
 
 
 def _is_ahead(store: Store, hint: CheckpointHint | None, version: int) -> bool:

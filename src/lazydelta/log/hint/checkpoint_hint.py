@@ -16,7 +16,7 @@ from lazydelta.log.actions import Count
 from lazydelta.log.names import LOG
 from lazydelta.storage import Store
 
-__all__ = ["HINT_PATH", "CheckpointHint", "hint_checksum", "read_hint"]
+__all__ = ["HINT_PATH", "CheckpointHint", "hint_checksum", "parse_hint", "read_hint"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,13 +41,23 @@ def read_hint(store: Store) -> CheckpointHint | None:
     except ObjectNotFoundError:
         return None
     try:
-        hint = msgspec.json.decode(data, type=CheckpointHint)
-        if hint.checksum is not None and hint.checksum != hint_checksum(json.loads(data)):
-            logger.warning("%s fails its checksum and is ignored", HINT_PATH)
-            return None
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        logger.warning("%s is unreadable and is ignored: %s", HINT_PATH, error)
+        return parse_hint(data)
+    except ValueError as error:
+        logger.warning("%s is ignored: %s", HINT_PATH, error)
         return None
+
+
+def parse_hint(data: bytes) -> CheckpointHint:
+    """Return what a hint says; a ValueError tells what is wrong with one that makes no sense."""
+    try:
+        hint = msgspec.json.decode(data, type=CheckpointHint)
+        is_whole = hint.checksum is None or hint.checksum == hint_checksum(json.loads(data))
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        message = f"it is unreadable: {error}"
+        raise ValueError(message) from error
+    if not is_whole:
+        message = "it fails its checksum"
+        raise ValueError(message)
     return hint
 
 

@@ -11,12 +11,14 @@ from collections.abc import Iterator
 
 from lazydelta.errors import CorruptLogError, UnsupportedFeatureError, WriteError
 from lazydelta.log.actions import Metadata, Protocol
-from lazydelta.log.features import column_mapping_mode
+from lazydelta.log.features.feature_table import CHECKPOINT_FEATURES, FEATURES, LISTED_FEATURES
+from lazydelta.log.features.readable import column_mapping_mode
 from lazydelta.log.properties import is_true
 from lazydelta.types.schema import Array, DataType, Field, Map, Struct, TableSchema, Variant
 
 __all__ = [
-    "WRITER_FEATURES",
+    "TABLE_FEATURES_VERSION",
+    "check_copyable",
     "check_removable",
     "check_writable",
     "is_append_only",
@@ -25,41 +27,7 @@ __all__ = [
 
 TABLE_FEATURES_VERSION = 7
 
-# What we honour in full.
-WRITER_FEATURES = frozenset(
-    {
-        "appendOnly",
-        "deletionVectors",  # never written; files that have one may be removed
-        "domainMetadata",  # carried along
-        "inCommitTimestamp",
-        "invariants",  # of a column that says NOT NULL; expressions are refused where they are used
-        "timestampNtz",
-        "vacuumProtocolCheck",
-    }
-)
-# What came with the versions 2 to 6 and may be listed without being used.
-_LEGACY = frozenset({"checkConstraints", "changeDataFeed", "generatedColumns", "columnMapping", "identityColumns"})
-# The same for columns of one type: deltalake lists the feature in tables that have none.
-_BY_TYPE = frozenset({"variantType", "variantType-preview"})
-
-# Properties that switch on what we do not implement.
-_SWITCHES = {
-    "delta.enableChangeDataFeed": "changeDataFeed",
-    "delta.enableRowTracking": "rowTracking",
-    "delta.enableIcebergCompatV1": "icebergCompatV1",
-    "delta.enableIcebergCompatV2": "icebergCompatV2",
-    "delta.enableIcebergCompatV3": "icebergCompatV3",
-    "delta.enableTypeWidening": "typeWidening",
-}
 _CONSTRAINT = "delta.constraints."
-# The same, in the metadata of columns; the names are beginnings.
-_COLUMN_MARKS = {
-    "delta.invariants": "invariants",
-    "delta.generationExpression": "generatedColumns",
-    "delta.identity.": "identityColumns",
-    "delta.typeChanges": "typeWidening",
-    "CURRENT_DEFAULT": "allowColumnDefaults",
-}
 
 
 def check_writable(protocol: Protocol, metadata: Metadata, *, path: str | None = None) -> None:
@@ -77,15 +45,25 @@ def check_writable(protocol: Protocol, metadata: Metadata, *, path: str | None =
     )
 
 
+def check_copyable(protocol: Protocol, *, path: str) -> None:
+    """Raise unless a checkpoint that we write holds all that features of the table put into one."""
+    unknown = tuple(feature for feature in protocol.writer_features or () if feature not in CHECKPOINT_FEATURES)
+    if protocol.min_writer_version > TABLE_FEATURES_VERSION:
+        unknown = (f"minWriterVersion {protocol.min_writer_version}",)
+    if unknown:
+        message = f"A checkpoint of {path} could lose what these features write: {', '.join(unknown)}"
+        hint = "let a writer that implements them write it"
+        raise UnsupportedFeatureError(message, features=unknown, path=path, hint=hint)
+
+
 def is_append_only(protocol: Protocol, metadata: Metadata) -> bool:
     """Tell whether no row may ever be deleted."""
-    return _supports(protocol, "appendOnly", since=2) and is_true(metadata, "delta.appendOnly")
+    return _supports(protocol, "appendOnly") and is_true(metadata, "delta.appendOnly")
 
 
 def uses_in_commit_timestamps(protocol: Protocol, metadata: Metadata) -> bool:
     """Tell whether each commit must carry its own, monotonic timestamp."""
-    supported = _supports(protocol, "inCommitTimestamp", since=TABLE_FEATURES_VERSION)
-    return supported and is_true(metadata, "delta.enableInCommitTimestamps")
+    return _supports(protocol, "inCommitTimestamp") and is_true(metadata, "delta.enableInCommitTimestamps")
 
 
 def check_removable(protocol: Protocol, metadata: Metadata, *, path: str | None = None) -> None:
@@ -95,10 +73,11 @@ def check_removable(protocol: Protocol, metadata: Metadata, *, path: str | None 
         raise WriteError(message, path=path, hint="append only, or set the property to false first")
 
 
-def _supports(protocol: Protocol, feature: str, *, since: int) -> bool:
+def _supports(protocol: Protocol, name: str) -> bool:
     if protocol.min_writer_version >= TABLE_FEATURES_VERSION:
-        return feature in (protocol.writer_features or ())
-    return since <= protocol.min_writer_version
+        return name in (protocol.writer_features or ())
+    since = next(each.writer_version for each in FEATURES if each.name == name)
+    return since is not None and since <= protocol.min_writer_version
 
 
 def _listed(protocol: Protocol, path: str | None) -> Iterator[tuple[str, str]]:
@@ -118,7 +97,7 @@ def _listed(protocol: Protocol, path: str | None) -> Iterator[tuple[str, str]]:
         message = "The table's protocol has writer version 7 but no list of writer features"
         raise CorruptLogError(message, path=path)
     for feature in features:
-        if feature not in WRITER_FEATURES | _LEGACY | _BY_TYPE:
+        if feature not in LISTED_FEATURES:
             yield feature, ""
 
 
@@ -126,9 +105,9 @@ def _used(protocol: Protocol, metadata: Metadata) -> Iterator[tuple[str, str]]:
     for key in metadata.configuration or {}:
         if key.lower().startswith(_CONSTRAINT):
             yield "checkConstraints", f"the property {key}"
-    for switch, feature in _SWITCHES.items():
-        if is_true(metadata, switch):
-            yield feature, f"the property {switch}"
+    for feature in FEATURES:
+        if feature.switch is not None and is_true(metadata, feature.switch):
+            yield feature.name, f"the property {feature.switch}"
     if column_mapping_mode(metadata, protocol) != "none":
         yield "columnMapping", "the property delta.columnMapping.mode"
     if (metadata.property("delta.checkpointPolicy") or "").lower() == "v2":
@@ -137,9 +116,10 @@ def _used(protocol: Protocol, metadata: Metadata) -> Iterator[tuple[str, str]]:
     for column, field in _fields(schema.fields, ""):
         if _holds_variants(field.type):
             yield "variantType", f"the column {column!r}"
-        for mark, feature in _COLUMN_MARKS.items():
-            if any(key.startswith(mark) for key in field.metadata):
-                yield feature, f"the column {column!r}"
+        for feature in FEATURES:
+            mark = feature.column_mark
+            if mark is not None and any(key.startswith(mark) for key in field.metadata):
+                yield feature.name, f"the column {column!r}"
 
 
 def _fields(fields: tuple[Field, ...], parent: str) -> Iterator[tuple[str, Field]]:

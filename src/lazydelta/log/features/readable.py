@@ -10,32 +10,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lazydelta.errors import CorruptLogError, UnsupportedFeatureError
+from lazydelta.log.features.feature_table import CATALOG_FEATURES, READER_FEATURES
 from lazydelta.types.schema import TYPE_CHANGES, TableSchema
 from lazydelta.types.widening import check_type_changes
 
 if TYPE_CHECKING:
     from lazydelta.log.actions import Metadata, Protocol
 
-__all__ = ["CATALOG_FEATURES", "READER_FEATURES", "ColumnMappingMode", "check_readable", "column_mapping_mode"]
+__all__ = ["ColumnMappingMode", "check_readable", "column_mapping_mode"]
 
 ColumnMappingMode: TypeAlias = Literal["none", "id", "name"]
-
-READER_FEATURES = frozenset(
-    {
-        "columnMapping",
-        "deletionVectors",
-        "timestampNtz",
-        "typeWidening",
-        "typeWidening-preview",
-        "v2Checkpoint",
-        "vacuumProtocolCheck",
-        "variantShredding",  # files are found as ever; those that are shredded are refused when the column is read
-        "variantShredding-preview",
-        "variantType",
-        "variantType-preview",
-    }
-)
-CATALOG_FEATURES = frozenset({"catalogManaged", "catalogOwned-preview"})
 
 _MODES: dict[str, ColumnMappingMode] = {"none": "none", "id": "id", "name": "name"}
 _COLUMN_MAPPING_VERSION = 2

@@ -1,0 +1,1 @@
+"""Writing checkpoints; a part of its own because it needs statistics, which are above the log."""
