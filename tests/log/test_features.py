@@ -7,7 +7,9 @@ import pytest
 
 from lazydelta.errors import CorruptLogError, UnsupportedFeatureError
 from lazydelta.log.actions import Format, Metadata, Protocol
-from lazydelta.log.features import READER_FEATURES, check_readable, column_mapping_mode
+from lazydelta.log.features import FEATURES, READER_FEATURES, check_readable, column_mapping_mode
+from lazydelta.log.features.feature_table import Feature, Reading, Writing
+from lazydelta.log.features.writable import check_copyable, check_writable
 from lazydelta.types.schema import Decimal, Primitive
 from lazydelta.types.widening import is_widening
 
@@ -163,3 +165,80 @@ def test_a_type_change_nested_in_a_map_of_structs_is_found() -> None:
 )
 def test_widening_keeps_every_value(narrow: Any, wide: Any, allowed: bool) -> None:  # noqa: FBT001
     assert is_widening(narrow, wide) is allowed
+
+
+def _name(feature: Feature) -> str:
+    return feature.name
+
+
+def _for_writers(feature: Feature) -> Protocol:
+    return Protocol(min_reader_version=1, min_writer_version=7, writer_features=(feature.name,))
+
+
+def test_no_feature_is_in_the_table_twice() -> None:
+    names = [each.name for each in FEATURES]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("feature", FEATURES, ids=_name)
+def test_a_table_is_read_as_the_table_of_features_says(feature: Feature) -> None:
+    match feature.reading:
+        case Reading.FREE:
+            check_readable(_for_writers(feature), _metadata())
+            # Listed for readers it is something else than the feature that we know.
+            with pytest.raises(UnsupportedFeatureError, match=feature.name):
+                check_readable(_features(feature.name), _metadata())
+        case Reading.DONE:
+            check_readable(_features(feature.name), _metadata())
+        case Reading.WITH_LOG_TAIL:
+            check_readable(_features(feature.name), _metadata(), has_log_tail=True)
+            with pytest.raises(UnsupportedFeatureError, match=feature.name):
+                check_readable(_features(feature.name), _metadata())
+
+
+@pytest.mark.parametrize("feature", FEATURES, ids=_name)
+def test_a_table_is_written_as_the_table_of_features_says(feature: Feature) -> None:
+    if feature.writing is not Writing.REFUSED:
+        check_writable(_for_writers(feature), _metadata())
+        return
+    with pytest.raises(UnsupportedFeatureError) as caught:
+        check_writable(_for_writers(feature), _metadata())
+    assert caught.value.features == (feature.name,)
+
+
+@pytest.mark.parametrize("feature", [each for each in FEATURES if each.switch], ids=_name)
+def test_a_property_that_switches_on_what_we_do_not_write_is_refused(feature: Feature) -> None:
+    protocol = Protocol(min_reader_version=1, min_writer_version=2)
+    check_writable(protocol, _metadata({str(feature.switch): "false"}))
+    with pytest.raises(UnsupportedFeatureError, match=str(feature.switch)) as caught:
+        check_writable(protocol, _metadata({str(feature.switch): "true"}))
+    assert caught.value.features == (feature.name,)
+
+
+@pytest.mark.parametrize("feature", [each for each in FEATURES if each.column_mark], ids=_name)
+def test_a_column_that_asks_for_what_we_do_not_write_is_refused(feature: Feature) -> None:
+    protocol = Protocol(min_reader_version=1, min_writer_version=2)
+    with pytest.raises(UnsupportedFeatureError, match="the column 'a'") as caught:
+        check_writable(protocol, _metadata(metadata={f"{feature.column_mark}x": "1 = 1"}))
+    assert caught.value.features == (feature.name,)
+
+
+@pytest.mark.parametrize("feature", FEATURES, ids=_name)
+def test_a_checkpoint_is_written_where_it_loses_nothing(feature: Feature) -> None:
+    if feature.copied:
+        check_copyable(_for_writers(feature), path="memory:///t")
+        return
+    with pytest.raises(UnsupportedFeatureError, match=f"could lose .*{feature.name}"):
+        check_copyable(_for_writers(feature), path="memory:///t")
+
+
+@pytest.mark.parametrize("feature", ["collations-preview", "geospatial", "appendonly"])
+def test_a_feature_that_is_not_in_the_table_is_refused_by_name_everywhere(feature: str) -> None:
+    protocol = _features(feature)
+    for check in (
+        lambda: check_readable(protocol, _metadata()),
+        lambda: check_writable(protocol, _metadata()),
+        lambda: check_copyable(protocol, path="memory:///t"),
+    ):
+        with pytest.raises(UnsupportedFeatureError, match=feature):
+            check()
