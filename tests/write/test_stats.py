@@ -14,7 +14,11 @@ import pytest
 from hypothesis import given
 
 from lazydelta.log.properties import TableProperties
+from lazydelta.stats import has_range, ranges_from_json, ranges_from_parsed
+from lazydelta.stats.chosen_columns import stats_columns
 from lazydelta.stats.collector import StatsCollector, indexed_columns
+from lazydelta.types.from_arrow import to_schema_string
+from lazydelta.types.schema import TableSchema
 
 LAST = "\U0010ffff"
 
@@ -240,6 +244,56 @@ def test_properties_choose_the_columns(properties: dict[str, str], expected: lis
     """Partition columns are not counted; a struct stands for its fields; a list counts as one."""
     chosen = TableProperties.parse(properties)
     assert indexed_columns(WIDE, chosen, partition_columns=["p"]) == expected
+
+
+@pytest.mark.parametrize("properties", [{}, {"delta.dataSkippingStatsColumns": "s.y"}], ids=["first", "named"])
+def test_columns_are_chosen_alike_by_the_schema_of_rows_and_of_tables(properties: dict[str, str]) -> None:
+    flat = pa.schema([WIDE.field(name) for name in ("p", "a", "s", "l")])
+    chosen = TableProperties.parse(properties)
+    table = TableSchema.parse(to_schema_string(flat), partition_columns=("p",))
+    assert [each.path for each in stats_columns(table, chosen)] == indexed_columns(
+        flat, chosen, partition_columns=["p"]
+    )
+
+
+EXAMPLES: dict[str, Any] = {
+    "string": "x",
+    "long": 1,
+    "integer": 1,
+    "short": 1,
+    "byte": 1,
+    "float": 1.5,
+    "double": 1.5,
+    "decimal(9,2)": Decimal("1.25"),
+    "boolean": True,
+    "binary": b"x",
+    "date": dt.date(2026, 2, 10),
+    "timestamp": dt.datetime(2026, 2, 10, tzinfo=dt.UTC),
+    "timestamp_ntz": dt.datetime(2026, 2, 10),  # noqa: DTZ001 - the type has no zone
+    "void": None,
+    '{"type":"array","elementType":"long","containsNull":true}': [1],
+    '{"type":"map","keyType":"string","valueType":"long","valueContainsNull":true}': [("k", 1)],
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_bounds_are_collected_and_read_of_the_same_types(name: str) -> None:
+    kind = name if name.startswith("{") else json.dumps(name)
+    schema = TableSchema.parse(
+        f'{{"type":"struct","fields":[{{"name":"c","type":{kind},"nullable":true,"metadata":{{}}}}]}}'
+    )
+    column = next(schema.leaves())
+    written = stats_of([EXAMPLES[name], None], column.type.to_arrow())
+    assert ("c" in written["minValues"]) == ("c" in written["maxValues"]) == has_range(column)
+    text = ranges_from_json(pa.array([json.dumps({"minValues": {"c": 1}, "nullCount": {"c": 1}})]), [column])
+    bounds = pa.StructArray.from_arrays([pa.array([EXAMPLES[name]], column.type.to_arrow())], names=["c"])
+    counts = pa.array([{"c": 1}])
+    typed = pa.StructArray.from_arrays([bounds, counts], names=["minValues", "nullCount"])
+    for ranges in (text, ranges_from_parsed(typed, [column])):
+        known = ranges.column(column)
+        assert known is not None
+        assert known.null_count is not None
+        assert (known.min is not None) == has_range(column)
 
 
 def test_statistics_do_not_import_pandas() -> None:

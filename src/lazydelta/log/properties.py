@@ -45,16 +45,16 @@ class TableProperties:
     deletion_vectors: bool = False
 
     @classmethod
-    def of(cls, metadata: Metadata) -> TableProperties:
+    def of(cls, metadata: Metadata, *, strict: bool = True) -> TableProperties:
         """Read the properties of a table."""
-        return cls.parse(metadata.configuration or {})
+        return cls.parse(metadata.configuration or {}, strict=strict)
 
     @classmethod
-    def parse(cls, configuration: Mapping[str, str | None]) -> TableProperties:
-        """Read properties from a configuration."""
+    def parse(cls, configuration: Mapping[str, str | None], *, strict: bool = True) -> TableProperties:
+        """Read properties from a configuration; unless ``strict``, one that makes no sense has its default."""
         # Delta's property names do not depend on case.
         given = {key.lower(): (key, value) for key, value in configuration.items() if value is not None}
-        read = _Reader(given)
+        read = _Reader(given, strict)
         stats_columns = read.text("delta.dataSkippingStatsColumns")
         return cls(
             checkpoint_interval=read.number("delta.checkpointInterval", 10, least=1),
@@ -110,6 +110,7 @@ def split_columns(text: str) -> tuple[str, ...]:
 @dataclass(frozen=True, slots=True)
 class _Reader:
     given: Mapping[str, tuple[str, str]]
+    strict: bool
 
     def text(self, name: str) -> str | None:
         found = self.given.get(name.lower())
@@ -120,7 +121,8 @@ class _Reader:
         if text is None:
             return default
         if text.strip().lower() not in {"true", "false"}:
-            raise _senseless(name, text, "say true or false")
+            self._refuse(name, text, "say true or false")
+            return default
         return text.strip().lower() == "true"
 
     def number(self, name: str, default: int, *, least: int) -> int:
@@ -130,9 +132,10 @@ class _Reader:
         try:
             number = int(text)
         except ValueError:
-            raise _senseless(name, text, f"give a number from {least}") from None
+            number = least - 1
         if number < least:
-            raise _senseless(name, text, f"give a number from {least}")
+            self._refuse(name, text, f"give a number from {least}")
+            return default
         return number
 
     def interval(self, name: str, default: timedelta) -> timedelta:
@@ -145,9 +148,10 @@ class _Reader:
             return None
         found = parse_interval(text)
         if found is None or found < timedelta():
-            raise _senseless(name, text, "write it like 'interval 7 days'")
+            self._refuse(name, text, "write it like 'interval 7 days'")
+            return None
         return found
 
-
-def _senseless(name: str, text: str, hint: str) -> WriteError:
-    return WriteError(f"The table property {name} is {text!r}, which makes no sense", hint=hint)
+    def _refuse(self, name: str, text: str, hint: str) -> None:
+        if self.strict:
+            raise WriteError(f"The table property {name} is {text!r}, which makes no sense", hint=hint)

@@ -10,6 +10,7 @@ from lazydelta.errors import CorruptLogError, OptionError, TableNotFoundError, V
 from lazydelta.log.actions import Metadata
 from lazydelta.log.commits import decode_actions, read_actions
 from lazydelta.log.names import LogFile
+from lazydelta.log.properties import is_true
 from lazydelta.log.segment import LogSegment, available_versions, list_commits
 from lazydelta.storage import Store
 
@@ -102,7 +103,7 @@ def history(
 
 
 def _in_commit_since(metadata: Metadata) -> int | None:
-    if (metadata.property(_ENABLED) or "").lower() != "true":
+    if not is_true(metadata, _ENABLED):
         return None
     since = metadata.property(_ENABLED_SINCE, "0")
     try:

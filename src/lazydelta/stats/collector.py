@@ -21,7 +21,6 @@ Counts of nulls are those of leaf columns; a field of a null struct is null.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, TypeAlias
@@ -31,6 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lazydelta.log.properties import TableProperties
+from lazydelta.stats.chosen_columns import chosen_paths, has_bounds
 from lazydelta.types.calendar import has_plain_year, moment_text
 from lazydelta.types.value_text import plain_text
 
@@ -40,7 +40,6 @@ _PREFIX = 32
 # How far a maximum may grow beyond its prefix in search of a character that the tie-breaker exceeds.
 _LONGEST_SEARCH = 32
 _ASCII_LAST, _LAST = "\x7f", "\U0010ffff"
-_PART = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
 
 Path: TypeAlias = tuple[str, ...]
 
@@ -49,12 +48,8 @@ def indexed_columns(
     schema: pa.Schema, properties: TableProperties | None = None, *, partition_columns: Sequence[str] = ()
 ) -> list[Path]:
     """Return the leaf columns that get statistics, in the schema's order, as the table's properties choose them."""
-    properties = properties or TableProperties()
     leaves = [path for field in schema if field.name not in partition_columns for path in _leaves(field, ())]
-    if properties.stats_columns is not None:
-        return _named(leaves, [_parts(name) for name in properties.stats_columns])
-    number = properties.indexed_columns
-    return leaves if number < 0 else leaves[:number]
+    return chosen_paths(leaves, properties or TableProperties())
 
 
 def _leaves(field: pa.Field, above: Path) -> list[Path]:
@@ -62,20 +57,6 @@ def _leaves(field: pa.Field, above: Path) -> list[Path]:
     if not pa.types.is_struct(field.type):
         return [path]
     return [leaf for index in range(field.type.num_fields) for leaf in _leaves(field.type.field(index), path)]
-
-
-def _parts(name: str) -> Path:
-    return tuple((quoted.replace("``", "`") or plain).lower() for quoted, plain in _PART.findall(name))
-
-
-def _named(leaves: list[Path], names: list[Path]) -> list[Path]:
-    """Return the leaves named; a struct's name stands for all its leaves. Names of no column mean nothing."""
-
-    def is_named(path: Path) -> bool:
-        lower = tuple(part.lower() for part in path)
-        return any(lower[: len(name)] == name for name in names)
-
-    return [path for path in leaves if is_named(path)]
 
 
 class StatsCollector:
@@ -183,8 +164,8 @@ _Bounds: TypeAlias = Callable[[pa.Array], tuple[Any, Any]]
 def _bounds_for(kind: pa.DataType) -> _Bounds | None:
     """Return what gives the bounds of an array that has at least one value; None for types that have none."""
     types = pa.types
-    if types.is_integer(kind) or types.is_boolean(kind) or types.is_decimal(kind):
-        return _extremes
+    if not has_bounds(kind):
+        return None
     if types.is_floating(kind):
         return _floats
     if types.is_string(kind):
@@ -193,7 +174,7 @@ def _bounds_for(kind: pa.DataType) -> _Bounds | None:
         return _dates
     if types.is_timestamp(kind):
         return _instants if kind.tz is not None else _wall_clocks
-    return None
+    return _extremes
 
 
 def _extremes(values: pa.Array) -> tuple[Any, Any]:

@@ -8,10 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lazydelta.log.file_batch import FileBatch
+from lazydelta.stats.chosen_columns import has_range
 from lazydelta.stats.json_stats import ranges_from_json
 from lazydelta.stats.partition_ranges import partition_ranges, partition_ranges_from_parsed
 from lazydelta.stats.ranges import Ranges, combine
-from lazydelta.stats.typed_stats import has_range, ranges_from_parsed
+from lazydelta.stats.typed_stats import ranges_from_parsed
 from lazydelta.types.schema import Column, Primitive
 
 __all__ = ["file_partition_ranges", "is_timestamp", "stats_ranges"]

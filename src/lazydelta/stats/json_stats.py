@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from lazydelta.arrays import typed_array, typed_scalar
 from lazydelta.execution import give_way
+from lazydelta.stats.chosen_columns import has_range
 from lazydelta.stats.json_texts import end_to_end
 from lazydelta.stats.ranges import ColumnRange, Ranges
 from lazydelta.types.literals import scaled
@@ -91,8 +92,8 @@ def _fields(columns: Sequence[Column], *, only_bounds: bool) -> list[_Field]:
     for column in columns:
         if isinstance(column.type, Struct):
             continue  # Writers count the nulls of its fields, not its own.
-        kind = _kind(column.type)
-        if kind:
+        if has_range(column):
+            kind = _kind(column.type)
             fields[("minValues", *column.physical_path), kind] = None
             fields[("maxValues", *column.physical_path), kind] = None
         if not only_bounds:
@@ -103,15 +104,15 @@ def _fields(columns: Sequence[Column], *, only_bounds: bool) -> list[_Field]:
 def _kind(kind: DataType) -> str:
     if isinstance(kind, Decimal):
         return "decimal"
-    if not isinstance(kind, Primitive):
-        return ""
-    if kind.name in {"long", "integer", "short", "byte"}:
+    if kind in _INTEGERS:
         return "integer"
-    if kind.name in {"float", "double"}:
+    if kind in _FLOATS:
         return "float"
-    if kind.name == "boolean":
-        return "boolean"
-    return "text" if kind.name in {"string", "date", "timestamp", "timestamp_ntz"} else ""
+    return "boolean" if kind == Primitive("boolean") else "text"
+
+
+_INTEGERS = tuple(map(Primitive, ("long", "integer", "short", "byte")))
+_FLOATS = tuple(map(Primitive, ("float", "double")))
 
 
 def _decode(stats: pa.Array, fields: tuple[_Field, ...]) -> list[list[Any]]:

@@ -8,10 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lazydelta.arrays import typed_array
+from lazydelta.stats.chosen_columns import has_range
 from lazydelta.stats.ranges import ColumnRange, Ranges
-from lazydelta.types.schema import Column, Decimal, Primitive
+from lazydelta.types.schema import Column
 
-__all__ = ["has_range", "ranges_from_parsed"]
+__all__ = ["ranges_from_parsed"]
 
 _ZERO, _THOUSAND = typed_array([0, 1000], pa.int64())
 
@@ -35,13 +36,6 @@ def ranges_from_parsed(stats_parsed: pa.Array | pa.ChunkedArray, columns: Sequen
         _cast(_get(stats_parsed, ("numRecords",)), pa.int64()),
         _cast(_get(stats_parsed, ("tightBounds",)), pa.bool_()),
         found,
-    )
-
-
-def has_range(column: Column) -> bool:
-    """Tell whether Delta keeps a minimum and maximum for columns of this type."""
-    return isinstance(column.type, Decimal) or (
-        isinstance(column.type, Primitive) and column.type.name not in {"binary", "void"}
     )
 
 

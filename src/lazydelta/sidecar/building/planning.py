@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from lazydelta.errors import OptionError
 from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader, StatsWanted
+from lazydelta.log.properties import TableProperties
 from lazydelta.log.replaced import CURABLE, MAX_REPLACEMENTS, too_often
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
@@ -24,6 +25,7 @@ from lazydelta.sidecar.layout.sidecar_columns import (
     SortColumn,
 )
 from lazydelta.stats import has_range, is_timestamp
+from lazydelta.stats.chosen_columns import stats_columns
 from lazydelta.storage import Store
 from lazydelta.types.schema import Column, TableSchema
 
@@ -38,7 +40,6 @@ _LEAST_ROW_BYTES = 400
 _PART_BYTES = 96 << 20
 _TEXT_BYTES = 32
 _COPIES, _PARTS = 10, 4
-_DEFAULT_STATS_COLUMNS = 32
 
 
 @dataclass(frozen=True)
@@ -137,12 +138,8 @@ def _stats_columns(snapshot: Snapshot, reader: CheckpointReader) -> list[Column]
     """Return the columns that have statistics: those the table's properties name, and those that a sample shows."""
     leaves = [column for column in snapshot.schema.leaves() if not column.is_partition]
     seen = _sampled_columns(reader)
-    wanted = snapshot.metadata.property("delta.dataSkippingNumIndexedCols")
-    try:
-        count = int(wanted) if wanted is not None else _DEFAULT_STATS_COLUMNS
-    except ValueError:
-        count = _DEFAULT_STATS_COLUMNS
-    likely = leaves if count < 0 else leaves[:count]
+    # Of tables that others write, too: what makes no sense to us in their properties must not keep a sidecar from them.
+    likely = stats_columns(snapshot.schema, TableProperties.of(snapshot.metadata, strict=False))
     return [column for column in leaves if column in likely or column.physical_path in seen]
 
 

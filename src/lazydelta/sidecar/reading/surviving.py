@@ -11,7 +11,7 @@ from lazydelta.arrays import flags, int64_array, string_array
 from lazydelta.pruning import Predicate, may_match, referenced_columns
 from lazydelta.sidecar.layout.manifest import RangeText, range_key
 from lazydelta.stats import ColumnRange, Ranges, has_range
-from lazydelta.types.schema import Column, Struct
+from lazydelta.types.schema import Column
 from lazydelta.types.text import from_text
 
 __all__ = ["surviving"]
@@ -38,7 +38,7 @@ def _column(column: Column, ranges: Sequence[Mapping[str, RangeText]]) -> Column
     empty = [not each.has_missing and each.min is None and each.max is None and each.has_null for each in found]
     bits = pa.py_buffer(np.packbits(empty, bitorder="little"))
     # A list, a struct or a variant has no bounds, but it may be tested for null.
-    ranged = has_range(column) and not isinstance(column.type, Struct)
+    ranged = has_range(column)
     return ColumnRange(
         from_text(low, column.type) if ranged else None,
         from_text(high, column.type) if ranged else None,

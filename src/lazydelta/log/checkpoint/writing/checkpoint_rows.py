@@ -20,8 +20,8 @@ from lazydelta.log.file_batch import DELETION_VECTOR, PARTITION_VALUES, FileBatc
 from lazydelta.log.properties import TableProperties
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.stats import Ranges, has_range, partition_ranges, stats_ranges
-from lazydelta.stats.collector import indexed_columns
-from lazydelta.types.schema import Column
+from lazydelta.stats.chosen_columns import stats_columns
+from lazydelta.types.schema import Column, Variant
 
 __all__ = ["REMOVE", "CheckpointLayout", "remove_array"]
 
@@ -84,12 +84,9 @@ class CheckpointLayout:
     def of(cls, snapshot: Snapshot) -> CheckpointLayout:
         """Lay the checkpoint of a version out by its schema and properties."""
         properties, table = TableProperties.of(snapshot.metadata), snapshot.schema
-        indexed = indexed_columns(table.to_arrow(), properties, partition_columns=table.partition_columns)
-        # The two halves of a variant are fields to Arrow and none to Delta.
-        leaves = {column.path for column in table.leaves()}
         layout = cls(
             pa.schema([]),
-            stats=tuple(table.column(path) for path in indexed if path in leaves),
+            stats=tuple(each for each in stats_columns(table, properties) if not isinstance(each.type, Variant)),
             partitions=tuple(table.column((name,)) for name in table.partition_columns),
             json_stats=properties.stats_as_json,
             struct_stats=properties.stats_as_struct,
