@@ -15,6 +15,7 @@ class ScanMetrics(msgspec.Struct):
     strategy: str = ""
     reason: str = ""
     tier: int = 0
+    base_order: str = ""
     commits_scanned: int = 0
     files_emitted: int = 0
     files_pruned: int = 0

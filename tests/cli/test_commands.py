@@ -71,6 +71,21 @@ def test_limit_counts_files(invoke: Invoke, table: Path, limit: int) -> None:
     assert len(lines(invoke("files", table, "--json", "--limit", str(limit)))) == limit
 
 
+@pytest.mark.parametrize("count", [0, 1, 4, 9])
+def test_newest_is_a_reverse_scan_with_a_limit(invoke: Invoke, table: Path, count: int) -> None:
+    newest = invoke("files", table, "--newest", str(count), "--json").stdout
+    assert newest == invoke("files", table, "--strategy", "reverse", "--limit", str(count), "--json").stdout
+    versions = [json.loads(line)["version"] for line in newest.splitlines()]
+    assert versions == [6, 5, 4, None, None, None][:count]
+
+
+@pytest.mark.parametrize("other", [("--limit", "3"), ("--strategy", "forward")])
+def test_newest_beside_what_contradicts_it_is_a_usage_error(
+    invoke: Invoke, table: Path, other: tuple[str, str]
+) -> None:
+    assert "--newest" in invoke("files", table, "--newest", "2", *other, code=2).stderr
+
+
 def test_row_limit_stops_when_the_files_hold_enough_rows(invoke: Invoke, table: Path) -> None:
     # The newest commit rewrote a file of three rows without one of them; the next file has the rest.
     assert len(lines(invoke("files", table, "--json", "--row-limit", "3"))) == 2

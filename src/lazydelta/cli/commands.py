@@ -74,6 +74,12 @@ def history(source: TableSource, limit: int, *, everything: bool) -> None:
     help="Also show how many rows a file has, and with --json the statistics of these columns; '' for rows alone.",
 )
 @click.option("--uris", is_flag=True, help="Show where each file is, not the path as logged.")
+@click.option(
+    "--newest",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Show the N newest files: the same as --strategy reverse --limit N.",
+)
 def files(
     source: TableSource,
     *,
@@ -81,6 +87,7 @@ def files(
     limit: int | None,
     row_limit: int | None,
     strategy: str,
+    newest: int | None,
     stats_columns: str | None,
     uris: bool,
 ) -> None:
@@ -88,6 +95,11 @@ def files(
 
     The scan stops when the reader of its output does: `lazydelta files URI | head` costs a few requests.
     """
+    if newest is not None:
+        if limit is not None or strategy == "forward":
+            message = "--newest N stands for --strategy reverse --limit N: give neither beside it."
+            raise click.UsageError(message, click.get_current_context())
+        limit, strategy = newest, "reverse"
     out = output(as_json=source.as_json)
     table = source.open()
     stream = table.files(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lazydelta.arrays import int64_array, string_array, typed_array
+from lazydelta.arrays import from_numpy, int64_array, string_array, typed_array
 from lazydelta.log.actions import Add, DeletionVector
 
 __all__ = [
@@ -38,6 +38,9 @@ EXTRA = pa.struct(
         pa.field("clusteringProvider", pa.string()),
     ],
 )
+
+
+_TWO_ROWS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,18 @@ class FileBatch:
         }
         if (load := self.load_stats) is not None:
             changes["load_stats"] = lambda: load().slice(offset, length)
+        return replace(self, **changes)
+
+    def reversed(self) -> FileBatch:
+        """Return the rows from the last to the first."""
+        if len(self) < _TWO_ROWS:
+            return self
+        back = from_numpy(np.arange(len(self) - 1, -1, -1, dtype=np.int64))
+        changes: dict[str, Any] = {
+            name: column.take(back) for name in _COLUMNS if (column := getattr(self, name)) is not None
+        }
+        if (load := self.load_stats) is not None:
+            changes["load_stats"] = lambda: load().reversed()
         return replace(self, **changes)
 
     def with_stats(self) -> FileBatch:

@@ -41,6 +41,7 @@ class BaseScan:
 
 
 _LISTING_BATCH_FACTOR = 2
+STORAGE_ORDER = "as stored: a checkpoint is not sorted"
 
 OpenBase = Callable[[BaseScan], Iterator[FileBatch]]
 """Yields the files at the checkpoint, with the statistics wanted; files that cannot match may be left out."""
@@ -52,6 +53,7 @@ def checkpoint_files(scan: BaseScan) -> Iterator[FileBatch]:
     if checkpoint is None:
         return
     scan.metrics.tier = 3
+    scan.metrics.base_order = STORAGE_ORDER
     segment = scan.snapshot.segment
     sidecars: dict[str, ObjectInfo] = {}
     emitted = EmittedKeys()

@@ -29,6 +29,7 @@ class Explanation:
                 "tail_commits": segment.version - segment.base_version,
                 "strategy": plan.strategy.value,
                 "reason": plan.reason,
+                "base_order": scanner.metrics.base_order or None,
                 "predicate": None if request.predicate is None else str(request.predicate),
                 "limit": request.limit,
                 "row_limit": request.row_limit,

@@ -28,6 +28,7 @@ from lazydelta.sidecar.layout.range_texts import key_at
 from lazydelta.sidecar.layout.sidecar_columns import STATS_OF_COLUMNS, ColumnRole, SidecarLayout
 from lazydelta.sidecar.layout.sidecar_rows import from_rows
 from lazydelta.sidecar.reading.discovery import Sidecar
+from lazydelta.sidecar.reading.newest_first import dated_rows, is_undated, newest_first
 from lazydelta.sidecar.reading.sidecar_cache import SidecarCache
 from lazydelta.sidecar.reading.surviving import surviving
 from lazydelta.sidecar.reading.used import Used
@@ -123,8 +124,12 @@ class RowGroups:
         if not self._frugal and self._ahead >= _DECODERS:
             # Some row groups are decoded while others are checked here and yet others are pruned by the consumer.
             self._aside = decoded = in_parallel(_Fetched.decode, fetched, threads=_DECODERS, stop=self._cancel)
+        held: list[tuple[FileBatch, Used]] = []
         for found in decoded:
-            yield self._described(found)
+            first, *undated = self._described(found)
+            yield first
+            held += undated
+        yield from held
         self._prove()  # to leave everything out is an answer too
 
     def _fetched(self, waiting: Iterator[ManifestRowGroup]) -> Iterator[_Fetched]:
@@ -174,7 +179,7 @@ class RowGroups:
 
     def _surviving(self) -> Iterator[ManifestRowGroup]:
         """Yield the row groups that may hold a matching file, in the order of the scan."""
-        parts, newest_first = self._sidecar.parts, self._scan.newest_first
+        parts = self._sidecar.parts
         numbers = list(range(len(parts)))
         if len(parts) > 1:
             numbers = surviving(self._scan.predicate, [part.ranges for part in parts])
@@ -186,18 +191,28 @@ class RowGroups:
         if groups is not None:
             yield from self._kept(groups)
             return
-        ordered = numbers[::-1] if newest_first else numbers
+        ordered = numbers
+        if self._scan.newest_first:
+            places = {id(parts[number]): number for number in numbers}
+            ordered = [places[id(part)] for part in newest_first(parts[number] for number in numbers)]
+        undated: list[ManifestRowGroup] = []
         for place, number in enumerate(ordered):
             for near in ordered[place : place + self._ahead]:
                 self._fetch_footer(near)
-            yield from self._kept(
+            groups = self._kept(
                 [msgspec.structs.replace(group, part=number) for group in self._footer(number).row_groups()]
             )
+            if self._scan.newest_first and not is_undated(parts[number]):
+                # One part may hold the newest files and the first ones without a time.
+                undated += [group for group in groups if is_undated(group)]
+                groups = [group for group in groups if not is_undated(group)]
+            yield from groups
+        yield from undated
 
     def _kept(self, groups: Sequence[ManifestRowGroup]) -> list[ManifestRowGroup]:
         kept = [groups[index] for index in surviving(self._scan.predicate, [group.ranges for group in groups])]
         self._scan.metrics.row_groups_pruned += len(groups) - len(kept)
-        return kept[::-1] if self._scan.newest_first else kept
+        return newest_first(kept) if self._scan.newest_first else kept
 
     def _start(self, waiting: Iterator[ManifestRowGroup], ahead: int) -> None:
         """Ask for as many row groups as may be under way."""
@@ -246,8 +261,9 @@ class RowGroups:
     def _with_footer(self, together: Sequence[_Reading]) -> _Fetched:
         number = together[0].group.part
         if number != self._part:
-            # Row groups come part by part: the one before is done with, and so is its footer.
-            self._footers.pop(self._part, None)
+            # Row groups come part by part: the one before is done with, and so is its footer, but for undated files.
+            if all(each.group.part != self._part for each in self._started):
+                self._footers.pop(self._part, None)
             self._part = number
         part, footer = self._sidecar.parts[number], self._footer(number)
         for each in (*together, *self._started):
@@ -258,8 +274,8 @@ class RowGroups:
         names = [name for name in self._all_names if name not in left_out]
         return _Fetched(together, footer, part.size, names, self._frugal)
 
-    def _described(self, found: _Decoded) -> tuple[FileBatch, Used]:
-        """Check row groups that were read, and return their files."""
+    def _described(self, found: _Decoded) -> list[tuple[FileBatch, Used]]:
+        """Check row groups that were read, and return their files; those without a sort key apart, where they wait."""
         groups, rows = found.groups, found.rows
         part = self._sidecar.parts[groups[0].part]
         layout = self._sidecar.layout
@@ -275,14 +291,18 @@ class RowGroups:
                 message = f"{part.file} has {rows.num_rows} rows where the manifest has {start}"
                 raise SidecarError(message)
             files = from_rows(rows, layout, tier=self._sidecar.tier)
-            used = Used.of(rows, layout)
+            dated = dated_rows(rows, layout) if self._scan.newest_first else rows.num_rows
+            spans = [span for span in ((0, dated), (dated, rows.num_rows - dated)) if span[1]]
+            used = [Used.of(rows.slice(*span), layout) for span in spans]
         except (pa.ArrowException, KeyError, ValueError, IndexError, StopIteration) as error:
             message = f"row group {groups[0].index} of {part.file} does not have the rows it should: {error!r}"
             raise SidecarError(message) from error
         self._scan.metrics.row_groups_read += len(groups)
         if self._scan.wanted is None:
             files = replace(files, load_stats=self._later_stats(files, groups, found.footer))
-        return files, used
+        if not self._scan.newest_first:
+            return [(files, used[0])]
+        return [(files.slice(*span).reversed(), ends) for span, ends in zip(spans, used, strict=True)]
 
     def _later_stats(
         self, files: FileBatch, groups: Sequence[ManifestRowGroup], footer: PartFooter

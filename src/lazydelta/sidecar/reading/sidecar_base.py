@@ -10,7 +10,8 @@ from lazydelta.errors import StorageError
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.scan.base import BaseScan, checkpoint_files
 from lazydelta.sidecar.layout.manifest import SidecarError
-from lazydelta.sidecar.reading.discovery import find_sidecar
+from lazydelta.sidecar.layout.sidecar_columns import ColumnRole
+from lazydelta.sidecar.reading.discovery import Sidecar, find_sidecar
 from lazydelta.sidecar.reading.row_groups import RowGroups
 from lazydelta.sidecar.reading.sidecar_cache import SidecarCache, shared_cache
 from lazydelta.sidecar.reading.used import Used, without
@@ -37,6 +38,7 @@ class SidecarBase:
             yield from checkpoint_files(scan)
             return
         scan.metrics.tier = sidecar.tier
+        scan.metrics.base_order = _order(sidecar, scan)
         scan.metrics.sidecar_hits += 1
         scan.metrics.cache_hits += sidecar.from_cache
         used: list[Used] = []
@@ -59,3 +61,13 @@ class SidecarBase:
             rest = without(batch, inside, gone, sidecar)
             if len(rest):
                 yield rest
+
+
+def _order(sidecar: Sidecar, scan: BaseScan) -> str:
+    # The table's own names: a sidecar has physical ones.
+    names = {column.physical_path: column.name for column in scan.snapshot.schema.leaves()}
+    by = [
+        f"{'the minimum of ' * (each.role == ColumnRole.MIN)}{names.get(each.path, '.'.join(each.path))}"
+        for each in sidecar.layout.sort
+    ]
+    return f"by {', '.join([*by, 'path'])}{', descending' * scan.newest_first}"
