@@ -131,13 +131,13 @@ def test_breaking_out_of_a_long_tail_reads_one_round_of_commits(
 
 
 def test_commits_are_fetched_as_the_consumer_goes(long_tail: Path) -> None:
-    """However far the consumer is, at most one round is ahead of it."""
+    """However far the consumer is, one round and a quarter of what it has taken are ahead of it at most."""
     table = DeltaTable(long_tail, options={"delta.commit.parallelism": 5})
     with watching() as watch, table.files(strategy="reverse") as stream:
         for number, file in enumerate(stream):
             if file.version is None:
                 break
-            assert watch.commits <= number // 2 + 1 + 5
+            assert watch.commits <= 1.25 * (number // 2 + 1) + 1 + 5
             assert watch.count("checkpoint.") == 0
     assert number == 2000
 

@@ -13,7 +13,6 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from lazydelta.arrays import string_array
 from lazydelta.errors import CorruptLogError, LogError, MissingCommitError, StorageError
@@ -21,7 +20,7 @@ from lazydelta.log.actions import LogLine
 from lazydelta.log.commit_cache import CommitCache
 from lazydelta.log.commits import CHUNK_SIZE, read_actions
 from lazydelta.log.file_batch import deletion_vector_array
-from lazydelta.log.keys import Hashes, hash_bytes, hash_keys
+from lazydelta.log.keys import Hashes, first_occurrence, hash_bytes, hash_keys
 from lazydelta.log.names import FileKind, LogFile
 from lazydelta.log.remove_set import RemoveSet
 from lazydelta.log.reverse_commits import ReverseCommitReader, TailCommit
@@ -115,7 +114,7 @@ def check_reconciled(actions: Iterable[list[LogLine]], file: LogFile, key_memory
             if not names:
                 continue
             again = seen.contains(hashes)
-            again |= ~_first_ones(hashes)
+            again |= ~first_occurrence(hashes)
             if again.any():
                 name = names[int(np.argmax(again))]
                 message = f"{file.path} holds more than one action for {name}, and which of them counts cannot be told"
@@ -151,10 +150,3 @@ def _other(line: LogLine) -> str | None:
     if line.describes_table():
         return "the protocol" if line.has("protocol") else "the metadata"
     return None
-
-
-def _first_ones(hashes: Hashes) -> npt.NDArray[np.bool_]:
-    first = np.zeros(hashes.shape[1], np.bool_)
-    _, indices = np.unique(np.ascontiguousarray(hashes.T).view("V16").ravel(), return_index=True)
-    first[indices] = True
-    return first

@@ -51,6 +51,7 @@ class FileBatch:
     text, or a struct with native types, or neither when nobody asked; ``load_stats`` then reads the JSON or struct
     of just these rows (see ``checkpoint``), so that listing files costs no statistics and asking for them still works.
     ``extra`` is a struct of what else an ``add`` may carry, for those who copy files from one log object to another.
+    ``version`` is the one that added all of the files, ``versions`` has it for each where several did.
     """
 
     path: pa.Array
@@ -63,6 +64,7 @@ class FileBatch:
     parsed_partitions: pa.Array | None = None
     extra: pa.Array | None = None
     version: int | None = None
+    versions: pa.Array | None = None
     tier: int = 0
     load_stats: Callable[[], FileBatch] | None = None
 
@@ -104,6 +106,10 @@ class FileBatch:
             changes["load_stats"] = lambda: load().reversed()
         return replace(self, **changes)
 
+    def with_versions(self, versions: Sequence[int | None]) -> FileBatch:
+        """Return the batch with the version that added each of its files."""
+        return replace(self, versions=int64_array(versions))
+
     def with_stats(self) -> FileBatch:
         """Return the batch with its statistics, reading them where they were left out."""
         return self if self.load_stats is None else self.load_stats()
@@ -137,6 +143,7 @@ _COLUMNS = (
     "parsed_stats",
     "parsed_partitions",
     "extra",
+    "versions",
 )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["Hashes", "canonical_path", "hash_bytes", "hash_keys", "is_canonical"]
+__all__ = ["Hashes", "canonical_path", "first_occurrence", "hash_bytes", "hash_keys", "is_canonical"]
 
 Hashes = npt.NDArray[np.uint64]
 """Shape (2, n): the two halves of n 128-bit hashes."""
@@ -59,6 +59,14 @@ def hash_bytes(values: pa.Array) -> Hashes:
     if data is not None and length:
         used[:length] = np.frombuffer(data, np.uint8, length, begin)
     return _hash_slices(used, offsets[:-1] - begin, np.diff(offsets))
+
+
+def first_occurrence(hashes: Hashes) -> npt.NDArray[np.bool_]:
+    """Tell for each key whether it is the first one of its kind."""
+    first = np.zeros(hashes.shape[1], np.bool_)
+    _, indices = np.unique(np.ascontiguousarray(hashes.T).view("V16").ravel(), return_index=True)
+    first[indices] = True
+    return first
 
 
 def is_canonical(path: pa.Array) -> bool:

@@ -50,9 +50,13 @@ class RemoveSet:
     def add(self, path: pa.Array, deletion_vector: pa.Array | None = None) -> Hashes:
         """Insert the keys of files, and return their hashes; a key may be inserted again."""
         hashes = hash_keys(path, deletion_vector)
+        self.add_hashed(path, hashes)
+        return hashes
+
+    def add_hashed(self, path: pa.Array, hashes: Hashes) -> None:
+        """Insert the keys of files whose hashes are known."""
         self._remember(path)
         self.add_hashes(hashes)
-        return hashes
 
     def add_hashes(self, hashes: Hashes) -> None:
         """Insert keys that are hashed already."""

@@ -28,7 +28,6 @@ class _Rows:
     def __init__(self, batch: FileBatch, store: Store, schema: TableSchema) -> None:
         self._batch = batch
         self.store = store
-        self.version = batch.version
         self.tier = batch.tier
         self.path: list[str] = batch.path.to_pylist()
         self._logical = (
@@ -36,6 +35,11 @@ class _Rows:
             if schema.column_mapping == "none"
             else dict(zip(schema.physical_partition_columns, schema.partition_columns, strict=True))
         )
+
+    @cached_property
+    def version(self) -> list[int | None]:
+        known = self._batch.versions
+        return [self._batch.version] * len(self.path) if known is None else known.to_pylist()
 
     @cached_property
     def size(self) -> list[int]:
@@ -136,7 +140,7 @@ class DataFile:
     @property
     def version(self) -> int | None:
         """The version that added the file, None where it came from the checkpoint."""
-        return self._rows.version
+        return self._rows.version[self._index]
 
     @property
     def tier(self) -> int:

@@ -61,7 +61,7 @@ def to_record_batch(
         _logical_partitions(batch.partition_values, schema),
         pa.nulls(count, pa.int64()) if records is None else records,
         pa.nulls(count, DELETION_VECTOR) if vectors is None else vectors,
-        _constant(batch.version, count),
+        _constant(batch.version, count) if batch.versions is None else batch.versions,
         from_numpy(np.full(count, batch.tier, np.int8), pa.int8()),
     ]
     if not extra:

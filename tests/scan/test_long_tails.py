@@ -1,0 +1,136 @@
+"""Tails of many small commits: joined for speed, exact as one by one, and never piled up."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lazydelta import DeltaTable
+from lazydelta.log.file_batch import FileBatch
+from tests.oracle.replay import commit_name, file_key
+from tests.scan.hand_log import HandLog, add, remove, vector, watching
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.oracle.replay import Json
+
+both = pytest.mark.parametrize("strategy", ["reverse", "forward"])
+
+
+def lively(table: Path, commits: int, seed: int) -> HandLog:
+    """Write commits that add, remove, replace and re-add few paths again and again, with and without vectors."""
+    rng = random.Random(seed)
+    log = HandLog(table, features=["deletionVectors"])
+    log.commit(*(add(f"p{number}", ids=(number, number)) for number in range(40)))
+    log.checkpoint()
+    for _ in range(commits):
+        chosen: dict[Any, Json] = {}
+        for _ in range(rng.choice([0, 1, 1, 2, 5])):
+            path = f"p{rng.randrange(60)}"
+            dv = None if rng.random() < 0.6 else vector(f"v{rng.randrange(3)}")
+            number = rng.randrange(1000)
+            pair = [add(path, ids=(number, number), vector=dv), remove(path, vector=dv)]
+            for action in rng.choice([pair[:1], pair[1:], pair, pair[::-1]]):
+                ((kind, content),) = action.items()
+                chosen[kind, file_key(content)] = action  # a commit has one add and one remove of a key at most
+        log.commit(*chosen.values(), {"txn": {"appId": "a", "version": log.version}})
+    return log
+
+
+def actions_of(log: HandLog, version: int) -> Iterator[tuple[str, Json]]:
+    """Yield the actions of a commit."""
+    for line in (log.log / commit_name(version)).read_text().splitlines():
+        yield from json.loads(line).items()
+
+
+def replayed(log: HandLog) -> dict[Any, tuple[int, int]]:
+    """Return the active files with the version that added them and their smallest id, commit by commit."""
+    state: dict[Any, tuple[int, int]] = {}
+    for version in range(log.version + 1):
+        actions = list(actions_of(log, version))
+        for kind, content in actions:
+            if kind == "remove":
+                state.pop(file_key(content), None)
+        for kind, content in actions:
+            if kind == "add":
+                state[file_key(content)] = (version, json.loads(content["stats"])["minValues"]["id"])
+    return state
+
+
+@both
+@pytest.mark.parametrize("seed", range(6))
+def test_a_long_tail_gives_what_a_plain_replay_gives(seed: int, strategy: str, tmp_path: Path) -> None:
+    """Every file once, with the version that added it and the statistics that it had there."""
+    log = lively(tmp_path, 200, seed)
+    expected = {key: (version or None, low) for key, (version, low) in replayed(log).items()}
+    files = DeltaTable(tmp_path).files(strategy=strategy, batch_size=7).collect()
+    keys = [file_key({"path": file.path, "deletionVector": file.deletion_vector}) for file in files]
+    assert len(keys) == len(set(keys))
+    found = zip(keys, files, strict=True)
+    assert {key: (file.version, (file.stats or {})["minValues"]["id"]) for key, file in found} == expected
+    versions = [file.version for file in files if file.version is not None]
+    assert versions == sorted(versions, reverse=True), "newest first, joined or not"
+
+
+@both
+def test_record_batches_have_the_version_of_each_file(strategy: str, tmp_path: Path) -> None:
+    log = lively(tmp_path, 120, 7)
+    expected = sorted(version for version, _ in replayed(log).values() if version)
+    batches = DeltaTable(tmp_path).files("id >= 0", strategy=strategy).batches()
+    found = [version for batch in batches for version in batch.column("version").to_pylist()]
+    assert sorted(version for version in found if version is not None) == expected
+
+
+@both
+def test_small_commits_are_joined(strategy: str, tmp_path: Path) -> None:
+    """A thousand commits of one file each become a few dozen batches, and the first leaves alone."""
+    log = HandLog(tmp_path)
+    log.commit(add("base"))
+    log.checkpoint()
+    for number in range(1000):
+        log.commit(add(f"t{number:04d}"))
+    sizes = [batch.num_rows for batch in DeltaTable(tmp_path).files(strategy=strategy).batches()]
+    assert sum(sizes) == 1001
+    assert sizes[0] == 1
+    assert len(sizes) < 60
+
+
+def test_a_reader_that_stops_has_paid_for_a_quarter_more_than_it_took(tmp_path: Path) -> None:
+    log = HandLog(tmp_path)
+    log.commit(add("base"))
+    log.checkpoint()
+    for number in range(400):
+        log.commit(add(f"t{number:04d}"), add(f"u{number:04d}"))
+    log.checksum(801)
+    table = DeltaTable(tmp_path, options={"delta.commit.parallelism": 5})
+    with watching() as watch, table.files(strategy="reverse") as stream:
+        for number, _ in enumerate(stream, 1):
+            assert watch.commits <= 1.3 * (number / 2 + 1) + 5
+            if number == 600:
+                break
+
+
+def test_commits_with_long_statistics_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Joined commits stay below two megabytes, however few actions they have."""
+    log = HandLog(tmp_path)
+    log.commit(add("base"))
+    log.checkpoint()
+    long = "x" * 300_000
+    for number in range(60):
+        stats = {"minValues": {"name": long}, "maxValues": {"name": long}, "nullCount": {"name": 0}}
+        log.commit(add(f"t{number:02d}", stats=stats))
+    held: list[int] = []
+    plain = FileBatch.from_adds.__func__  # type: ignore[attr-defined]
+
+    def watched(cls: type[FileBatch], adds: Any, **keywords: Any) -> FileBatch:
+        held.append(sum(len(each.stats or "") for each in adds))
+        return plain(cls, adds, **keywords)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(FileBatch, "from_adds", classmethod(watched))
+    assert len(DeltaTable(tmp_path).files(strategy="reverse").collect()) == 61
+    assert max(held) <= 2_000_000
