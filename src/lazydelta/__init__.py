@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 from typing import TYPE_CHECKING, Any
 
 from lazydelta.errors import LazyDeltaError
-from lazydelta.scan.data_file import DataFile
-from lazydelta.scan.file_stream import FileStream
-from lazydelta.table import DeltaTable
 
 if TYPE_CHECKING:
+    from lazydelta.scan.data_file import DataFile
+    from lazydelta.scan.file_stream import FileStream
+    from lazydelta.table import DeltaTable
     from lazydelta.write.create import create_table
     from lazydelta.writing import write_arrow
 
@@ -18,18 +19,27 @@ __all__ = ["DataFile", "DeltaTable", "FileStream", "LazyDeltaError", "__version_
 
 __version__ = "0.1.0"
 
+# Where each public name lives: it is loaded when somebody asks for it. Most programs read only, and the writer takes
+# as long to load as the reader; the command's help needs neither.
+_HOMES = {
+    "DataFile": "lazydelta.scan.data_file",
+    "DeltaTable": "lazydelta.table",
+    "FileStream": "lazydelta.scan.file_stream",
+    "create_table": "lazydelta.write.create",
+    "write_arrow": "lazydelta.writing",
+}
+
 # Quiet unless the application says otherwise, as libraries should be.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:
-    # Most programs read only, and the writer takes another fifth of a second to load.
-    if name == "write_arrow":
-        from lazydelta.writing import write_arrow  # noqa: PLC0415
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(home), name)
+    return found
 
-        return write_arrow
-    if name == "create_table":
-        from lazydelta.write.create import create_table  # noqa: PLC0415
 
-        return create_table
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 __all__ = [
     "Stored",
@@ -75,8 +74,7 @@ def typed_array(values: Sequence[Stored | None], kind: pa.DataType) -> pa.Array:
 
 def bitmap(flags: Sequence[bool] | npt.NDArray[np.bool_]) -> pa.Buffer:
     """Pack flags into the bits that Arrow uses for booleans and for validity."""
-    packed = pa.Array.from_buffers(pa.uint8(), len(flags), [None, pa.py_buffer(bytes(flags))])
-    return pc.cast(packed, pa.bool_()).buffers()[1]
+    return pa.py_buffer(np.packbits(np.frombuffer(bytes(flags), np.uint8), bitorder="little"))
 
 
 def string_array(values: Sequence[str | None]) -> pa.StringArray:

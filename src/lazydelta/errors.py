@@ -26,7 +26,8 @@
     │   └── StreamClosedError       the stream was used again after it ended
     └── WriteError                  a write that may not or cannot happen; nothing was committed
         ├── CommitConflictError     another writer was faster, and this write does not fit behind it
-        └── SchemaMismatchError     the data does not have the table's columns and types
+        ├── SchemaMismatchError     the data does not have the table's columns and types
+        └── TableExistsError        a table is where a new one was to be
 
 A message says what failed, on which object, and what to do next. The facts are attributes as well, and they
 survive pickling, because Spark workers raise these errors.
@@ -57,6 +58,7 @@ __all__ = [
     "StorageError",
     "StorageTimeoutError",
     "StreamClosedError",
+    "TableExistsError",
     "TableNotFoundError",
     "UnknownColumnError",
     "UnsupportedFeatureError",
@@ -227,3 +229,7 @@ class CommitConflictError(WriteError):
 
 class SchemaMismatchError(WriteError):
     """The data does not have the columns and types of the table."""
+
+
+class TableExistsError(WriteError):
+    """A table is where a new one was to be."""

@@ -103,6 +103,17 @@ class TableHandle:
         open_base = SidecarBase(ahead, self.cache) if self.options.sidecar_enabled else checkpoint_files
         return LazyDeltaScanner(snapshot, request, self.options, open_base=open_base)
 
+    def with_options(self, given: Mapping[str, Any]) -> TableHandle:
+        """Return the handle of the same table with other options, for one call."""
+        options = self.options.changed(given)
+        remembered = self.remembered if options.cache_size == self.options.cache_size else _memory(options.cache_size)
+        store = self.store.with_limits(retries=options.retries, request_timeout=options.request_timeout)
+        return TableHandle(store, options, remembered)
+
+    def adopted(self, snapshot: Snapshot) -> Snapshot:
+        """Return a snapshot of the same table as if it had been pinned by this handle."""
+        return replace(snapshot, store=self.store, parallelism=self.options.commit_parallelism)
+
     def carrying_credentials(self) -> TableHandle:
         """Return the same handle, whose pickles hold its credentials: for tasks that work elsewhere."""
         return replace(self, store=self.store.carrying_credentials())

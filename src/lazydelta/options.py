@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -60,12 +59,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         values: dict[str, Any] = {
             name: environment[variable] for name in _NAMES if (variable := _variable(name)) in environment
         }
-        for key, value in (given or {}).items():
-            if key not in _NAMES:
-                near = difflib.get_close_matches(key, _NAMES, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known options: {', '.join(_NAMES)}"
-                raise OptionError(f"There is no option {key!r}", hint=hint)
-            values[key] = value
+        return cls._checked(values | _named(given))
+
+    def changed(self, given: Mapping[str, Any]) -> Options:
+        """Return these options with what was given for one call over them."""
+        return self._checked(msgspec.to_builtins(self) | _named(given))
+
+    @classmethod
+    def _checked(cls, values: dict[str, Any]) -> Options:
         try:
             # Not strict: environment variables and storage-option style mappings carry text.
             return msgspec.convert(values, cls, strict=False)
@@ -74,6 +75,35 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 _NAMES = tuple(each.encode_name for each in msgspec.structs.fields(Options))
+# Other names that people know an option by.
+_ALSO_CALLED = {"commit_read_parallelism": "delta.commit.parallelism"}
+# What people may look for and what there is instead.
+_INSTEAD = {
+    "checkpoint_row_groups_per_batch": (
+        "some writers make one row group of a whole checkpoint, so it is read page by page: memory_budget says how "
+        "much at once; for a sidecar it is delta.sidecar.row_groups_per_batch"
+    )
+}
+
+
+def _named(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what was given under the documented names; a name that is none is an error."""
+    values: dict[str, Any] = {}
+    for key, value in (given or {}).items():
+        name = _ALSO_CALLED.get(key, key)
+        if name not in _NAMES:
+            raise OptionError(f"There is no option {key!r}", hint=_INSTEAD.get(key) or _near(key))
+        if name in values and values[name] != value:
+            raise OptionError(f"The option {name!r} is given twice: {values[name]!r} and {value!r}", hint="say one")
+        values[name] = value
+    return values
+
+
+def _near(key: str) -> str:
+    import difflib  # noqa: PLC0415 - for mistakes only
+
+    near = difflib.get_close_matches(key, _NAMES, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known options: {', '.join(_NAMES)}"
 
 
 def _variable(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -124,14 +125,17 @@ class DeltaTable:
         stats_columns: Sequence[str] | None = None,
         batch_size: int | None = None,
         retention_guard: RetentionGuard | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> FileStream:
         """Return the active files that may hold rows matching ``where``, as a lazy stream.
 
         ``limit`` counts files; ``row_limit`` counts the live rows of files whose every row is proven to match.
         ``strategy`` is ``reverse`` (newest first), ``forward`` (most files a second) or ``auto``. ``stats_columns``
         adds statistics to ``batches()``; an empty list fills ``num_records`` alone. ``retention_guard`` may refuse
-        the version below which the scan does not look.
+        the version below which the scan does not look. ``options`` are those of the table, for this scan alone.
         """
+        handle = self._handle if options is None else self._handle.with_options(options)
+        snapshot = self._snapshot if options is None else handle.adopted(self._snapshot)
         request = ScanRequest.of(
             self._snapshot.schema,
             where=where,
@@ -139,10 +143,10 @@ class DeltaTable:
             row_limit=row_limit,
             strategy=strategy,
             stats_columns=stats_columns,
-            batch_size=self._handle.options.rows_in_memory if batch_size is None else batch_size,
+            batch_size=handle.options.rows_in_memory if batch_size is None else batch_size,
             retention_guard=retention_guard,
         )
-        return FileStream(self._handle.scan(self._snapshot, request))
+        return FileStream(handle.scan(snapshot, request))
 
     def file_infos(self, predicate: Where = None, **keywords: Any) -> FileStream:
         """Return the active files that may match ``predicate``; keywords as for ``files``."""
@@ -236,6 +240,11 @@ class DeltaTable:
         types_mapper: Callable[[pa.DataType], Any] | None = None,
     ) -> pd.DataFrame:
         """Return the rows as a pandas data frame."""
+        try:
+            import pandas  # noqa: F401, ICN001, PLC0415 - an extra
+        except ImportError as error:
+            message = "to_pandas needs pandas, which is not installed"
+            raise OptionError(message, hint="pip install 'lazydelta[pandas]'") from error
         table = self.to_pyarrow_table(partitions, columns, filesystem, filters)
         return table.to_pandas(types_mapper=types_mapper)
 
@@ -248,8 +257,8 @@ class DeltaTable:
         return f"DeltaTable({self._handle.uri!r}, version={self.version()})"
 
     def _open(self, version: int | str | datetime | None) -> Snapshot:
-        if isinstance(version, bool) or (isinstance(version, int) and version < 0):
-            raise OptionError(f"{version!r} is not a table version", hint="versions are numbers from 0")
+        if version is not None and not isinstance(version, str | datetime):
+            version = _whole_number(version)
         if isinstance(version, str | datetime):
             newest = self._open(None)
             moment = milliseconds(version)
@@ -257,3 +266,15 @@ class DeltaTable:
             if version == newest.version:
                 return newest
         return self._handle.snapshot(version, log_tail=self._log_tail)
+
+
+def _whole_number(version: object) -> int:
+    """Return the number of a version; a date is none, because nobody knows which moment of its day is meant."""
+    try:
+        number = -1 if isinstance(version, bool) else index(version)  # type: ignore[call-overload]
+    except TypeError:
+        number = -1
+    if number < 0:
+        hint = "versions are numbers from 0; a moment is a datetime, or text such as 2026-02-10T14:00:00Z"
+        raise OptionError(f"{version!r} is not a table version", hint=hint)
+    return int(number)

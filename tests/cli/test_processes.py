@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +20,6 @@ from lazydelta.storage.counters import Request, observe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.cli.conftest import Invoke, Spawn
 
@@ -99,6 +99,18 @@ def test_the_first_file_is_printed_before_the_base_is_read(
     assert sum(printed) == 25
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("command", [["files"], ["files", "--json"], ["info"], ["rows"], ["history", "--json"]])
+def test_an_output_that_cannot_be_written_is_an_error_and_no_bug(table: Path, command: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        line = [sys.executable, "-m", "lazydelta.cli", command[0], str(table), *command[1:]]
+        process = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert process.returncode == 2
+    assert process.stderr == (
+        b"error: The output cannot be written: No space left on device (make room, or send it elsewhere)\n"
+    )
+
+
 def test_an_ascii_terminal_shows_odd_paths_escaped(spawn: Spawn, tmp_path: Path) -> None:
     table = tmp_path / "größe"
     _table_with_odd_paths(table)
@@ -136,8 +148,8 @@ def test_on_a_terminal_a_long_scan_shows_its_progress() -> None:
     """Each look at the clock finds it 0.4 seconds later; results come when the line was shown twice."""
     program = _CLOCK.format("lambda ticks=__import__('itertools').count(): 0.4 * next(ticks)") + (
         "import threading\n"
-        "from lazydelta.cli.console_output import ConsoleOutput, console\n"
-        "out = ConsoleOutput(console(), console(stderr=True))\n"
+        "from lazydelta.cli.console_output import ConsoleOutput\n"
+        "out = ConsoleOutput()\n"
         "asked = threading.Semaphore(0)\n"
         "with out.watch(lambda: asked.release() or '7 files found'):\n"
         "    asked.acquire(); asked.acquire()\n"

@@ -114,13 +114,14 @@ def test_append_reads_parquet_csv_and_json_in_one_commit(invoke: Invoke, tmp_pat
         "version": 4,
         "files_read": 2,
         "rows": 4,
+        "already_committed": False,
     }
 
 
 def test_append_creates_the_table_by_hour(invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("at,n\n2026-02-10T14:05:00Z,1\n2026-02-10T15:05:00Z,2\n")
     result = invoke("append", tmp_path / "t", tmp_path / "a.csv", "--timestamp-column", "at")
-    assert "is at version 0: 2 rows of 1 files appended" in result.output
+    assert "is at version 0: 2 rows of 1 file appended" in result.output
     assert [row["_event_hour"] for row in rows(tmp_path / "t")] == ["2026021014", "2026021015"]
 
 
@@ -171,11 +172,31 @@ def test_append_adds_columns_where_it_is_told_to(invoke: Invoke, tmp_path: Path)
     assert rows(tmp_path / "t") == [{"n": 1, "m": None}, {"n": 2, "m": "x"}]
 
 
+def test_append_of_a_folder_says_which_command_reads_folders(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    said = invoke("append", tmp_path / "t", tmp_path / "folder.csv", code=2).output
+    assert said.startswith(f"error: The file {tmp_path / 'folder.csv'} cannot be read")
+    assert "`lazydelta ingest` reads folders" in said
+
+
+def test_create_where_a_table_is_advises_an_option_of_the_command(invoke: Invoke, tmp_path: Path) -> None:
+    invoke("create", tmp_path / "t", "--column", "n:long")
+    said = invoke("create", tmp_path / "t", "--column", "n:long", code=2).output
+    assert said == (
+        f"error: There is a Delta table at {(tmp_path / 't').as_uri()} already "
+        "(--if-absent leaves it as it is; `lazydelta append` adds rows to it)\n"
+    )
+    invoke("create", tmp_path / "t", "--column", "n:long", "--if-absent")
+
+
 def test_append_of_one_application_happens_once(invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("n\n1\n")
     for _ in range(2):
         result = invoke("append", tmp_path / "t", tmp_path / "a.csv", "--app-id", "job", "--app-version", "0", "--json")
     assert json.loads(result.output)["rows"] == 0
+    assert json.loads(result.output)["already_committed"] is True
+    told = invoke("append", tmp_path / "t", tmp_path / "a.csv", "--app-id", "job", "--app-version", "0").output
+    assert told == f"{(tmp_path / 't').as_uri()} had these rows already, in version 0 at the latest\n"
     assert rows(tmp_path / "t") == [{"n": 1}]
 
 
@@ -185,7 +206,9 @@ def test_append_of_one_application_happens_once(invoke: Invoke, tmp_path: Path) 
         ("a.txt", b"n\n1\n", "cannot be told from its name"),
         ("a.parquet", b"n\n1\n", "a.parquet cannot be read"),
         ("a.csv", b"n,m\n1\n", "a.csv cannot be read"),
-        ("missing.csv", None, "missing.csv cannot be read"),
+        ("missing.csv", None, "missing.csv (check its name; nothing was appended)"),
+        ("missing.parquet", None, "missing.parquet (check its name; nothing was appended)"),
+        (".", None, "cannot be told from its name"),
     ],
 )
 def test_append_names_the_file_that_it_cannot_read(

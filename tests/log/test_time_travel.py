@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import deltalake
+import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction
@@ -96,6 +97,21 @@ def test_another_version_can_be_pinned_later(log: Log) -> None:
     log.commit(5)
     table.update_incremental()
     assert table.version() == 5
+
+
+@pytest.mark.parametrize("wrong", [date(2026, 2, 10), 1.0, True, -1, [1], "1 o'clock"], ids=str)
+def test_what_is_no_version_and_no_moment_is_refused(log: Log, wrong: Any) -> None:
+    """A date is none: nobody knows which moment of its day is meant."""
+    table = DeltaTable(log.root, version=2)
+    with pytest.raises(OptionError, match=r"is not (a table version|an ISO 8601 timestamp).*2026-02-10T14:00:00Z"):
+        table.load_as_version(wrong)
+    with pytest.raises(OptionError):
+        DeltaTable(log.root, version=wrong)
+    assert table.version() == 2
+
+
+def test_a_version_may_be_a_number_of_numpy(log: Log) -> None:
+    assert DeltaTable(log.root, version=np.int64(3)).version() == 3  # type: ignore[arg-type]
 
 
 def test_a_table_stays_at_its_version_while_commits_arrive(log: Log) -> None:

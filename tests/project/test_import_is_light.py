@@ -1,29 +1,148 @@
+"""Fresh interpreters are asked what they have loaded: this one has loaded everything already.
+
+No time is asserted. What is loaded decides on it, and memory is compared with PyArrow's own in the same run.
+"""
+
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from pathlib import Path
 
-HEAVY = {
-    "click",
-    "datafusion",
-    "deltalake",
-    "duckdb",
-    "lark",
-    "pandas",
-    "polars",
-    "pyspark",
-    "rich",
-    "sqlglot",
-    "substrait",
+import pyarrow as pa
+import pytest
+
+import lazydelta
+from lazydelta import compute, sidecar
+from lazydelta.handle import TableHandle
+from lazydelta.write.checkpoint import write_checkpoint
+
+OPTIONAL = {"datafusion", "deltalake", "duckdb", "lark", "pandas", "polars", "pyspark", "substrait"}
+EDGES = {"click", "rich", "sqlglot"}
+# PyArrow's functions with their docstrings; the client of object stores and the event loop that it works on; what
+# writes tables and builds sidecars. A program that opens a local table needs none of them.
+FOR_OTHERS = {
+    "asyncio",
+    "lazydelta.maintenance",
+    "lazydelta.sidecar.building",
+    "lazydelta.spark",
+    "lazydelta.write",
+    "obstore",
+    "pyarrow.compute",
+    "pyarrow.dataset",
 }
+HEAVY = OPTIONAL | EDGES | FOR_OTHERS
+# How much more memory than PyArrow with its Parquet reader.
+RATIO = 1.3
+
+_REPORT = (
+    "\nimport json, resource, sys\n"
+    "print(json.dumps([sorted(sys.modules), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]), file=sys.stderr)\n"
+)
 
 
-def test_importing_lazydelta_loads_no_heavy_or_optional_package() -> None:
-    """A fresh interpreter is asked, because this one has loaded everything already."""
-    program = "import json, sys, lazydelta; print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
-    child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert child.returncode == 0, child.stderr
-    loaded = set(json.loads(child.stdout))
-    assert "lazydelta" in loaded
+def _loaded_by(program: str) -> tuple[set[str], int]:
+    child = subprocess.run(
+        [sys.executable, "-c", program + _REPORT], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
+    )
+    assert child.returncode == 0, child.stderr.decode()
+    modules, peak = json.loads(child.stderr.splitlines()[-1])
+    return {prefix for name in modules for prefix in _prefixes(name)}, peak
+
+
+def _prefixes(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[: end + 1]) for end in range(len(parts))]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a table of two hours, with a sidecar for the first and a commit behind it."""
+    path = tmp_path_factory.mktemp("light") / "table"
+    rows = pa.table({"hour": ["2026021016", "2026021017"], "value": [1, 2]})
+    lazydelta.write_arrow(path, rows, partition_by=["hour"])
+    write_checkpoint(TableHandle.open(path).store)
+    sidecar.build(path)
+    lazydelta.write_arrow(path, rows)
+    return path
+
+
+def test_importing_lazydelta_loads_not_even_pyarrow() -> None:
+    loaded, _ = _loaded_by("import lazydelta; dir(lazydelta)")
+    assert "lazydelta.errors" in loaded
+    assert loaded & (HEAVY | {"msgspec", "numpy", "pyarrow"}) == set()
+
+
+def test_what_opens_a_table_is_light() -> None:
+    """In modules, and in memory: at most 1.3 times what the Parquet reader of PyArrow takes."""
+    loaded, peak = _loaded_by("from lazydelta import DeltaTable")
+    assert "lazydelta.table" in loaded
     assert loaded & HEAVY == set()
+    _, theirs = _loaded_by("import pyarrow.parquet")
+    assert peak <= RATIO * theirs
+
+
+def test_finding_the_files_of_an_hour_stays_light(table: Path) -> None:
+    program = (
+        f"import lazydelta; print(len(list(lazydelta.DeltaTable({str(table)!r}).files([('hour', '=', '2026021016')]))))"
+    )
+    loaded, _ = _loaded_by(program)
+    assert "lazydelta.sidecar.reading.row_groups" in loaded
+    assert loaded & HEAVY == set()
+
+
+@pytest.mark.parametrize("output", [[], ["--json"]], ids=["text", "json"])
+def test_the_command_that_finds_them_loads_click_and_no_more(table: Path, output: list[str]) -> None:
+    command = ["lazydelta", "files", str(table), "--where", '{"hour": "2026021016"}', *output]
+    program = (
+        f"import sys; sys.argv = {command!r}\n"
+        "from lazydelta.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code\n"
+    )
+    loaded, _ = _loaded_by(program)
+    assert "lazydelta.sidecar.reading.row_groups" in loaded
+    assert loaded & HEAVY == {"click"}
+
+
+def test_the_help_of_the_command_needs_no_pyarrow() -> None:
+    program = (
+        "import sys; sys.argv = ['lazydelta', '--help']\n"
+        "from lazydelta.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code\n"
+    )
+    loaded, _ = _loaded_by(program)
+    assert "lazydelta.cli.sidecar" in loaded
+    assert loaded & (HEAVY | {"pyarrow"}) == {"click"}
+
+
+def test_opening_an_object_store_loads_the_client() -> None:
+    """The other half: what is left out above is there when it is needed."""
+    loaded, _ = _loaded_by("from lazydelta.handle import TableHandle; TableHandle.open('memory://light/table')")
+    assert "obstore" in loaded
+
+
+def test_every_function_taken_from_the_registry_is_one_that_pyarrow_generates() -> None:
+    """What PyArrow writes by hand does more than the function of its name; those are taken from it."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - the peer
+
+    source = "\n".join(path.read_text(encoding="utf-8") for path in Path(lazydelta.__file__).parent.rglob("*.py"))
+    used = {name for name in vars(pc) if f"pc.{name}(" in source}
+    assert {"equal", "cast", "fill_null", "take"} <= used
+    by_hand = {name for name in used if not hasattr(getattr(pc, name), "__arrow_compute_function__")}
+    assert by_hand <= compute._BY_HAND
+
+
+def test_to_pandas_without_pandas_says_what_to_install(table: Path) -> None:
+    program = (
+        "import sys, lazydelta\n"
+        "sys.modules['pandas'] = None\n"
+        "from lazydelta.errors import OptionError\n"
+        f"table = lazydelta.DeltaTable({str(table)!r})\n"
+        "try: table.to_pandas()\n"
+        "except OptionError as error: assert \"pip install 'lazydelta[pandas]'\" in str(error), error\n"
+        "else: raise AssertionError\n"
+    )
+    _loaded_by(program)

@@ -13,33 +13,70 @@ code   meaning
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import logging
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import click
 
 from lazydelta import __version__
-from lazydelta.cli.bench import bench
-from lazydelta.cli.commands import COMMANDS
-from lazydelta.cli.demo_command import demo
-from lazydelta.cli.ingest_command import ingest
+from lazydelta.cli.command_group import CommandGroup
 from lazydelta.cli.parameters import debug_option, in_debug_mode
-from lazydelta.cli.sidecar import sidecar
 from lazydelta.cli.wording import one_line
-from lazydelta.cli.write import WRITE_COMMANDS
 from lazydelta.errors import LazyDeltaError
 
 __all__ = ["cli", "main"]
 
 BUG, EXPLAINED, INTERRUPTED = 1, 2, 130
+_COMMANDS = {
+    "info": "lazydelta.cli.commands",
+    "files": "lazydelta.cli.commands",
+    "rows": "lazydelta.cli.commands",
+    "explain": "lazydelta.cli.commands",
+    "history": "lazydelta.cli.commands",
+    "create": "lazydelta.cli.write",
+    "append": "lazydelta.cli.write",
+    "ingest": "lazydelta.cli.ingest_command",
+    "sidecar": "lazydelta.cli.sidecar",
+    "checkpoint": "lazydelta.cli.write",
+    "log": "lazydelta.cli.write",
+    "demo": "lazydelta.cli.demo_command",
+    "bench": "lazydelta.cli.bench",
+}
+# What a full or broken disk says behind a redirected output.
+_CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
-class _Root(click.Group):
+class _Root(CommandGroup):
     """A group that ends the process the way the table above says."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,  # noqa: FBT001, FBT002 - click's signature
+        **extra: Any,
+    ) -> Any:
+        """Run; a wrong command line is an error like any other, in one line."""
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        try:
+            code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        except click.exceptions.NoArgsIsHelpError as helpful:
+            helpful.show()
+            sys.exit(helpful.exit_code)
+        except click.ClickException as error:
+            click.echo(f"error: {one_line(error.format_message())}{_help_for(error)}", err=True)
+            sys.exit(error.exit_code)
+        except click.Abort:
+            sys.exit(INTERRUPTED)
+        sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -60,13 +97,22 @@ class _Root(click.Group):
             _report(ctx, error, f"error: {one_line(str(error))}")
             ctx.exit(EXPLAINED)
         except Exception as error:  # noqa: BLE001 - the outermost frame, where a bug must still end in one line
+            # Stores raise errors of ours: what fails here without a name is a standard stream.
+            if isinstance(error, OSError) and error.errno in _CANNOT_WRITE and error.filename is None:
+                _discard_output()
+                _report(
+                    ctx,
+                    error,
+                    f"error: The output cannot be written: {error.strerror} (make room, or send it elsewhere)",
+                )
+                ctx.exit(EXPLAINED)
             hint = "" if in_debug_mode(ctx) else " (a bug in lazydelta; run with --debug for its trace)"
             _report(ctx, error, f"internal error: {type(error).__name__}: {one_line(str(error))}{hint}")
             ctx.exit(BUG)
         return result
 
 
-@click.group(cls=_Root, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Root, homes=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="%(prog)s %(version)s")
 @debug_option
 @click.pass_context
@@ -86,10 +132,6 @@ def cli(ctx: click.Context) -> None:
     ctx.call_on_close(undo)
 
 
-for _command in (*COMMANDS, *WRITE_COMMANDS, ingest, sidecar, demo, bench):
-    cli.add_command(_command)
-
-
 def main() -> None:
     """Run the command and exit."""
     try:
@@ -100,6 +142,11 @@ def main() -> None:
         if leaving.code == INTERRUPTED:
             _leave_at_once()
         raise
+
+
+def _help_for(error: click.ClickException) -> str:
+    ctx = getattr(error, "ctx", None)
+    return "" if ctx is None else f" (`{ctx.command_path} --help` explains)"
 
 
 def _leave_at_once() -> NoReturn:

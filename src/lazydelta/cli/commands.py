@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from lazydelta.cli.output import Column, Output, TableInfo
+from lazydelta.cli.output import Output, output
 from lazydelta.cli.parameters import CONTEXT, TableSource, scan_options, table_command, where_option
-from lazydelta.cli.values import Record, records
-from lazydelta.handle import TableHandle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
 
+    from lazydelta.cli.values import Record
     from lazydelta.scan.file_stream import FileStream
-    from lazydelta.table import DeltaTable
 
-__all__ = ["COMMANDS", "describe_table", "file_records", "output"]
+__all__ = ["explain", "files", "history", "info", "rows"]
 
 # A person asks for a look, not for a million lines and a million requests.
 _SOME_VERSIONS = 20
 _SOME_ROWS = 10
-
-
-def output(*, as_json: bool) -> Output:
-    """Return the renderer for programs or for people."""
-    if as_json:
-        from lazydelta.cli.json_output import JsonOutput  # noqa: PLC0415 - a program needs no Rich
-
-        return JsonOutput(sys.stdout)
-    from lazydelta.cli.console_output import ConsoleOutput, console  # noqa: PLC0415
-
-    return ConsoleOutput(console(), console(stderr=True))
 
 
 @click.command("info", context_settings=CONTEXT)
@@ -46,7 +32,9 @@ def info(source: TableSource) -> None:
 
     That is its version, columns, partitioning, protocol and properties; quick on tables of any size.
     """
-    output(as_json=source.as_json).info(describe_table(source.open()))
+    from lazydelta.cli.table_info import describe_table  # noqa: PLC0415 - and with it PyArrow
+
+    output(as_json=source.as_json).tell(describe_table(source.open()), _words("info"))
 
 
 @click.command("history", context_settings=CONTEXT)
@@ -62,7 +50,8 @@ def info(source: TableSource) -> None:
 @click.option("--all", "everything", is_flag=True, help="Show every version whose commit is kept.")
 def history(source: TableSource, limit: int, *, everything: bool) -> None:
     """Show what happened to a table, newest version first."""
-    output(as_json=source.as_json).history(source.open().history(None if everything else limit))
+    versions = source.open().history(None if everything else limit)
+    output(as_json=source.as_json).tell(versions, _words("history"))
 
 
 @click.command("files", context_settings=CONTEXT)
@@ -110,7 +99,7 @@ def files(
         stats_columns=None if stats_columns is None else _names(stats_columns),
     )
     with stream, _watched(out, stream):
-        out.files(file_records(stream, source if uris else None), with_counts=stats_columns is not None)
+        out.files(_file_records(stream, source if uris else None), with_counts=stats_columns is not None)
 
 
 @click.command("explain", context_settings=CONTEXT)
@@ -124,7 +113,7 @@ def explain(source: TableSource, *, where: str | None, limit: int | None, row_li
         with _watched(out, stream):
             for _ in stream.batches():
                 pass
-        out.explanation(stream.explain().as_dict())
+        out.tell(stream.explain().as_dict(), _words("explanation"))
 
 
 @click.command("rows", context_settings=CONTEXT)
@@ -151,35 +140,23 @@ def rows(source: TableSource, *, where: str | None, columns: str | None, limit: 
         out.rows(shown.first(found), table.schema().names if names is None else names)
 
 
-def describe_table(table: DeltaTable) -> TableInfo:
-    """Gather what ``info`` tells; one request for the newest commit, none for files."""
-    metadata, protocol = table.metadata(), table.protocol()
-    newest: dict[str, Any] = next(iter(table.history(1)), {})
-    timestamp, operation = newest.get("timestamp"), newest.get("operation")
-    plan = table.files().explain().plan
-    return TableInfo(
-        uri=table.table_uri,
-        version=table.version(),
-        timestamp=timestamp if isinstance(timestamp, int) else None,
-        operation=operation if isinstance(operation, str) else None,
-        id=metadata.id,
-        name=metadata.name,
-        description=metadata.description,
-        created_time=metadata.created_time,
-        partition_columns=list(metadata.partition_columns),
-        columns=[Column(field.name, str(field.type), field.nullable) for field in table.schema()],
-        min_reader_version=protocol.min_reader_version,
-        min_writer_version=protocol.min_writer_version,
-        reader_features=sorted(protocol.reader_features or ()),
-        writer_features=sorted(protocol.writer_features or ()),
-        properties=dict(metadata.configuration or {}),
-        checkpoint_version=plan["base_version"],
-        tail_commits=plan["tail_commits"],
-    )
+def _words(name: str) -> Callable[[Any], Iterable[Any]]:
+    """Return the function that shows a result to people; it is looked for when there are people."""
+
+    def words(result: Any) -> Iterable[Any]:
+        from lazydelta.cli import tables  # noqa: PLC0415 - and with it Rich
+
+        found: Iterable[Any] = getattr(tables, name)(result)
+        return found
+
+    return words
 
 
-def file_records(stream: FileStream, resolve: TableSource | None = None) -> Iterator[Iterator[Record]]:
+def _file_records(stream: FileStream, resolve: TableSource | None = None) -> Iterator[Iterator[Record]]:
     """Yield the files of a stream by batch, with their URIs where the table's source is given."""
+    from lazydelta.cli.values import records  # noqa: PLC0415 - and with it PyArrow
+    from lazydelta.handle import TableHandle  # noqa: PLC0415
+
     store = None
     if resolve is not None:
         external = resolve.external_locations
@@ -224,6 +201,3 @@ class _Shown:
 
     def describe(self) -> str:
         return f"{self._count:,} rows found"
-
-
-COMMANDS = (info, files, history, rows, explain)

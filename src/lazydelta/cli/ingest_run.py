@@ -20,7 +20,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from lazydelta.cli.ingest_output import IngestOutput, ingest_output
+from lazydelta.cli import sentences
+from lazydelta.cli.output import Output, note, output
 from lazydelta.errors import LazyDeltaError, TableNotFoundError
 from lazydelta.handle import TableHandle
 from lazydelta.sources.source_files import Source
@@ -39,7 +40,7 @@ _TRIGGERS: dict[str, dict[str, Any]] = {"once": {"once": True}, "available-now":
 
 def run(source: str, table: str, *, as_json: bool, stream: bool, **options: Any) -> None:
     """Ingest, and report; ends the command with its exit code after Ctrl-C."""
-    out = ingest_output(as_json=as_json)
+    out = output(as_json=as_json)
     master, conf = options.pop("master"), options.pop("conf")
     plain = _library_options(options)
     _check(source, table, plain)
@@ -90,11 +91,11 @@ class _Work(Protocol):
     def stop(self) -> str:
         """Ask it to end, from another thread, any number of times; returns what is going to happen."""
 
-    def report(self, out: IngestOutput, *, interrupted: bool) -> None:
+    def report(self, out: Output, *, interrupted: bool) -> None:
         """Print what was done."""
 
 
-def _wait_for(work: _Work, out: IngestOutput) -> bool:
+def _wait_for(work: _Work, out: Output) -> bool:
     """Run it to its end; return whether Ctrl-C was pressed."""
 
     def guarded() -> None:
@@ -116,7 +117,7 @@ def _wait_for(work: _Work, out: IngestOutput) -> bool:
                 if interrupted:  # for the second time: whoever waits has no more patience
                     raise
                 interrupted = True
-                out.note(work.stop())
+                note(work.stop())
     return interrupted
 
 
@@ -159,19 +160,24 @@ class _Batch:
         self._spark.sparkContext.cancelAllJobs()
         return "stopping"
 
-    def report(self, out: IngestOutput, *, interrupted: bool) -> None:
+    def report(self, out: Output, *, interrupted: bool) -> None:
         if self._result is None:
-            out.note("interrupted: nothing was committed")
+            note("interrupted: nothing was committed")
             return
-        out.ingested(self._table, self._result, self._progress, time.monotonic() - self._started)
+        result = {
+            "uri": self._table,
+            **_written(self._result),
+            "source_files": self._progress.source_files,
+            "source_bytes": self._progress.source_bytes,
+            "seconds": round(time.monotonic() - self._started, 3),
+        }
+        out.tell(result, sentences.ingested)
         if interrupted:
-            out.note(f"interrupted when all was committed, as version {self._result.version}")
+            note(f"interrupted when all was committed, as version {self._result.version}")
 
 
 class _Stream:
-    def __init__(
-        self, spark: SparkSession, source: str, table: str, out: IngestOutput, options: dict[str, Any]
-    ) -> None:
+    def __init__(self, spark: SparkSession, source: str, table: str, out: Output, options: dict[str, Any]) -> None:
         options.pop("mode")
         trigger = options.pop("trigger")
         if trigger is not None:
@@ -233,7 +239,14 @@ class _Stream:
             ):
                 self._totals[name] += more
         self._last = batch
-        self._out.took(self._table.uri, batch)
+        result = {
+            "uri": self._table.uri,
+            "batch": batch.number,
+            **_written(batch.result),
+            "source_files": batch.source_files,
+            "lag_seconds": None if batch.lag is None else round(batch.lag, 3),
+        }
+        self._out.step(result)
 
     def describe(self) -> str:
         if self._stream is None:
@@ -249,11 +262,22 @@ class _Stream:
         self._stopping.set()
         return "stopping after the micro-batch at work; Ctrl-C again to leave at once"
 
-    def report(self, out: IngestOutput, *, interrupted: bool) -> None:
+    def report(self, out: Output, *, interrupted: bool) -> None:
         version = None if self._last is None else self._last.result.version
-        out.streamed(self._table.uri, version, self._totals)
+        out.sum_up({"uri": self._table.uri, "version": version, **self._totals}, sentences.streamed)
         if interrupted:
-            out.note("stopped; the same command goes on where this one stopped")
+            note("stopped; the same command goes on where this one stopped")
+
+
+def _written(result: WriteResult) -> dict[str, Any]:
+    return {
+        "version": result.version,
+        "rows": result.rows,
+        "files": result.files,
+        "bytes": result.bytes,
+        "rejected": result.rejected,
+        "already_committed": result.already_committed,
+    }
 
 
 def _library_options(options: dict[str, Any]) -> dict[str, Any]:

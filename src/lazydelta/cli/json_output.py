@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from lazydelta.cli.output import TableInfo
-
 __all__ = ["JsonOutput"]
 
 
@@ -35,15 +33,17 @@ class JsonOutput:
         """Show nothing."""
         return nullcontext()
 
-    def info(self, info: TableInfo) -> None:
-        """Write one object."""
-        self.document(
-            msgspec.structs.asdict(info) | {"columns": [msgspec.structs.asdict(each) for each in info.columns]}
-        )
+    def tell(self, result: object, words: object = None) -> None:  # noqa: ARG002 - words are for people
+        """Write one document, indented, because people look at it too."""
+        self._out.write(json.dumps(_document(result), indent=2, allow_nan=False) + "\n")
+        self._out.flush()
 
-    def history(self, versions: list[dict[str, Any]]) -> None:
-        """Write one array, newest version first."""
-        self.document(versions)
+    def step(self, result: object) -> None:
+        """Write one object on a line."""
+        self._lines([_document(result)])
+
+    def sum_up(self, result: object, words: object) -> None:
+        """Write nothing: each step had its line."""
 
     def files(self, batches: Iterable[Iterable[Record]], *, with_counts: bool = False) -> None:  # noqa: ARG002 - always there
         """Write one object a file, flushed by batch."""
@@ -55,15 +55,11 @@ class JsonOutput:
         for batch in batches:
             self._lines(records(batch))
 
-    def explanation(self, explanation: dict[str, Any]) -> None:
-        """Write one object."""
-        self.document(explanation)
-
-    def document(self, document: Any) -> None:
-        """Write one document, indented, because people look at it too."""
-        self._out.write(json.dumps(plain(document), indent=2, allow_nan=False) + "\n")
-        self._out.flush()
-
     def _lines(self, batch: Iterable[Record]) -> None:
         self._out.write("".join([f"{self._encode(record)}\n" for record in batch]))
         self._out.flush()
+
+
+def _document(result: object) -> Any:
+    """Return what the library returned, a structure or plain values, as plain values."""
+    return plain(msgspec.to_builtins(result, enc_hook=plain))

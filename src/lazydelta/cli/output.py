@@ -1,54 +1,29 @@
 """What a command has to say, apart from how it is said: one renderer for people, one for programs.
 
-Commands hand data to an ``Output``. Streams are handed over as iterators of batches, so that either renderer prints
-what is found while the scan goes on.
+A command hands over what it found, as data, and the function that puts it into words (``sentences``, ``tables``). The
+renderer for people prints the words, the one for programs the data. Streams are handed over as iterators of batches,
+so that either prints what is found while the scan goes on.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+import sys
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-import msgspec
+import click
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
     import pyarrow as pa
+    from rich.console import RenderableType
 
     from lazydelta.cli.values import Record
 
-__all__ = ["Column", "Output", "TableInfo"]
+__all__ = ["Output", "note", "output"]
 
-
-class Column(msgspec.Struct, frozen=True):
-    """A column of the table; ``type`` is PyArrow's name for it."""
-
-    name: str
-    type: str
-    nullable: bool
-
-
-class TableInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything ``info`` tells; moments are epoch milliseconds."""
-
-    uri: str
-    version: int
-    timestamp: int | None
-    operation: str | None
-    id: str
-    name: str | None
-    description: str | None
-    created_time: int | None
-    partition_columns: list[str]
-    columns: list[Column]
-    min_reader_version: int
-    min_writer_version: int
-    reader_features: list[str]
-    writer_features: list[str]
-    properties: dict[str, str | None]
-    checkpoint_version: int | None
-    tail_commits: int
+R = TypeVar("R")
 
 
 class Output(Protocol):
@@ -57,17 +32,33 @@ class Output(Protocol):
     def watch(self, describe: Callable[[], str]) -> AbstractContextManager[object]:
         """Show ``describe()`` now and then while the block runs, where somebody would see it."""
 
-    def info(self, info: TableInfo) -> None:
-        """Print what is known of a table without looking at its files."""
+    def tell(self, result: R, words: Callable[[R], Iterable[RenderableType]]) -> None:
+        """Print what the command has done or found: ``result``, or the lines and tables that ``words`` makes of it."""
 
-    def history(self, versions: list[dict[str, Any]]) -> None:
-        """Print the provenance of versions."""
+    def step(self, result: object) -> None:
+        """Print one result of many that come over time; people have the line of progress for that."""
+
+    def sum_up(self, result: R, words: Callable[[R], Iterable[RenderableType]]) -> None:
+        """Print what all steps came to; programs were told of each."""
 
     def files(self, batches: Iterable[Iterable[Record]], *, with_counts: bool = False) -> None:
-        """Print files, each batch as it comes; ``with_counts`` says that their numbers of rows were asked for."""
+        """Print files while they are found; ``with_counts`` adds how many rows each has."""
 
     def rows(self, batches: Iterable[pa.RecordBatch], names: list[str]) -> None:
-        """Print rows, each batch as it comes; ``names`` are those of the columns, should no batch come."""
+        """Print rows while they are found; ``names`` are their columns, for when there is none."""
 
-    def explanation(self, explanation: dict[str, Any]) -> None:
-        """Print the plan of a scan and what it did."""
+
+def output(*, as_json: bool) -> Output:
+    """Return the renderer for programs or for people."""
+    if as_json:
+        from lazydelta.cli.json_output import JsonOutput  # noqa: PLC0415 - one of the two is needed
+
+        return JsonOutput(sys.stdout)
+    from lazydelta.cli.console_output import ConsoleOutput  # noqa: PLC0415
+
+    return ConsoleOutput()
+
+
+def note(line: str) -> None:
+    """Say something about the course of things, on standard error."""
+    click.echo(line, err=True)

@@ -10,10 +10,11 @@ import click
 
 from lazydelta.cli.wording import printable
 from lazydelta.errors import OptionError
-from lazydelta.table import DeltaTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from lazydelta.table import DeltaTable
 
 __all__ = [
     "CONTEXT",
@@ -55,6 +56,8 @@ class TableSource:
 
     def open(self) -> DeltaTable:
         """Open the table."""
+        from lazydelta.table import DeltaTable  # noqa: PLC0415 - `--help` does without PyArrow
+
         check_uri(self.uri)
         pinned = self.timestamp if self.version is None else self.version
         return DeltaTable(

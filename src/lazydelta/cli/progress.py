@@ -9,19 +9,13 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Self
-
-from rich.control import Control
-from rich.segment import ControlType
-from rich.text import Text
+from typing import TYPE_CHECKING, Self, TextIO
 
 from lazydelta.cli.wording import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
-
-    from rich.console import Console
 
 __all__ = ["Progress"]
 
@@ -32,8 +26,8 @@ _TICK_S = 0.2
 class Progress:
     """Shows ``describe()`` and the time elapsed, from a thread, while the body of its ``with`` block works."""
 
-    def __init__(self, console: Console, describe: Callable[[], str]) -> None:
-        self._console = console
+    def __init__(self, stream: TextIO, describe: Callable[[], str]) -> None:
+        self._stream = stream
         self._describe = describe
         self._lock = threading.Lock()
         self._done = threading.Event()
@@ -42,7 +36,7 @@ class Progress:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:
+        if self._stream.isatty():
             self._thread = threading.Thread(target=self._run, name="lazydelta-progress", daemon=True)
             self._thread.start()
         return self
@@ -75,10 +69,30 @@ class Progress:
                 if not self._done.is_set():
                     self._clear()
                     line = f"{self._describe()}, {duration((now - started) * 1000)}"
-                    self._console.print(Text(line, style="dim", no_wrap=True, overflow="crop"), end="")
+                    _print_dim(line)
                     self._shown = True
 
     def _clear(self) -> None:
         if self._shown:
-            self._console.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))
+            _erase_line()
             self._shown = False
+
+
+# Rich is loaded by the thread that shows the first line: whoever has his answer within a second does without.
+
+
+def _print_dim(line: str) -> None:
+    from rich.text import Text  # noqa: PLC0415
+
+    from lazydelta.cli.rich_console import console  # noqa: PLC0415
+
+    console(stderr=True).print(Text(line, style="dim", no_wrap=True, overflow="crop"), end="")
+
+
+def _erase_line() -> None:
+    from rich.control import Control  # noqa: PLC0415
+    from rich.segment import ControlType  # noqa: PLC0415
+
+    from lazydelta.cli.rich_console import console  # noqa: PLC0415
+
+    console(stderr=True).control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))

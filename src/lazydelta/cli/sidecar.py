@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any, Concatenate
 
 import click
 
+from lazydelta.cli import sentences
+from lazydelta.cli.command_group import CommandGroup
+from lazydelta.cli.output import Output, output
 from lazydelta.cli.parameters import (
     CONTEXT,
     check_uri,
@@ -19,14 +22,15 @@ from lazydelta.cli.parameters import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from lazydelta.cli.sidecar_output import SidecarOutput
+    from lazydelta.sidecar import SidecarInfo
 
 __all__ = ["sidecar"]
 
 DIFFERENT = 1
 _MIB = 1 << 20
+_PICTURE_WIDTH = 100
 
 
 @dataclass(slots=True)
@@ -36,7 +40,7 @@ class Target:
     uri: str
     storage_options: dict[str, str]
     options: dict[str, str]
-    out: SidecarOutput
+    out: Output
     done: int = 0
     total: int | None = None
     common: dict[str, Any] = field(init=False)
@@ -66,10 +70,8 @@ def _sidecar_command(function: Callable[Concatenate[Target, ...], None]) -> Call
     def command(
         *, uri: str, storage_option: dict[str, str], option: dict[str, str], as_json: bool, **rest: Any
     ) -> None:
-        from lazydelta.cli.sidecar_output import sidecar_output  # noqa: PLC0415 - only who runs it needs Rich
-
         refuse_extra_arguments()
-        function(Target(uri, storage_option, option, sidecar_output(as_json=as_json)), **rest)
+        function(Target(uri, storage_option, option, output(as_json=as_json)), **rest)
 
     decorated: Callable[..., None] = command
     for decorate in (debug_option, json_option, library_option, storage_option, click.argument("uri")):
@@ -91,7 +93,7 @@ _memory_option = click.option(
 )
 
 
-@click.group("sidecar")
+@click.group("sidecar", cls=CommandGroup)
 def sidecar() -> None:
     """Make, check and remove the sidecars that let scans find files fast."""
 
@@ -121,7 +123,7 @@ def build(target: Target, *, version: int | None, sort_by: str | None, force: bo
             progress=target.progress,
             **target.common,
         )
-    target.out.built(result)
+    target.out.tell(result, sentences.sidecar_built)
 
 
 @sidecar.command("refresh", context_settings=CONTEXT)
@@ -136,7 +138,7 @@ def refresh(target: Target, *, memory: int) -> None:
 
     with target.watched("read"):
         result = library.refresh(target.uri, memory_budget=memory * _MIB, progress=target.progress, **target.common)
-    target.out.built(result)
+    target.out.tell(result, sentences.sidecar_built)
 
 
 @sidecar.command("verify", context_settings=CONTEXT)
@@ -151,7 +153,7 @@ def verify(target: Target, *, version: int | None) -> None:
 
     with target.watched("compared"):
         report = library.verify(target.uri, version, progress=target.progress, **target.common)
-    target.out.verified(report)
+    target.out.tell(report, sentences.sidecar_verified)
     if not report.ok:
         click.get_current_context().exit(DIFFERENT)
 
@@ -166,7 +168,16 @@ def show(target: Target, *, version: int | None, everything: bool) -> None:
 
     with target.watched("read"):
         info = library.show(target.uri, version, **target.common)
-    target.out.shown(info, everything=everything)
+
+    def words(found: SidecarInfo) -> Iterator[str]:
+        from lazydelta.cli.rich_console import console  # noqa: PLC0415 - it knows the terminal
+
+        screen = console()
+        has_blocks = "utf" in screen.encoding.lower()
+        width = min(_PICTURE_WIDTH, screen.width)
+        return sentences.sidecar_shown(found, everything=everything, width=width, blocks=has_blocks)
+
+    target.out.tell(info, words)
 
 
 @sidecar.command("clean", context_settings=CONTEXT)
@@ -191,7 +202,7 @@ def clean(target: Target, *, grace_hours: float, dry_run: bool) -> None:
         result = library.clean(
             target.uri, grace_hours=grace_hours, dry_run=dry_run, progress=target.progress, **target.common
         )
-    target.out.cleaned(result)
+    target.out.tell(result, sentences.sidecar_cleaned)
 
 
 @sidecar.command("drop", context_settings=CONTEXT)
@@ -203,4 +214,4 @@ def drop(target: Target, *, dry_run: bool) -> None:
 
     with target.watched("deleted"):
         result = library.drop(target.uri, dry_run=dry_run, progress=target.progress, **target.common)
-    target.out.cleaned(result)
+    target.out.tell(result, sentences.sidecar_cleaned)

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any, Concatenate
 
 import click
 
+from lazydelta.cli import sentences
+from lazydelta.cli.command_group import CommandGroup
+from lazydelta.cli.output import Output, output
 from lazydelta.cli.parameters import (
     CONTEXT,
     check_uri,
@@ -20,16 +23,14 @@ from lazydelta.cli.parameters import (
     refuse_extra_arguments,
     storage_option,
 )
-from lazydelta.errors import OptionError, TableNotFoundError
-from lazydelta.handle import TableHandle
-from lazydelta.storage import Store
+from lazydelta.errors import OptionError, TableExistsError, TableNotFoundError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lazydelta.cli.write_output import WriteOutput
+    from lazydelta.storage import Store
 
-__all__ = ["WRITE_COMMANDS"]
+__all__ = ["append", "checkpoint", "create", "log"]
 
 _MIB = 1 << 20
 _BOUNDARIES = ("month", "day", "hour", "minute", "second")
@@ -42,10 +43,12 @@ class _Target:
 
     uri: str
     storage_options: dict[str, str]
-    out: WriteOutput
+    out: Output
 
     @property
     def store(self) -> Store:
+        from lazydelta.handle import TableHandle  # noqa: PLC0415 - `--help` does without PyArrow
+
         return TableHandle.open(self.uri, self.storage_options or None).store
 
 
@@ -54,11 +57,9 @@ def _write_command(function: Callable[Concatenate[_Target, ...], None]) -> Calla
 
     @functools.wraps(function)
     def command(*, uri: str, storage_option: dict[str, str], as_json: bool, **rest: Any) -> None:
-        from lazydelta.cli.write_output import write_output  # noqa: PLC0415 - only who runs it needs Rich
-
         refuse_extra_arguments()
         check_uri(uri)
-        function(_Target(uri, storage_option, write_output(as_json=as_json)), **rest)
+        function(_Target(uri, storage_option, output(as_json=as_json)), **rest)
 
     decorated: Callable[..., None] = command
     for decorate in (debug_option, json_option, storage_option):
@@ -125,15 +126,19 @@ def create(
     """Create an empty table at URI."""
     from lazydelta.write.create import create_table  # noqa: PLC0415 - a second that `--help` does not wait for
 
-    version = create_table(
-        target.uri,
-        _schema(columns, like),
-        partition_by=_names(partition_by),
-        storage_options=target.storage_options or None,
-        mode="ignore" if if_absent else "error",
-        **rest,
-    )
-    target.out.created({"uri": target.store.uri, "version": version})
+    try:
+        version = create_table(
+            target.uri,
+            _schema(columns, like),
+            partition_by=_names(partition_by),
+            storage_options=target.storage_options or None,
+            mode="ignore" if if_absent else "error",
+            **rest,
+        )
+    except TableExistsError as error:
+        hint = "--if-absent leaves it as it is; `lazydelta append` adds rows to it"
+        raise TableExistsError(error.args[0], path=error.path, hint=hint) from error
+    target.out.tell({"uri": target.store.uri, "version": version}, sentences.created)
 
 
 @click.command("append")
@@ -204,10 +209,14 @@ def append(
         known = _table_schema(target)
         rows = open_files(files, known, file_format=file_format, counted=counted, may_be_new=options.merge_schema)
         done = commit_arrow(target.uri, rows, options)
-    appended = 0 if done.already_committed else counted.rows
-    target.out.appended(
-        {"uri": target.store.uri, "version": done.version, "files_read": counted.files, "rows": appended}
-    )
+    result = {
+        "uri": target.store.uri,
+        "version": done.version,
+        "files_read": counted.files,
+        "rows": 0 if done.already_committed else counted.rows,
+        "already_committed": done.already_committed,
+    }
+    target.out.tell(result, sentences.appended)
 
 
 @click.command("checkpoint", context_settings=CONTEXT)
@@ -241,10 +250,10 @@ def checkpoint(target: _Target, *, version: int | None, memory: int) -> None:
     with target.out.watch(lambda: f"{done[0]:,} files written"):
         result = write_checkpoint(store, version, memory_budget=memory * _MIB, progress=progress)
         write_last_checkpoint(store, result)
-    target.out.checkpointed(msgspec.to_builtins(result))
+    target.out.tell(msgspec.to_builtins(result), sentences.checkpointed)
 
 
-@click.group("log")
+@click.group("log", cls=CommandGroup)
 def log() -> None:
     """Take care of a table's log."""
 
@@ -264,10 +273,7 @@ def clean(target: _Target, *, dry_run: bool) -> None:
 
     with target.out.watch(lambda: "cleaning the log"):
         result = clean_log(target.store, dry_run=dry_run)
-    target.out.cleaned(asdict(result))
-
-
-WRITE_COMMANDS = (create, append, checkpoint, log)
+    target.out.tell(asdict(result), sentences.log_cleaned)
 
 
 def _names(text: str | None) -> list[str]:

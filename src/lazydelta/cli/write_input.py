@@ -100,11 +100,17 @@ def _opened(path: Path, table: pa.Schema | None, file_format: str | None) -> Ite
 def _faults(path: Path) -> Iterator[None]:
     try:
         yield
+    except FileNotFoundError as error:
+        message = f"There is no file {path}"
+        raise OptionError(message, path=str(path), hint="check its name; nothing was appended") from error
     except (pa.ArrowException, OSError) as error:
         message = f"The file {path} cannot be read: {error}"
-        raise OptionError(
-            message, path=str(path), hint="check its format, or say which one it is by --format"
-        ) from error
+        hint = "check its format, or say which one it is by --format"
+        if isinstance(error, PermissionError):
+            hint = "you may not read it"
+        elif path.is_dir():
+            hint = "`lazydelta ingest` reads folders"
+        raise OptionError(message, path=str(path), hint=hint) from error
 
 
 def _format(path: Path, given: str | None) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lazydelta import compute as pc
 from lazydelta.arrays import from_numpy, int64_array, string_array, typed_array
 from lazydelta.log.actions import Add, DeletionVector
 
@@ -79,7 +80,7 @@ class FileBatch:
     def filter(self, keep: pa.Array) -> FileBatch:
         """Return the rows where ``keep`` is true."""
         changes: dict[str, Any] = {
-            name: column.filter(keep) for name in _COLUMNS if (column := getattr(self, name)) is not None
+            name: pc.filter(column, keep) for name in _COLUMNS if (column := getattr(self, name)) is not None
         }
         if (load := self.load_stats) is not None:
             changes["load_stats"] = lambda: load().filter(keep)

@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lazydelta import compute as pc
+
 __all__ = ["Hashes", "canonical_path", "first_occurrence", "hash_bytes", "hash_keys", "is_canonical"]
 
 Hashes = npt.NDArray[np.uint64]
@@ -40,7 +42,7 @@ def canonical_path(path: str) -> bytes:
 
 def hash_keys(path: pa.Array, deletion_vector: pa.Array | None = None) -> Hashes:
     """Hash the keys of a batch of files."""
-    path = path.cast(pa.binary()) if path.type != pa.binary() else path
+    path = pc.cast(path, pa.binary()) if path.type != pa.binary() else path
     has_vectors = deletion_vector is not None and deletion_vector.null_count < len(deletion_vector)
     if has_vectors or not is_canonical(path):
         path = _rewritten(path, deletion_vector)

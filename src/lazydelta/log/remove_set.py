@@ -9,14 +9,13 @@ answers do not change.
 
 from __future__ import annotations
 
-import tempfile
 from typing import IO
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.arrays import from_numpy
 from lazydelta.log.keys import Hashes, hash_keys, is_canonical
 
@@ -91,8 +90,8 @@ class RemoveSet:
         found = np.zeros(len(path), np.bool_)
         if len(likely):
             rows = from_numpy(likely)
-            vectors = None if deletion_vector is None else deletion_vector.take(rows)
-            found[likely] = self.contains(hash_keys(path.take(rows), vectors))
+            vectors = None if deletion_vector is None else pc.take(deletion_vector, rows)
+            found[likely] = self.contains(hash_keys(pc.take(path, rows), vectors))
         return found
 
     def _remember(self, path: pa.Array) -> None:
@@ -173,6 +172,8 @@ class _Run:
             found[candidates] |= (self.keys[0, spot] == first) & (self.keys[1, spot] == second)
 
     def to_disk(self) -> _Run:
+        import tempfile  # noqa: PLC0415 - few scans have so many keys
+
         file = tempfile.TemporaryFile(prefix="lazydelta-remove-set-")  # noqa: SIM115 - lives as long as the run
         file.write(self.keys.tobytes())
         file.flush()

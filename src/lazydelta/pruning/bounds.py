@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.arrays import typed_scalar
 from lazydelta.stats.ranges import ColumnRange
 from lazydelta.types.literals import is_float

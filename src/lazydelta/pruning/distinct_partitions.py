@@ -9,8 +9,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.arrays import boolean_array, typed_array
 from lazydelta.pruning.evaluate import may_match
 from lazydelta.pruning.tree import Predicate

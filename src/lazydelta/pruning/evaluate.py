@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.arrays import bitmap, typed_scalar
 from lazydelta.pruning.bounds import Bounds
 from lazydelta.pruning.tree import And, Compare, Constant, In, IsNull, Not, Or, Predicate, Prefix, WithExpression
@@ -195,7 +195,7 @@ def _some_of(values: pa.Array, bounds: Bounds) -> Truth:
     # The first value at or above the lower bound decides: if it is above the upper one, so are all after it.
     position = pc.fill_null(pc.search_sorted(values, bounds.lower), typed_scalar(0, pa.uint64()))
     beyond = pc.equal(position, typed_scalar(len(values), pa.uint64()))
-    candidates = values.take(pc.if_else(beyond, typed_scalar(0, pa.uint64()), position))
+    candidates = pc.take(values, pc.if_else(beyond, typed_scalar(0, pa.uint64()), position))
     return _and(pc.invert(beyond), bounds.reaches_up(candidates, or_equal=True))
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.errors import PredicateError, UnknownColumnError
 from lazydelta.pruning.binding import MIRRORED, compare, conjunction, disjunction, is_null, membership, starts_with
 from lazydelta.pruning.like import like

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pyarrow.compute as pc
-
+from lazydelta import compute as pc
 from lazydelta.errors import PredicateError
 from lazydelta.pruning.binding import compare, conjunction, starts_with
 from lazydelta.pruning.tree import Opaque, Predicate

@@ -19,8 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal as PyDecimal
 from typing import Any, TypeAlias
 
-import pyarrow.compute as pc
-
+from lazydelta import compute as pc
 from lazydelta.errors import PredicateError
 from lazydelta.pruning.binding import OPERATORS, compare, conjunction, disjunction, is_null, membership, starts_with
 from lazydelta.pruning.expression import parse_expression

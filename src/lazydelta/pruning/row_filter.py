@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.arrays import typed_scalar
 from lazydelta.errors import PredicateError
 from lazydelta.pruning.tree import (

@@ -8,8 +8,7 @@ from decimal import Decimal as PyDecimal
 from decimal import InvalidOperation
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.compute as pc
-
+from lazydelta import compute as pc
 from lazydelta.errors import PredicateError
 from lazydelta.pruning.binding import MIRRORED, compare, conjunction, disjunction, is_null, membership, starts_with
 from lazydelta.pruning.like import like

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.errors import DataFileError, UnsupportedFeatureError
 from lazydelta.types.conversion_steps import (
     Conversion,

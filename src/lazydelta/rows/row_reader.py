@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lazydelta import compute as pc
 from lazydelta.errors import DataFileError, ObjectNotFoundError, OptionError, PredicateError, StorageError
 from lazydelta.rows.column_finder import ColumnFinder, check_field_ids
 from lazydelta.rows.conversion import Converter

@@ -7,7 +7,7 @@ they are asked for: sixteen bytes a file on disk, and no memory that grows with 
 
 from __future__ import annotations
 
-import tempfile
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from lazydelta.arrays import boolean_array
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.keys import Hashes, hash_keys
 from lazydelta.log.remove_set import RemoveSet
+
+if TYPE_CHECKING:
+    import tempfile
 
 __all__ = ["EmittedKeys"]
 
@@ -69,5 +72,7 @@ class EmittedKeys:
 
     def _write(self, hashes: Hashes) -> None:
         if self._file is None:
+            import tempfile  # noqa: PLC0415 - few scans get here
+
             self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - closed with the scan
         self._file.write(np.ascontiguousarray(hashes.T).tobytes())

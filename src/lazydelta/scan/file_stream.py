@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Generator, Iterator
 from types import TracebackType
 from typing import Self
@@ -73,6 +72,8 @@ class FileStream:
         return self
 
     async def __anext__(self) -> DataFile:
+        import asyncio  # noqa: PLC0415 - whoever awaits has it; others are spared it
+
         while True:
             file = next(self._objects, None)
             if file is not None:

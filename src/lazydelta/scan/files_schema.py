@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.arrays import from_numpy, string_array
 from lazydelta.log.file_batch import DELETION_VECTOR, PARTITION_VALUES, FileBatch
 from lazydelta.stats import stats_ranges

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lazydelta import compute as pc
 from lazydelta.arrays import flags
 from lazydelta.log.checkpoint.checkpoint_reader import StatsWanted
 from lazydelta.log.file_batch import PARTITION_VALUES, FileBatch
@@ -120,7 +121,7 @@ def _plain(batch: FileBatch) -> FileBatch:
     """Return the batch with partition values as texts, where they were read as codes to be compared."""
     if batch.partition_values.type == PARTITION_VALUES:
         return batch
-    return replace(batch, partition_values=batch.partition_values.cast(PARTITION_VALUES))
+    return replace(batch, partition_values=pc.cast(batch.partition_values, PARTITION_VALUES))
 
 
 def _keep(batch: FileBatch, keep: pa.BooleanArray) -> FileBatch:
@@ -141,4 +142,4 @@ def _keep(batch: FileBatch, keep: pa.BooleanArray) -> FileBatch:
 
 def _integers(values: pa.Array) -> npt.NDArray[np.int64]:
     counts = np.frombuffer(values.buffers()[1], np.int64, len(values), values.offset * 8)
-    return np.where(flags(values.is_valid()), counts, 0)
+    return np.where(flags(pc.is_valid(values)), counts, 0)

@@ -13,8 +13,8 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.arrays import typed_scalar
 from lazydelta.errors import LazyDeltaError
 from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader, StatsWanted

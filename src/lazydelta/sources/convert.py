@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.errors import SchemaMismatchError
 from lazydelta.write.evolution import Conformer
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.sources.blocks import Block
 
 __all__ = ["BadRow", "LineFormat", "RejectRows", "Required", "as_text", "missing", "rows_of_lines"]

@@ -27,8 +27,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.log.properties import TableProperties
 from lazydelta.stats.chosen_columns import chosen_paths, has_bounds
 from lazydelta.types.calendar import has_plain_year, moment_text

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.stats.chosen_columns import has_range
 from lazydelta.stats.json_stats import ranges_from_json
@@ -29,7 +29,7 @@ def stats_ranges(batch: FileBatch, columns: Sequence[Column]) -> Ranges:
     typed = ranges_from_parsed(batch.parsed_stats, columns)
     if batch.json_stats is None:
         return typed
-    only_text = pc.and_(batch.parsed_stats.is_null(), batch.json_stats.is_valid())
+    only_text = pc.and_(pc.is_null(batch.parsed_stats), pc.is_valid(batch.json_stats))
     if only_text.true_count == 0:
         columns = [column for column in columns if is_timestamp(column) or _is_untyped(typed, column)]
     if not columns:

@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.arrays import typed_array, typed_scalar
 from lazydelta.execution import give_way
 from lazydelta.stats.chosen_columns import has_range

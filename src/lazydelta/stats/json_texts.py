@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.arrays import typed_array
 
 __all__ = ["end_to_end"]
@@ -16,7 +16,6 @@ __all__ = ["end_to_end"]
 _OPENS, _CLOSES, _QUOTES = b"{"[0], b"}"[0], b'"'[0]
 _FIRST_LETTER, _LAST_LETTER, _LOWER = b"a"[0], b"z"[0], 0x20
 _SHORTEST = len('{"a"}')
-_EMPTY, _NEWLINE, _NOTHING = pc.cast(typed_array(["{}", "\n", ""], pa.string()), pa.large_string())
 
 
 def end_to_end(texts: pa.Array) -> tuple[memoryview, npt.NDArray[Any]] | None:
@@ -29,11 +28,12 @@ def end_to_end(texts: pa.Array) -> tuple[memoryview, npt.NDArray[Any]] | None:
         values, offsets = _parts(texts)
         if _cannot_run_over(values, offsets):
             return values, offsets
-    filled = pc.fill_null(pc.cast(texts, pa.large_string()), _EMPTY)  # 64-bit offsets: it may become more than 2 GB
+    empty, newline, nothing = pc.cast(typed_array(["{}", "\n", ""], pa.string()), pa.large_string())
+    filled = pc.fill_null(pc.cast(texts, pa.large_string()), empty)  # 64-bit offsets: it may become more than 2 GB
     if not (pc.all(pc.starts_with(filled, "{")).as_py() and pc.all(pc.ends_with(filled, "}")).as_py()):
         return None
     # An object that does not end with its text is inside a string there, and no string in JSON holds a newline.
-    return _parts(pc.binary_join_element_wise(filled, _NOTHING, _NEWLINE))
+    return _parts(pc.binary_join_element_wise(filled, nothing, newline))
 
 
 def _parts(texts: pa.Array) -> tuple[memoryview, npt.NDArray[Any]]:

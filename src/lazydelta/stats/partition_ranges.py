@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.arrays import typed_scalar
 from lazydelta.stats.ranges import ColumnRange, Ranges
 from lazydelta.types.schema import Column
@@ -60,8 +60,8 @@ def _lookup(maps: pa.MapArray, name: str) -> tuple[pa.Array, pa.Array | None]:
     Goes over keys and values as flat arrays; ``map_lookup`` looks into each map in turn and takes three times longer.
     """
     offsets = maps.offsets
-    keys = _text(pa.ListArray.from_arrays(offsets, maps.keys).flatten())
-    items = _text(pa.ListArray.from_arrays(offsets, maps.items).flatten())
+    keys = _text(pc.list_flatten(pa.ListArray.from_arrays(offsets, maps.keys)))
+    items = _text(pc.list_flatten(pa.ListArray.from_arrays(offsets, maps.items)))
     hits = pc.equal(keys, typed_scalar(name, pa.string()))
     present = pc.is_valid(maps)
     if maps.null_count == 0 and len(keys) == len(maps) and pc.all(hits).as_py() and _single(offsets):
@@ -69,7 +69,7 @@ def _lookup(maps: pa.MapArray, name: str) -> tuple[pa.Array, pa.Array | None]:
     where = pc.indices_nonzero(hits)
     if len(where) == 0:
         return items, None
-    rows = pc.list_parent_indices(pa.ListArray.from_arrays(offsets, maps.keys)).take(where)
+    rows = pc.take(pc.list_parent_indices(pa.ListArray.from_arrays(offsets, maps.keys)), where)
     # For each row, the position of its hit; a key that occurs twice is not of this protocol, and its last value counts.
     slots = pc.inverse_permutation(rows, max_index=len(maps) - 1) if _distinct(rows) else None
     if slots is None:

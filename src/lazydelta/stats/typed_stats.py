@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.arrays import typed_array
 from lazydelta.stats.chosen_columns import has_range
 from lazydelta.stats.ranges import ColumnRange, Ranges

@@ -11,18 +11,12 @@ client itself would wait for ever. Local tables do not use the client and work i
 
 from __future__ import annotations
 
-import asyncio
 import atexit
-import contextlib
 import os
 import threading
-import time
-import weakref
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
-
-import obstore
 
 from lazydelta.errors import StorageError, StorageTimeoutError
 from lazydelta.execution import Workers
@@ -30,12 +24,12 @@ from lazydelta.execution import Workers
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from lazydelta.storage.event_loop import EventLoop
+
 __all__ = ["Pending", "in_thread", "run", "submit"]
 
 T = TypeVar("T")
 
-_JOIN_SECONDS = 2.0
-_POLL_SECONDS = 0.002
 _FILE_THREADS = 8
 
 
@@ -86,66 +80,12 @@ class Pending(Generic[T]):
         return self.future.done()
 
 
-class _CountingLoop(asyncio.SelectorEventLoop):
-    """An event loop that knows which futures are still held somewhere, by the client's threads for instance."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.held: weakref.WeakSet[asyncio.Future[Any]] = weakref.WeakSet()
-
-    def create_future(self) -> asyncio.Future[Any]:
-        """Make a future and remember it for as long as anyone holds it."""
-        future = super().create_future()
-        self.held.add(future)
-        return future
-
-
-class _Loop:
-    """The event loop and its thread."""
-
-    def __init__(self) -> None:
-        self.loop = _CountingLoop()
-        self.thread = threading.Thread(target=self._run, name="lazydelta-io", daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
-
-    def stop(self) -> None:
-        """Cancel what is in flight, let the client's threads see that, then stop.
-
-        A client thread that turns to an interpreter which is being torn down aborts the process. It holds its
-        request's future until it has done so for the last time.
-        """
-
-        async def wind_down() -> None:
-            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                await asyncio.wait(tasks, timeout=_JOIN_SECONDS / 2)
-
-        with contextlib.suppress(RuntimeError, FutureTimeoutError, CancelledError):
-            asyncio.run_coroutine_threadsafe(wind_down(), self.loop).result(_JOIN_SECONDS)
-        deadline = time.monotonic() + _JOIN_SECONDS
-        while self.loop.held and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
-            # What the client's threads let go of without holding the interpreter, any call into the client frees.
-            obstore.parse_scheme("memory:///")
-        with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(_JOIN_SECONDS)
-        if not self.thread.is_alive():
-            self.loop.close()
-
-
 class _State:
     """What belongs to this process and must be made anew in a forked child."""
 
     def __init__(self, *, client_lost: bool = False) -> None:
         self.lock = threading.Lock()
-        self.loop: _Loop | None = None
+        self.loop: EventLoop | None = None
         self.pool: Workers | None = None
         self.client_lost = client_lost
 
@@ -178,7 +118,7 @@ def _shut_down() -> None:
         state.loop = None
 
 
-def _the_loop() -> asyncio.AbstractEventLoop:
+def _the_loop() -> EventLoop:
     state = _state
     if state.client_lost:
         message = "this process was forked from one that had used an object store already, and cannot use one"
@@ -186,9 +126,12 @@ def _the_loop() -> asyncio.AbstractEventLoop:
     if state.loop is None:
         with state.lock:
             if state.loop is None:
+                # asyncio and the client are a third of what the package takes to load; local tables need neither.
+                from lazydelta.storage.event_loop import EventLoop  # noqa: PLC0415
+
                 _hook_process()
-                state.loop = _Loop()
-    return state.loop.loop
+                state.loop = EventLoop()
+    return state.loop
 
 
 def submit(work: Coroutine[Any, Any, T]) -> Pending[T]:
@@ -198,7 +141,7 @@ def submit(work: Coroutine[Any, Any, T]) -> Pending[T]:
     except StorageError as error:
         work.close()
         return Pending.failed_with(error)
-    return Pending(asyncio.run_coroutine_threadsafe(work, loop))
+    return Pending(loop.submit(work))
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

@@ -8,7 +8,6 @@ from lazydelta.errors import OptionError
 from lazydelta.storage.elsewhere import external_locations_of
 from lazydelta.storage.local import FileStore
 from lazydelta.storage.location import Location, parse_location
-from lazydelta.storage.remote import ObjectStore
 from lazydelta.storage.settings import Settings
 from lazydelta.storage.storage_options import LEFT_BEHIND, normalise, secrets_of
 
@@ -24,6 +23,8 @@ __all__ = ["open_store"]
 def _open_at(location: Location, settings: Settings) -> Store:
     if location.kind == "local":
         return FileStore(location, settings)
+    from lazydelta.storage.remote import ObjectStore  # noqa: PLC0415 - with the client and asyncio
+
     return ObjectStore(location, settings)
 
 

@@ -46,6 +46,14 @@ class Settings:
         external = tuple(replace(each, settings=each.settings.carried()) for each in self.external)
         return replace(self, external=external, carries=True)
 
+    def limited(self, *, retries: int, request_timeout: float) -> Settings:
+        """Return settings that ask so often and wait so long."""
+        external = tuple(
+            replace(each, settings=each.settings.limited(retries=retries, request_timeout=request_timeout))
+            for each in self.external
+        )
+        return replace(self, retries=retries, request_timeout=request_timeout, external=external)
+
     def to_ship(self) -> Settings:
         """Return what goes into a pickle."""
         if self.carries:

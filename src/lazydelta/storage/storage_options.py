@@ -6,7 +6,6 @@ that one dictionary can serve several tools.
 
 from __future__ import annotations
 
-import difflib
 import logging
 import re
 import threading
@@ -289,6 +288,8 @@ def _warn(kind: str, unknown: list[str]) -> None:
             _warned.add(key)
         prefixes, known, aliases = _KINDS[kind]
         names = [*known, *aliases, *_CLIENT, *(prefix + name for prefix in prefixes for name in (*known, *aliases))]
+        import difflib  # noqa: PLC0415 - for mistakes only
+
         near = difflib.get_close_matches(key, names, n=1)
         meant = f"; did you mean {near[0]!r}?" if near else ""
         _log.warning("storage option %r is not known and is ignored%s", key, meant)

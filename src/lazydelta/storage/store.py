@@ -92,6 +92,13 @@ class Store(ABC):
         twin._settings = self._settings.carried()  # noqa: SLF001 - a twin of this very class
         return twin
 
+    def with_limits(self, *, retries: int, request_timeout: float) -> Store:
+        """Return a store of the same place that asks so often and waits so long, over connections of its own."""
+        if (retries, request_timeout) == (self._settings.retries, self._settings.request_timeout):
+            return self
+        settings = self._settings.limited(retries=retries, request_timeout=request_timeout)
+        return settings.opener(self._location, settings)
+
     def with_counters(self, counters: IoCounters) -> Store:
         """Return the same store over the same connections with a scan's own counters."""
         twin = copy.copy(self)

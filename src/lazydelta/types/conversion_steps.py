@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from lazydelta import compute as pc
 
 __all__ = ["Conversion", "decoded_type", "is_list", "null_mask", "nulls_of", "outer_encoding", "with_child"]
 

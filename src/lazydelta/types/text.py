@@ -13,8 +13,8 @@ from collections.abc import Callable
 from decimal import Decimal as PyDecimal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.arrays import Stored, typed_array
 from lazydelta.types.calendar import parse_moment
 from lazydelta.types.literals import scaled
@@ -124,7 +124,7 @@ def from_text(strings: pa.Array, kind: DataType) -> pa.Array:
             continue
     encoded = pc.dictionary_encode(strings)
     stored = [None if each is None else stored_value(each, kind) for each in encoded.dictionary.to_pylist()]
-    return typed_array(stored, target).take(encoded.indices)
+    return pc.take(typed_array(stored, target), encoded.indices)
 
 
 def _casts(target: pa.DataType) -> list[Callable[[pa.Array], pa.Array]]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.errors import OptionError, WriteError
 from lazydelta.log.actions import Metadata
 from lazydelta.types.schema import TableSchema

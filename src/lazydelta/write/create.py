@@ -10,7 +10,14 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from lazydelta.errors import CommitConflictError, OptionError, SchemaMismatchError, UnsupportedFeatureError, WriteError
+from lazydelta.errors import (
+    CommitConflictError,
+    OptionError,
+    SchemaMismatchError,
+    TableExistsError,
+    UnsupportedFeatureError,
+    WriteError,
+)
 from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Metadata, Protocol
 from lazydelta.log.features import FEATURES, READER_FEATURES, WRITER_FEATURES
@@ -189,6 +196,6 @@ def _partition_columns(schema: TableSchema, partition_by: Sequence[str]) -> tupl
     return tuple(columns)
 
 
-def _exists(store: Store) -> WriteError:
+def _exists(store: Store) -> TableExistsError:
     message = f"There is a Delta table at {store.uri} already"
-    return WriteError(message, path=store.uri, hint="use mode='ignore', or another place")
+    return TableExistsError(message, path=store.uri, hint="use mode='ignore', or another place")

@@ -14,9 +14,9 @@ from typing import Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lazydelta import compute as pc
 from lazydelta.arrays import from_numpy
 from lazydelta.errors import OptionError, WriteError
 from lazydelta.log.actions import Add

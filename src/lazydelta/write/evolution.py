@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.errors import SchemaMismatchError
 from lazydelta.types.conversion_steps import (
     Conversion,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.errors import SchemaMismatchError, WriteError
 from lazydelta.log.actions import Metadata
 from lazydelta.pruning import parse_predicate, to_arrow_expression

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lazydelta import compute as pc
 from lazydelta.errors import CorruptLogError, LazyDeltaError, ObjectNotFoundError
 from lazydelta.execution import release_memory
 from lazydelta.log.file_batch import DELETION_VECTOR, EXTRA, PARTITION_VALUES, FileBatch
@@ -119,7 +119,7 @@ def joined(first: pa.StructArray, second: pa.StructArray | None, file: LogFile) 
         message = f"{file.path} has columns of different lengths"
         raise CorruptLogError(message, path=file.path, version=file.version)
     fields = [*first.type, *second.type]
-    mask = first.is_null() if first.null_count else None
+    mask = pc.is_null(first) if first.null_count else None
     return pa.StructArray.from_arrays([*first.flatten(), *second.flatten()], fields=fields, mask=mask)
 
 
@@ -220,7 +220,7 @@ def file_batch(adds: pa.StructArray, file: LogFile, *, coded: bool = False) -> F
     """
     with corrupt_if_unreadable(file):
         if adds.null_count:
-            adds = adds.filter(adds.is_valid())
+            adds = pc.filter(adds, pc.is_valid(adds))
         path = _column(adds, "path", pa.string(), file)
         size = _column(adds, "size", pa.int64(), file)
         modified = _column(adds, "modificationTime", pa.int64(), file)
@@ -248,7 +248,7 @@ def stats_of(adds: pa.StructArray) -> dict[str, pa.Array]:
     ):
         column = _child(adds, name)
         if column is not None:
-            found[field] = column.cast(pa.string()) if name == "stats" and column.type != pa.string() else column
+            found[field] = pc.cast(column, pa.string()) if name == "stats" and column.type != pa.string() else column
     if any(_child(adds, field.name) is not None for field in EXTRA):
         found["extra"] = _struct(adds, EXTRA)
     return found
@@ -257,7 +257,9 @@ def stats_of(adds: pa.StructArray) -> dict[str, pa.Array]:
 def _struct(parent: pa.StructArray, type_: pa.StructType, mask: pa.Array | None = None) -> pa.StructArray:
     """Return the named children of ``parent`` as a struct of this type, null where it has none."""
     children = [
-        pa.nulls(len(parent), field.type) if (child := _child(parent, field.name)) is None else child.cast(field.type)
+        pa.nulls(len(parent), field.type)
+        if (child := _child(parent, field.name)) is None
+        else pc.cast(child, field.type)
         for field in type_
     ]
     return pa.StructArray.from_arrays(children, fields=list(type_), mask=mask)
@@ -287,7 +289,7 @@ def _column(adds: pa.StructArray, name: str, type_: pa.DataType, file: LogFile) 
     if not alike:
         message = f"{file.path} has a column 'add.{name}' of type {column.type} where {type_} is due"
         raise CorruptLogError(message, path=file.path, version=file.version)
-    return column.cast(type_)
+    return pc.cast(column, type_)
 
 
 def _is_text(type_: pa.DataType) -> bool:
@@ -310,4 +312,4 @@ def _vectors(adds: pa.StructArray, file: LogFile) -> pa.Array | None:
         raise CorruptLogError(message, path=file.path, version=file.version)
     # The older writers' checkpoints give every row a struct of nulls; only a storage type makes it a vector.
     kind = _child(column, "storageType")
-    return _struct(column, DELETION_VECTOR, mask=column.is_null() if kind is None else kind.is_null())
+    return _struct(column, DELETION_VECTOR, mask=pc.is_null(column if kind is None else kind))

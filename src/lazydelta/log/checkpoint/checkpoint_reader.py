@@ -18,6 +18,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lazydelta import compute as pc
 from lazydelta.errors import CorruptLogError
 from lazydelta.execution import ReadAhead
 from lazydelta.log.actions import DomainMetadata, LogLine, Metadata, Protocol, SidecarFile, Txn
@@ -265,7 +266,7 @@ def _parquet_actions(parquet: pq.ParquetFile, file: LogFile, names: Sequence[str
                 message = f"{file.path} has a column {name!r} of type {column.type}, which is not a struct"
                 raise CorruptLogError(message, path=file.path, version=file.version)
             with corrupt_if_unreadable(file):
-                rows = column.filter(column.is_valid()).to_pylist(maps_as_pydicts="strict")
+                rows = pc.filter(column, pc.is_valid(column)).to_pylist(maps_as_pydicts="strict")
                 actions = [msgspec.convert(_without_nulls(row), _ACTIONS[name], strict=True) for row in rows]
             for action in actions:
                 yield _line(name, action)

@@ -8,6 +8,7 @@ from threading import Lock
 
 import pyarrow as pa
 
+from lazydelta import compute as pc
 from lazydelta.errors import CorruptLogError
 from lazydelta.log.checkpoint.checkpoint_columns import stats_of
 from lazydelta.log.file_batch import FileBatch
@@ -34,13 +35,13 @@ class LaterStats:
 
     def attach(self, files: FileBatch, first_row: int, adds: pa.StructArray) -> FileBatch:
         """Return the batch with a way to its statistics; ``adds`` are the rows of the file that it was made of."""
-        live = adds.is_valid() if adds.null_count else None
+        live = pc.is_valid(adds) if adds.null_count else None
         count = len(adds)
 
         def load() -> FileBatch:
             with self._lock:
                 found = self._read(first_row, count)
-            found = found if live is None else found.filter(live)
+            found = found if live is None else pc.filter(found, live)
             return replace(files, **stats_of(found), load_stats=None)
 
         return replace(files, load_stats=load)

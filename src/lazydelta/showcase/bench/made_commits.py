@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.showcase.bench.made_files import PARTITION_COLUMN
 
 if TYPE_CHECKING:

@@ -12,9 +12,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from lazydelta.cli import tables
 from lazydelta.cli import wording as text
-from lazydelta.cli.console_output import ConsoleOutput, console
+from lazydelta.cli.console_output import ConsoleOutput
 from lazydelta.cli.json_output import JsonOutput
+from lazydelta.cli.rich_console import console
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +41,7 @@ _EVEN = 1.05
 
 def printer(*, as_json: bool) -> Printer:
     """Return the printer for programs or for people."""
-    return _Document() if as_json else _Story(console(), console(stderr=True))
+    return _Document() if as_json else _Story(console())
 
 
 class _Document:
@@ -68,15 +70,15 @@ class _Document:
 
     def end(self, ending: Ending) -> None:
         document = self._document | msgspec.structs.asdict(ending)
-        JsonOutput(sys.stdout).document(msgspec.to_builtins(document))
+        JsonOutput(sys.stdout).tell(document)
 
 
 class _Story:
     """Prints each step as it happens."""
 
-    def __init__(self, out: Console, err: Console) -> None:
+    def __init__(self, out: Console) -> None:
         self._out = out
-        self._tables = ConsoleOutput(out, err, shorten=True)
+        self._tables = ConsoleOutput(width=out.width)
         self._shown: list[str] = []
 
     def begin(self, folder: str, rows: int, files: int) -> None:
@@ -121,7 +123,7 @@ class _Story:
             self._say(f"... and {query.num_rows - _SHOWN_ROWS:,} more")
         self._say("deltalake agrees." if query.same_as_deltalake else "deltalake DISAGREES.")
         self._say(f"$ {text.printable(query.command)}", style="cyan")
-        self._tables.explanation({"scan": _brief(query.explanation)})
+        self._tables.tell({"scan": _brief(query.explanation)}, tables.explanation)
 
     def making(self, files: int) -> None:
         self._say("")

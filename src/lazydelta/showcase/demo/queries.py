@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.cli.values import Record, records
 from lazydelta.showcase.demo.sensors import HOURS, START, device
 from lazydelta.table import DeltaTable

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.arrays import from_numpy
 from lazydelta.sidecar.building.spill import SpillFile
 from lazydelta.sidecar.layout.order import places_among, sortable

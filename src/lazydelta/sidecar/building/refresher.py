@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.arrays import boolean_array
 from lazydelta.errors import LogError, StorageError
 from lazydelta.handle import TableHandle

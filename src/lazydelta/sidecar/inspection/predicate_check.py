@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.keys import hash_bytes
 from lazydelta.pruning import Predicate, may_match, referenced_columns

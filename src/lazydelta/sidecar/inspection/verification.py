@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.arrays import boolean_array, numpy_of
 from lazydelta.errors import ObjectNotFoundError, StorageError
 from lazydelta.handle import TableHandle

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, SidecarLayout
 
 __all__ = ["places_among", "sortable"]
@@ -21,7 +21,7 @@ _SIGN = {1: 0x80, 4: 0x80000000, 8: 0x8000000000000000, 2: 0x8000}
 def sortable(rows: pa.RecordBatch | pa.Table, layout: SidecarLayout) -> pa.BinaryArray:
     """Return bytes that compare as the rows are sorted."""
     pieces = [_encoded(_flat(rows.column(name))) for name in layout.sort_names()]
-    path = _flat(rows.column(layout.name_of(ColumnRole.PATH))).cast(pa.binary())
+    path = pc.cast(_flat(rows.column(layout.name_of(ColumnRole.PATH))), pa.binary())
     if not pieces:
         return path
     return pc.binary_join_element_wise(*pieces, path, _EMPTY)
@@ -54,19 +54,19 @@ def _encoded(values: pa.Array) -> pa.BinaryArray:
     if not values.null_count:
         return pc.binary_join_element_wise(_PRESENT, body, _EMPTY)
     joined = pc.binary_join_element_wise(_PRESENT, pc.fill_null(body, _EMPTY), _EMPTY)
-    return pc.if_else(values.is_valid(), joined, _MISSING)
+    return pc.if_else(pc.is_valid(values), joined, _MISSING)
 
 
 def _text(values: pa.Array) -> pa.BinaryArray:
     # A terminator that sorts before every byte, so that "a" < "ab"; a zero byte inside is told apart from it.
-    plain = values.cast(pa.binary())
+    plain = pc.cast(values, pa.binary())
     escaped = pc.replace_substring(plain, pattern=b"\x00", replacement=b"\x00\xff")
     return pc.binary_join_element_wise(escaped, _TERMINATOR, _EMPTY)
 
 
 def _fixed(values: pa.Array) -> pa.BinaryArray:
     if pa.types.is_boolean(values.type):
-        values = values.cast(pa.uint8())
+        values = pc.cast(values, pa.uint8())
     elif pa.types.is_date32(values.type):
         values = values.view(pa.int32())
     elif pa.types.is_timestamp(values.type):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from lazydelta import compute as pc
 from lazydelta.log.file_batch import DELETION_VECTOR
 from lazydelta.sidecar.layout.manifest import ManifestPart, SidecarError
 from lazydelta.sidecar.layout.part_file import PartFooter
@@ -81,7 +82,7 @@ def vectors_of(rows: pa.RecordBatch | pa.Table, layout: SidecarLayout) -> pa.Str
     if kind.null_count == len(kind):
         return None
     children = [named(field.name) for field in DELETION_VECTOR]
-    return pa.StructArray.from_arrays(children, fields=list(DELETION_VECTOR), mask=kind.is_null())
+    return pa.StructArray.from_arrays(children, fields=list(DELETION_VECTOR), mask=pc.is_null(kind))
 
 
 def _check(footer: PartFooter, part: ManifestPart, layout: SidecarLayout) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.arrays import boolean_array, flags, int64_array
 from lazydelta.sidecar.layout.manifest import RangeText, range_key
 from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, SidecarColumn, SidecarLayout

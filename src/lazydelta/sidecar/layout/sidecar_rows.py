@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.arrays import from_numpy, string_array
 from lazydelta.log.file_batch import DELETION_VECTOR, PARTITION_VALUES, FileBatch
 from lazydelta.sidecar.layout.sidecar_columns import (
@@ -120,7 +120,7 @@ def from_rows(rows: pa.RecordBatch, layout: SidecarLayout, *, tier: int) -> File
     kind = rows.column(kind_name) if kind_name in present else None
     if kind is not None and kind.null_count < len(kind):
         children = [named(ColumnRole.DV, (field.name,)) for field in DELETION_VECTOR]
-        vectors = pa.StructArray.from_arrays(children, fields=list(DELETION_VECTOR), mask=kind.is_null())
+        vectors = pa.StructArray.from_arrays(children, fields=list(DELETION_VECTOR), mask=pc.is_null(kind))
     return FileBatch(
         path=named(ColumnRole.PATH),
         size=named(ColumnRole.SIZE),

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from lazydelta import compute as pc
 from lazydelta.arrays import boolean_array, from_numpy
 from lazydelta.errors import StorageError
 from lazydelta.execution import in_parallel, release_memory
@@ -361,7 +362,7 @@ def _stats_from_checkpoint(files: FileBatch, store: Store, checkpoint: Checkpoin
     back = np.argsort(np.array(order), kind="stable")
     take = from_numpy(back.astype(np.int64))
     columns: dict[str, Any] = {
-        name: pa.concat_arrays([getattr(each, name) for each in found]).take(take)
+        name: pc.take(pa.concat_arrays([getattr(each, name) for each in found]), take)
         for name in ("json_stats", "parsed_stats")
         if all(getattr(each, name) is not None for each in found)
     }

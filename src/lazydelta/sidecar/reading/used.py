@@ -10,6 +10,7 @@ from itertools import takewhile
 import numpy as np
 import pyarrow as pa
 
+from lazydelta import compute as pc
 from lazydelta.arrays import boolean_array, from_numpy
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.sidecar.layout.order import sortable
@@ -64,7 +65,7 @@ class Used:
 
 
 def _copy(rows: pa.RecordBatch, start: int, count: int) -> pa.RecordBatch:
-    return rows.take(from_numpy(np.arange(start, start + count, dtype=np.int64)))
+    return pc.take(rows, from_numpy(np.arange(start, start + count, dtype=np.int64)))
 
 
 def _vector_text(kind: str | None, place: str | None, offset: int | None) -> str:

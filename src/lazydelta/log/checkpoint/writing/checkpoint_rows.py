@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.arrays import bitmap, boolean_array, string_array, typed_array
 from lazydelta.log.file_batch import DELETION_VECTOR, PARTITION_VALUES, FileBatch
 from lazydelta.log.properties import TableProperties

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.arrays import boolean_array, numpy_of, typed_scalar
 from lazydelta.log.actions import Remove
 from lazydelta.log.checkpoint.checkpoint_columns import corrupt_if_unreadable, has_column, read_batches

@@ -1,0 +1,169 @@
+"""What commands that change or check something say to people: lines of text, from what the library returned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lazydelta.cli import wording as text
+from lazydelta.cli.sidecar_picture import picture
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lazydelta.sidecar import BuildResult, CleanResult, SidecarInfo, VerifyReport
+
+__all__ = [
+    "appended",
+    "checkpointed",
+    "created",
+    "ingested",
+    "log_cleaned",
+    "sidecar_built",
+    "sidecar_cleaned",
+    "sidecar_shown",
+    "sidecar_verified",
+    "streamed",
+]
+
+_LISTED = 20
+_BUILT = {
+    "built": "was built",
+    "refreshed": "was refreshed",
+    "manifest-added": "was there and got its manifest",
+    "already-valid": "is there and valid",
+}
+
+
+def created(result: dict[str, Any]) -> Iterator[str]:
+    """Say which table there is now."""
+    yield f"{_at(result)}"
+
+
+def appended(result: dict[str, Any]) -> Iterator[str]:
+    """Say what was appended, or that it had been before."""
+    if result["already_committed"]:
+        yield f"{text.printable(result['uri'])} had these rows already, in version {result['version']} at the latest"
+        return
+    yield f"{_at(result)}: {_counted(result['rows'], 'row')} of {_counted(result['files_read'], 'file')} appended"
+
+
+def ingested(result: dict[str, Any]) -> Iterator[str]:
+    """Say what a batch has done."""
+    if result["already_committed"]:
+        yield f"{text.printable(result['uri'])} had these rows already, in version {result['version']} at the latest"
+        return
+    yield (
+        f"{_at(result)}: {text.count(result['rows'])} rows of {text.count(result['source_files'])} files in "
+        f"{text.count(result['files'])} data files, {text.size(result['bytes'])}{_rejected(result)}, "
+        f"{text.duration(result['seconds'] * 1000)}"
+    )
+
+
+def streamed(result: dict[str, Any]) -> Iterator[str]:
+    """Say what all micro-batches of a stream have done."""
+    if result["version"] is None:
+        yield f"{text.printable(result['uri'])}: nothing new"
+        return
+    yield (
+        f"{_at(result)}: {text.count(result['commits'])} commits, {text.count(result['rows'])} rows of "
+        f"{text.count(result['source_files'])} files{_rejected(result)}"
+    )
+
+
+def checkpointed(result: dict[str, Any]) -> Iterator[str]:
+    """Say which checkpoint there is now."""
+    deed = "was written" if result["action"] == "written" else "is there already"
+    files = result["num_of_add_files"]
+    counted = "" if files is None else f"{text.count(files)} files, "
+    yield f"The checkpoint of version {result['version']} {deed}: {counted}{text.size(result['size_in_bytes'])}"
+
+
+def log_cleaned(result: dict[str, Any]) -> Iterator[str]:
+    """Name what was deleted from the log."""
+    yield from _listed(result["paths"])
+    floor = "" if result["floor"] is None else f"; version {result['floor']} and later can be read"
+    yield f"{_deleted(result['paths'], result['size'], dry_run=result['dry_run'])}{floor}"
+
+
+def sidecar_built(result: BuildResult) -> Iterator[str]:
+    """Say what a build or refresh did."""
+    yield (
+        f"The sidecar of version {result.version} {_BUILT.get(result.action, result.action)}: "
+        f"{_counted(result.num_files, 'file')} in {_counted(result.num_parts, 'part')}, {text.size(result.size_bytes)}"
+    )
+    if result.action == "refreshed":
+        written = result.num_parts - result.reused_parts
+        yield f"{_counted(result.reused_parts, 'part')} used again, {_counted(written, 'part')} written"
+    elif result.reason is not None:
+        yield f"Everything was built anew: {text.one_line(result.reason)}"
+
+
+def sidecar_verified(report: VerifyReport) -> Iterator[str]:
+    """Say whether a sidecar equals the log, and where it does not."""
+    for problem in report.problems:
+        yield text.one_line(problem)
+    if report.not_compared:
+        names = ", ".join(map(text.printable, report.not_compared))
+        yield f"The checkpoint does not have, so nothing to compare with: {names}"
+    if report.checksum is not None:
+        yield f"The version checksum {report.checksum}."
+    if report.ok:
+        yield (
+            f"The sidecar of version {report.version} equals the log: {_counted(report.num_files, 'file')}, "
+            f"{_counted(report.compared_columns, 'column')}, {_counted(report.num_row_groups, 'row group')} in "
+            f"{_counted(report.num_parts, 'part')}"
+        )
+    elif report.tier is not None:
+        yield f"The sidecar of version {report.version} does not equal the log."
+
+
+def sidecar_shown(info: SidecarInfo, *, everything: bool, width: int, blocks: bool) -> Iterator[str]:
+    """Say what a sidecar consists of, and draw it."""
+    newest = info.checkpoint_version
+    state = "of the newest checkpoint" if newest == info.version else f"stale: the newest checkpoint is {newest}"
+    state += "" if info.tier == 1 else ", without a manifest"
+    facts = {
+        "table": info.uri,
+        "version": f"{info.version} ({state})",
+        "files": text.count(info.num_files),
+        "size": f"{text.size(info.size_bytes)} in {_counted(len(info.parts), 'part')}",
+        "row groups": text.count(info.num_row_groups),
+        "sorted by": ", ".join(info.sort) or "path",
+        "columns": text.count(len(info.columns)),
+    }
+    if info.other_files:
+        facts["also there"] = f"{_counted(info.other_files, 'other file')}, {text.size(info.other_bytes)}"
+    for name, fact in facts.items():
+        yield f"{name:<12}{text.printable(fact)}"
+    yield ""
+    yield from picture(info, width, everything=everything, blocks=blocks)
+
+
+def sidecar_cleaned(result: CleanResult) -> Iterator[str]:
+    """Name what was deleted of sidecars."""
+    yield from _listed(result.deleted)
+    kept = ", ".join(map(str, result.kept_versions)) or "none"
+    deleted = _deleted(result.deleted, result.size_bytes, dry_run=result.dry_run)
+    yield f"{deleted}; versions with a sidecar: {kept}"
+
+
+def _at(result: dict[str, Any]) -> str:
+    return f"{text.printable(result['uri'])} is at version {result['version']}"
+
+
+def _rejected(result: dict[str, Any]) -> str:
+    return f", {text.count(result['rejected'])} rows rejected" if result["rejected"] else ""
+
+
+def _listed(paths: list[str]) -> Iterator[str]:
+    yield from map(text.printable, paths[:_LISTED])
+    if len(paths) > _LISTED:
+        yield f"and {_counted(len(paths) - _LISTED, 'file')} more"
+
+
+def _deleted(paths: list[str], size: int, *, dry_run: bool) -> str:
+    return f"{_counted(len(paths), 'file')} {'would be deleted' if dry_run else 'deleted'}, {text.size(size)}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
