@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lazydelta.pruning import all_match, may_match, parse_predicate
+from lazydelta.pruning import NanOrder, all_match, may_match, parse_predicate
 from lazydelta.stats import partition_ranges, ranges_from_json
 from tests.pruning import worlds
 
@@ -165,22 +165,41 @@ def test_decimals_of_16_digits_and_more_are_widened_by_what_a_double_loses(high:
 
 
 @pytest.mark.parametrize(
-    ("condition", "kept"),
+    ("condition", "unordered", "largest", "trusted"),
     [
-        ("f > 3", False),  # NaN > 3 is false
-        ("NOT (f <= 3)", True),  # and so this is true for NaN
-        ("f != 3", True),
-        ("f = 'NaN'", False),
-        ("f < 3", False),
-        ("f <= -0.0", False),
+        ("f > 3", False, True, False),  # NaN > 3 is false by IEEE 754 and true in SQL
+        ("f >= 3.5", False, True, False),
+        ("NOT (f <= 3)", True, True, False),
+        ("f != 3", True, True, True),
+        ("f = 'NaN'", False, True, True),
+        ("f IN (7, 'NaN')", False, True, True),
+        ("f < 'NaN'", False, True, True),
+        ("f > 'NaN'", False, False, False),
+        ("f < 3", False, False, False),
+        ("f <= -0.0", False, False, False),
     ],
 )
-def test_floats_follow_ieee_and_nan_may_hide_behind_any_bounds(condition: str, *, kept: bool) -> None:
-    predicate = parse_predicate(condition, SCHEMA)
-    assert predicate is not None
+def test_nan_may_hide_behind_any_bounds_and_its_order_says_when_it_matters(
+    condition: str, *, unordered: bool, largest: bool, trusted: bool
+) -> None:
     known = ranges_from_json(pa.array([stats("f", 3.0, 3.0)]), [SCHEMA.column("f")])
-    assert may_match(predicate, known).to_pylist() == [kept]
-    assert all_match(predicate, known).to_pylist() == [False]
+    for nan, kept in (
+        (NanOrder.UNORDERED, unordered),
+        (NanOrder.LARGEST, largest),
+        (NanOrder.LARGEST_AND_IN_NO_MAXIMUM, trusted),
+    ):
+        predicate = parse_predicate(condition, SCHEMA, nan=nan)
+        assert predicate is not None
+        assert may_match(predicate, known).to_pylist() == [kept], nan
+        assert all_match(predicate, known).to_pylist() == [False], nan
+
+
+def test_a_lower_bound_proves_that_all_rows_are_above_nan_included() -> None:
+    known = ranges_from_json(pa.array([stats("f", 3.0, 3.0)]), [SCHEMA.column("f")])
+    for nan, proven in ((NanOrder.UNORDERED, False), (NanOrder.LARGEST, True)):
+        predicate = parse_predicate("f > 2", SCHEMA, nan=nan)
+        assert predicate is not None
+        assert all_match(predicate, known).to_pylist() == [proven], nan
 
 
 def test_negative_zero_equals_zero() -> None:

@@ -13,6 +13,7 @@ from lazydelta.pruning.evaluate import all_match, may_match
 from lazydelta.pruning.parse import Where, parse_predicate
 from lazydelta.pruning.row_filter import to_arrow_expression
 from lazydelta.pruning.tree import (
+    NanOrder,
     Predicate,
     bounded_columns,
     counts_matter,
@@ -23,6 +24,7 @@ from lazydelta.pruning.tree import (
 
 __all__ = [
     "DistinctPartitions",
+    "NanOrder",
     "Predicate",
     "Where",
     "all_match",

@@ -1,15 +1,17 @@
 """Bind columns, operators and literals into nodes of the tree; every input form ends here.
 
-Each function takes ``negated``, so that a NOT above never survives as a node: the caller hands it down.
+Each function takes ``negated``, so that a NOT above never survives as a node: the caller hands it down. ``nan`` says
+where NaN stands, which is the input form's to decide.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from lazydelta.arrays import Stored, typed_array, typed_scalar
 from lazydelta.errors import PredicateError
-from lazydelta.pruning.tree import And, Compare, Constant, In, IsNull, Not, Or, Predicate, Prefix
+from lazydelta.pruning.tree import And, Compare, Constant, In, IsNan, IsNull, NanOrder, Not, Or, Predicate, Prefix
 from lazydelta.types.literals import Placed, is_float, place
 from lazydelta.types.schema import Array, Column, Map, Primitive, Struct, Variant
 
@@ -24,12 +26,16 @@ MIRRORED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _OPPOSITE = {"=": "!=", "!=": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
 
-def compare(column: Column, op: str, value: object, *, negated: bool = False) -> Predicate:
+def compare(
+    column: Column, op: str, value: object, *, negated: bool = False, nan: NanOrder = NanOrder.UNORDERED
+) -> Predicate:
     """Compare ``column`` with a literal of any Python type; None is SQL's NULL, with which nothing compares."""
     _need_comparable(column)
     if value is None or column.type == Primitive("void"):
         return Constant(None)
     placed = place(value, column)
+    if is_float(column.type) and nan is not NanOrder.UNORDERED:
+        return _with_nan_as_largest(column, _OPPOSITE[op] if negated else op, placed, nan)
     if not negated:
         return _placed(column, op, placed)
     if is_float(column.type) and op not in {"=", "!="}:
@@ -38,7 +44,9 @@ def compare(column: Column, op: str, value: object, *, negated: bool = False) ->
     return _placed(column, _OPPOSITE[op], placed)
 
 
-def membership(column: Column, values: Iterable[object], *, negated: bool = False) -> Predicate:
+def membership(
+    column: Column, values: Iterable[object], *, negated: bool = False, nan: NanOrder = NanOrder.UNORDERED
+) -> Predicate:
     """Test ``column`` against a set, with SQL's rules: a NULL in the set makes NOT IN true for no row."""
     _need_comparable(column)
     literals = list(values)
@@ -47,7 +55,7 @@ def membership(column: Column, values: Iterable[object], *, negated: bool = Fals
     if column.type == Primitive("void"):
         return Constant(None)
     stored: set[Stored] = set()
-    has_null = False
+    has_null = has_nan = False
     for literal in literals:
         if literal is None or getattr(literal, "is_valid", True) is False:
             has_null = True
@@ -55,8 +63,16 @@ def membership(column: Column, values: Iterable[object], *, negated: bool = Fals
         placed = place(literal, column)
         if placed.exact and placed.low is not None:
             stored.add(placed.low)
+        has_nan |= placed.low is None and placed.high is None
     if negated and has_null:
         return Constant(None)
+    if has_nan and is_float(column.type) and nan is not NanOrder.UNORDERED:
+        numbers = _member(column, stored, negated=negated)
+        return (conjunction if negated else disjunction)([numbers, IsNan(column, negated)])
+    return _member(column, stored, negated=negated)
+
+
+def _member(column: Column, stored: set[Stored], *, negated: bool) -> Predicate:
     if not stored:  # Nothing in the set can be stored in the column.
         return IsNull(column, negated=True) if negated else Constant(value=False)
     kind = column.type.to_arrow()
@@ -123,6 +139,15 @@ def _placed(column: Column, op: str, placed: Placed) -> Predicate:
         return IsNull(column, negated=True)
     side, op = (placed.low, "<=") if op in {"<", "<="} else (placed.high, ">=")
     return Constant(value=False) if side is None else Compare(column, op, typed_scalar(side, kind))
+
+
+def _with_nan_as_largest(column: Column, op: str, placed: Placed, nan: NanOrder) -> Predicate:
+    if placed.low is None and placed.high is None:  # The literal is NaN.
+        if op in {"<=", ">"}:
+            return IsNull(column, negated=True) if op == "<=" else Constant(value=False)
+        return IsNan(column, negated=op in {"!=", "<"})
+    found = _placed(column, op, placed)
+    return replace(found, nan=nan) if isinstance(found, Compare) and found.op in {">", ">="} else found
 
 
 def _need_comparable(column: Column) -> None:

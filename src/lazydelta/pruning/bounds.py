@@ -35,12 +35,14 @@ from lazydelta.types.schema import Column
 
 __all__ = ["Bounds"]
 
-_CUT = 32
-_PREFIX = 31
-_PREFIX_UTF16 = 16
-_EXACT_DIGITS = 15
+_TRUNCATED_FROM = 32  # characters; a bound of so many may be the beginning of a longer text
+_SURVIVING = 31  # characters of a truncated bound that are surely those of the value
+_SURVIVING_WITH_PAIRS = 16  # … where some of them take two of the 32 units that were kept
+_DIGITS_A_DOUBLE_KEEPS = 15
 _FALSE = typed_scalar(value=False, kind=pa.bool_())
-_SUPPLEMENTARY = r"[\x{10000}-\x{10FFFF}]"
+_TRUE = typed_scalar(value=True, kind=pa.bool_())
+_UNKNOWN = typed_scalar(None, pa.bool_())
+_TWO_UNIT_CHARACTERS = r"[\x{10000}-\x{10FFFF}]"
 
 
 Trust: TypeAlias = "pa.Array | bool"
@@ -85,11 +87,11 @@ class Bounds:
             return cls(column, lower, upper, may_be_nan=True)
         if pa.types.is_timestamp(kind):
             return cls(column, lower, None if upper is None else _to_next_millisecond(upper))
-        if pa.types.is_decimal(kind) and kind.precision > _EXACT_DIGITS:
+        if pa.types.is_decimal(kind) and kind.precision > _DIGITS_A_DOUBLE_KEEPS:
             low, high = _widened(lower, up=False), _widened(upper, up=True)
             return cls(column, low, high, logged=logged, trusted=lower is not None and _survives_doubles(lower))
         if pa.types.is_string(kind) and upper is not None:
-            whole, prefixes = _cut_strings(upper)
+            whole, prefixes = _untruncated(upper)
             if prefixes:
                 upper = pc.if_else(whole, upper, typed_scalar(None, kind))
             return cls(column, lower, upper, prefixes, logged, whole)
@@ -138,6 +140,15 @@ class Bounds:
         found = pc.if_else(equal, pc.is_in(self.logged[0], value_set=values), equal)
         return found if self.trusted is True else pc.and_kleene(found, self.trusted)
 
+    def is_number(self) -> pa.Array | None:
+        """Tell where the one value of a float column is a number, and where it is NaN; a range of values tells neither.
+
+        Null where it is null or unknown: a partition value that is NaN looks no other here.
+        """
+        if self.may_be_nan or self.lower is None:
+            return None
+        return pc.if_else(pc.is_valid(self.lower), _TRUE, _UNKNOWN)
+
     def has_only_prefix(self, prefix: str) -> pa.Array | None:
         """Tell where every value that is not null is proven to start with ``prefix``."""
         if self.lower is None or self.upper is None:
@@ -176,7 +187,7 @@ def _to_next_millisecond(upper: pa.Array) -> pa.Array:
 
 
 def _survives_doubles(values: pa.Array) -> pa.Array:
-    limit = typed_scalar(10**_EXACT_DIGITS, pa.decimal128(38, values.type.scale))
+    limit = typed_scalar(10**_DIGITS_A_DOUBLE_KEEPS, pa.decimal128(38, values.type.scale))
     return pc.less(pc.abs(values), limit)
 
 
@@ -196,22 +207,22 @@ def _widened(values: pa.Array | None, *, up: bool) -> pa.Array | None:
     return pc.if_else(exact, pc.cast(base, moved.type), moved)
 
 
-def _cut_strings(upper: pa.Array) -> tuple[Trust, tuple[tuple[int, pa.Array], ...]]:
+def _untruncated(upper: pa.Array) -> tuple[Trust, tuple[tuple[int, pa.Array], ...]]:
     """Tell which maxima are whole, and give the prefixes of those that may have been cut."""
     length = pc.utf8_length(upper)
-    cut = pc.greater_equal(length, typed_scalar(_CUT, length.type))
+    cut = pc.greater_equal(length, typed_scalar(_TRUNCATED_FROM, length.type))
     unknown = typed_scalar(None, upper.type)
     prefixes = []
     whole = pc.invert(cut)
     if pc.all(pc.equal(length, pc.binary_length(upper))).as_py() is False:
         wide = pc.and_kleene(
-            pc.greater_equal(length, typed_scalar(_PREFIX_UTF16, length.type)),
-            pc.match_substring_regex(upper, _SUPPLEMENTARY),
+            pc.greater_equal(length, typed_scalar(_SURVIVING_WITH_PAIRS, length.type)),
+            pc.match_substring_regex(upper, _TWO_UNIT_CHARACTERS),
         )
         if pc.any(wide).as_py():
-            short = pc.utf8_slice_codeunits(upper, 0, _PREFIX_UTF16)
-            prefixes.append((_PREFIX_UTF16, pc.if_else(wide, short, unknown)))
+            short = pc.utf8_slice_codeunits(upper, 0, _SURVIVING_WITH_PAIRS)
+            prefixes.append((_SURVIVING_WITH_PAIRS, pc.if_else(wide, short, unknown)))
             cut, whole = pc.and_kleene(cut, pc.invert(wide)), pc.and_kleene(whole, pc.invert(wide))
     if pc.any(cut).as_py():
-        prefixes.append((_PREFIX, pc.if_else(cut, pc.utf8_slice_codeunits(upper, 0, _PREFIX), unknown)))
+        prefixes.append((_SURVIVING, pc.if_else(cut, pc.utf8_slice_codeunits(upper, 0, _SURVIVING), unknown)))
     return (whole if prefixes else True), tuple(prefixes)

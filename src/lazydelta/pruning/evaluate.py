@@ -16,7 +16,20 @@ import pyarrow as pa
 from lazydelta import compute as pc
 from lazydelta.arrays import bitmap, typed_scalar
 from lazydelta.pruning.bounds import Bounds
-from lazydelta.pruning.tree import And, Compare, Constant, In, IsNull, Not, Or, Predicate, Prefix, WithExpression
+from lazydelta.pruning.tree import (
+    And,
+    Compare,
+    Constant,
+    In,
+    IsNan,
+    IsNull,
+    NanOrder,
+    Not,
+    Or,
+    Predicate,
+    Prefix,
+    WithExpression,
+)
 from lazydelta.stats.ranges import Ranges
 from lazydelta.types.schema import Column, Primitive
 
@@ -84,7 +97,7 @@ class _Walk:
                 return functools.reduce(_or, (self.truth(part, every=every) for part in parts))
             case Constant(value):
                 return value is True
-            case Compare(column) | In(column) | Prefix(column) | Not(Compare(column)):
+            case Compare(column) | In(column) | IsNan(column) | Prefix(column) | Not(Compare(column)):
                 known = self._known(column)
                 if known is None:
                     return None
@@ -145,8 +158,13 @@ def _some_value(predicate: Predicate, bounds: Bounds) -> Truth:
             return _not(bounds.is_only(value))
         case Compare(_, op, value) if op in {"<", "<="}:
             return bounds.reaches_down(value, or_equal=op == "<=")
-        case Compare(_, op, value):
-            return bounds.reaches_up(value, or_equal=op == ">=")
+        case Compare(_, op, value, nan):
+            # A NaN that is the largest value of all passes, and the maximum does not know of it.
+            hidden = nan is NanOrder.LARGEST and bounds.may_be_nan
+            return None if hidden else bounds.reaches_up(value, or_equal=op == ">=")
+        case IsNan(_, negated):
+            numbers = bounds.is_number()
+            return numbers if negated else _not(numbers)
         case Not(Compare(column, op, value)):
             # NaN passes, and it may be there whatever the bounds say.
             return None if bounds.may_be_nan else _some_value(Compare(column, _OPPOSITE[op], value), bounds)
@@ -170,6 +188,11 @@ def _every_value(predicate: Predicate, bounds: Bounds) -> Truth:
             return _not(_some_value(Prefix(column, prefix), bounds))
         case Prefix(_, prefix):
             return bounds.has_only_prefix(prefix)
+        case Compare(column, op, value, nan) if nan is not NanOrder.UNORDERED and op in {">", ">="}:
+            return _not(_some_value(Compare(column, _OPPOSITE[op], value), bounds))
+        case IsNan(_, negated):
+            numbers = bounds.is_number()
+            return numbers if negated else _not(numbers)
         case _ if bounds.may_be_nan:
             return None
         case In(_, values):

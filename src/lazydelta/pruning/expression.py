@@ -20,7 +20,7 @@ from lazydelta import compute as pc
 from lazydelta.errors import PredicateError, UnknownColumnError
 from lazydelta.pruning.binding import MIRRORED, compare, conjunction, disjunction, is_null, membership, starts_with
 from lazydelta.pruning.like import like
-from lazydelta.pruning.tree import Constant, Opaque, Predicate, WithExpression, leaves
+from lazydelta.pruning.tree import Constant, NanOrder, Opaque, Predicate, WithExpression, leaves
 from lazydelta.types.literals import is_float
 from lazydelta.types.schema import Column, Decimal, Primitive, TableSchema
 
@@ -38,14 +38,21 @@ _EXACT_INTEGERS = 2**53
 _EXACT_DIGITS = 15
 _MAX_DEPTH = 200
 _MATCH_NULL, _SKIP_NULL = 0, 1
+_UNREAD = "PyArrow's form of the expression is another than the one lazydelta reads"
 
 
-def parse_expression(expression: pc.Expression, schema: TableSchema) -> Predicate:
-    """Translate ``expression`` as far as possible; columns that do not exist are errors, nothing else is."""
-    whole = Opaque(str(expression), (), expression)
+def parse_expression(
+    expression: pc.Expression, schema: TableSchema, *, nan: NanOrder = NanOrder.UNORDERED
+) -> Predicate:
+    """Translate ``expression`` as far as possible; columns that do not exist are errors, nothing else is.
+
+    PyArrow itself has NaN unordered. Engines that hand their filters over as expressions have it as the largest value:
+    for them a part that PyArrow would have to evaluate prunes nothing and filters no rows.
+    """
+    whole = Opaque(str(expression), (), expression if nan is NanOrder.UNORDERED else None, reason=_UNREAD)
     try:
         root = _decode(expression)
-        predicate = _translate(root, schema, negated=False, depth=0)
+        predicate = _translate(root, schema, nan, negated=False, depth=0)
     except UnknownColumnError:
         raise
     except (_UntranslatableError, PredicateError, pa.ArrowException, struct.error, RecursionError):
@@ -54,7 +61,8 @@ def parse_expression(expression: pc.Expression, schema: TableSchema) -> Predicat
         # What a pickled form of another shape than the one we know would make of the decoder.
         return whole
     if any(isinstance(leaf, Opaque) for leaf in leaves(predicate)):
-        return WithExpression(predicate, expression)
+        floats = nan is not NanOrder.UNORDERED and any(is_float(column.type) for column in _columns(root, schema))
+        return predicate if floats else WithExpression(predicate, expression)
     return predicate
 
 
@@ -145,23 +153,24 @@ def _metadata(schema: pa.Schema) -> Iterator[tuple[str, str]]:
         yield text(key), text(value) if value else ""
 
 
-def _translate(node: Any, schema: TableSchema, *, negated: bool, depth: int) -> Predicate:
+def _translate(node: Any, schema: TableSchema, nan: NanOrder, *, negated: bool, depth: int) -> Predicate:
     if depth > _MAX_DEPTH:
         raise _UntranslatableError
     while isinstance(node, _Call) and node.name == "invert":
         negated, node = not negated, node.arguments[0]
     if isinstance(node, _Call) and node.name in {"and_kleene", "or_kleene"}:
         join = conjunction if (node.name == "and_kleene") is not negated else disjunction
-        return join([_translate(part, schema, negated=negated, depth=depth + 1) for part in _chain(node)])
+        return join([_translate(part, schema, nan, negated=negated, depth=depth + 1) for part in _chain(node)])
     columns = tuple(_columns(node, schema))
     try:
-        return _leaf(node, schema, negated=negated)
+        return _leaf(node, schema, nan, negated=negated)
     except UnknownColumnError:
         raise
     except (_UntranslatableError, PredicateError):
         name = node.name if isinstance(node, _Call) else "value"
         shown = f"{name}({', '.join(column.name for column in columns)})"
-        return Opaque(f"NOT {shown}" if negated else shown, columns)
+        reason = f"lazydelta has no range for {name}() as it stands here"
+        return Opaque(f"NOT {shown}" if negated else shown, columns, reason=reason)
 
 
 def _chain(node: _Call) -> list[Any]:
@@ -187,7 +196,7 @@ def _columns(node: Any, schema: TableSchema) -> Iterator[Column]:
             yield schema.column(each.path)
 
 
-def _leaf(node: Any, schema: TableSchema, *, negated: bool) -> Predicate:
+def _leaf(node: Any, schema: TableSchema, nan: NanOrder, *, negated: bool) -> Predicate:
     match node:
         case _Value(scalar):
             if not scalar.is_valid:
@@ -199,9 +208,9 @@ def _leaf(node: Any, schema: TableSchema, *, negated: bool) -> Predicate:
             if column.type == Primitive("boolean"):
                 return compare(column, "=", value=True, negated=negated)
         case _Call(name, [_Reference(path), _Value(scalar)]) if name in _COMPARISONS:
-            return _compare(schema.column(path), _COMPARISONS[name], scalar, negated=negated)
+            return _compare(schema.column(path), _COMPARISONS[name], scalar, nan, negated=negated)
         case _Call(name, [_Value(scalar), _Reference(path)]) if name in _COMPARISONS:
-            return _compare(schema.column(path), MIRRORED[_COMPARISONS[name]], scalar, negated=negated)
+            return _compare(schema.column(path), MIRRORED[_COMPARISONS[name]], scalar, nan, negated=negated)
         case _Call(name, [_Reference(path)], options):
             return _unary(name, schema.column(path), options, negated=negated)
     raise _UntranslatableError
@@ -240,11 +249,11 @@ def _is_in(column: Column, options: Any, *, negated: bool) -> Predicate:
     return disjunction([found, is_null(column)]) if matches_null is not negated else found
 
 
-def _compare(column: Column, op: str, scalar: pa.Scalar, *, negated: bool) -> Predicate:
+def _compare(column: Column, op: str, scalar: pa.Scalar, nan: NanOrder, *, negated: bool) -> Predicate:
     if not scalar.is_valid:
         return Constant(None)
     _need_same_meaning(column, scalar)
-    return compare(column, op, scalar, negated=negated)
+    return compare(column, op, scalar, negated=negated, nan=nan)
 
 
 def _need_same_meaning(column: Column, scalar: pa.Scalar) -> None:

@@ -8,7 +8,7 @@ from lazydelta.pruning.binding import compare, conjunction, starts_with
 from lazydelta.pruning.tree import Opaque, Predicate
 from lazydelta.types.schema import Column
 
-__all__ = ["like"]
+__all__ = ["like", "plain_prefix"]
 
 
 def like(column: Column, pattern: str, *, escape: str = "\\", negated: bool = False) -> Predicate:
@@ -38,8 +38,17 @@ def like(column: Column, pattern: str, *, escape: str = "\\", negated: bool = Fa
     text = f"{column.name} {'NOT ' if negated else ''}LIKE {pattern!r}"
     if negated:
         # Rows that lack the prefix pass, and so may those that have it.
-        return Opaque(text, (column,), ~expression)
-    return conjunction([usable, Opaque(text, (column,), expression)])
+        return Opaque(text, (column,), ~expression, reason="no range is left out by what a text is not like")
+    reason = "the pattern begins with a wildcard"
+    return conjunction([usable, Opaque(text, (column,), expression, reason=reason, narrowed=bool(prefix))])
+
+
+def plain_prefix(column: Column, pattern: str, escape: str = "\\") -> str | None:
+    """Return the text before the one % at the end of a pattern; None where the pattern asks for more."""
+    tokens = _tokens(column, pattern, escape)
+    texts = [character for character, wild in tokens if not wild]
+    wild = [character for character, wild in tokens[len(texts) :] if wild]
+    return "".join(texts) if wild and set(wild) == {"%"} and len(texts) + len(wild) == len(tokens) else None
 
 
 def _tokens(column: Column, pattern: str, escape: str) -> list[tuple[str, bool]]:

@@ -8,13 +8,17 @@ JSON, text or a dict   ``{"date": "2026-02-08", "n": {">=": 1, "<": 9}, "or": [{
 PyArrow expression     ``pc.field("n") >= 1``
 =====================  ================================================================================
 
-All but PyArrow expressions follow SQL's three-valued logic: a comparison with null is unknown and keeps no row, so
-``("n", "not in", [1])`` keeps no null either. In JSON, which has no word for IS NULL, ``{"n": null}`` is just that.
+SQL and JSON follow SQL's three-valued logic: a comparison with null is unknown and keeps no row, so ``n NOT IN (1)``
+keeps no null either. In JSON, which has no word for IS NULL, ``{"n": null}`` is just that. Tuples and expressions
+follow PyArrow, whose ``in`` is never unknown: ``("n", "not in", [1])`` keeps nulls, ``("n", "in", [1, None])`` finds
+them. NaN is the largest value in SQL text and as IEEE 754 has it in the other forms (`NanOrder`).
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal as PyDecimal
 from typing import Any, TypeAlias
@@ -25,9 +29,9 @@ from lazydelta.pruning.binding import OPERATORS, compare, conjunction, disjuncti
 from lazydelta.pruning.expression import parse_expression
 from lazydelta.pruning.like import like
 from lazydelta.pruning.sql import parse_sql
-from lazydelta.pruning.tree import Predicate
+from lazydelta.pruning.tree import NanOrder, Predicate
 from lazydelta.types.literals import short_repr
-from lazydelta.types.schema import Column, TableSchema
+from lazydelta.types.schema import Column, Primitive, TableSchema
 
 __all__ = ["Where", "parse_predicate"]
 
@@ -38,16 +42,23 @@ _MAX_DEPTH = 200
 _PAIR, _TRIPLE = 2, 3
 
 
-def parse_predicate(where: Where, schema: TableSchema) -> Predicate | None:
-    """Bind ``where`` to the columns of ``schema``; None where nothing was asked."""
+def parse_predicate(
+    where: Where, schema: TableSchema, *, now: int | None = None, nan: NanOrder | None = None
+) -> Predicate | None:
+    """Bind ``where`` to the columns of ``schema``; None where nothing was asked.
+
+    ``now`` is what ``now()`` in SQL text is, in nanoseconds since 1970, UTC; without it, the moment of the call.
+    ``nan`` says where NaN stands, for those whose comparisons are not those of the form they write; without it, SQL
+    has it as the largest value and all other forms as IEEE 754 does. Tuples and JSON take no notice of it.
+    """
     if where is None or isinstance(where, Predicate):
         return where
     if isinstance(where, pc.Expression):
-        return parse_expression(where, schema)
+        return parse_expression(where, schema, nan=nan or NanOrder.UNORDERED)
     if isinstance(where, str):
         if where.lstrip()[:1] in {"{", "["}:
             return parse_predicate(_json(where), schema)
-        return parse_sql(where, schema)
+        return parse_sql(where, schema, now=time.time_ns() if now is None else now, nan=nan or NanOrder.LARGEST)
     if isinstance(where, Mapping):
         return _mapping(where, schema, negated=False, depth=0) if where else None
     if isinstance(where, Sequence) and not isinstance(where, bytes | bytearray):
@@ -86,7 +97,36 @@ def _condition(condition: Sequence[Any], schema: TableSchema) -> Predicate:
     if len(condition) == _PAIR and word not in {"is null", "is not null"}:
         message = f"The filter {short_repr(tuple(condition))} has no value"
         raise PredicateError(message, hint="write (column, operator, value)")
-    return _operation(column, word, condition[2] if len(condition) == _TRIPLE else None)
+    value = condition[2] if len(condition) == _TRIPLE else None
+    if word in {"in", "not in"}:
+        return _pyarrow_membership(
+            column, [_partition_text(column, each) for each in _values(column, word, value)], word
+        )
+    return _operation(column, word, _partition_text(column, value) if word in OPERATORS else value)
+
+
+def _pyarrow_membership(column: Column, values: Sequence[object], op: str) -> Predicate:
+    """Test against a set as PyArrow does, where each row is in it or not: null is if None is, NaN is if NaN is."""
+    negated = op == "not in"
+    present = [value for value in values if value is not None and getattr(value, "is_valid", True) is not False]
+    found = membership(column, present, negated=negated, nan=NanOrder.LARGEST)
+    has_null = len(present) < len(values)
+    if has_null and negated:
+        return conjunction([found, is_null(column, negated=True)]) if not present else found
+    return disjunction([found, is_null(column)]) if has_null or negated else found
+
+
+def _partition_text(column: Column, value: Any) -> Any:
+    """Return a value as deltalake writes it where a partition column is text, so that 3 finds the partition '3'."""
+    if not column.is_partition or column.type != Primitive("string"):
+        return value
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dt.datetime):
+        return value.isoformat(sep=" ")
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    return str(value) if isinstance(value, int | float | PyDecimal) else value
 
 
 def _operation(column: Column, op: str, value: Any, *, negated: bool = False) -> Predicate:

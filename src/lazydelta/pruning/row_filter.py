@@ -12,7 +12,9 @@ from lazydelta.pruning.tree import (
     Compare,
     Constant,
     In,
+    IsNan,
     IsNull,
+    NanOrder,
     Not,
     Opaque,
     Or,
@@ -34,16 +36,19 @@ def to_arrow_expression(predicate: Predicate, schema: TableSchema) -> pc.Express
     match predicate:
         case WithExpression(_, expression):
             return expression
-        case And(parts):
-            return _fold([to_arrow_expression(part, schema) for part in parts], "and_kleene")
-        case Or(parts):
-            return _fold([to_arrow_expression(part, schema) for part in parts], "or_kleene")
+        case And(parts) | Or(parts):
+            word = "and_kleene" if isinstance(predicate, And) else "or_kleene"
+            return _fold([to_arrow_expression(part, schema) for part in parts], word)
         case Not(part):
             return ~to_arrow_expression(part, schema)
         case Constant(value):
             return pc.scalar(typed_scalar(value is True, pa.bool_()))
-        case Compare(column, op, value):
-            return _compare(_field(column, schema), op, value)
+        case Compare(column, op, value, nan):
+            found = _compare(_field(column, schema), op, value)
+            return found if nan is NanOrder.UNORDERED else found | pc.is_nan(_field(column, schema))
+        case IsNan(column, negated):
+            found = pc.is_nan(_field(column, schema))
+            return ~found if negated else found
         case In(column, values, negated):
             found = _field(column, schema).isin(values)
             if is_float(column.type):

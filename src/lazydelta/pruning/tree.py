@@ -3,11 +3,13 @@
 Negation is pushed down to the leaves when the tree is made, so a tree has no NOT above a leaf and only one question
 is left: for which rows is it *true*? Rows for which it is false and rows for which it is unknown (null) need not be
 told apart any more, which is what makes pruning under three-valued logic simple enough to be right. ``Not`` remains
-around order comparisons of floats alone, because NaN makes ``NOT (x < 5)`` another question than ``x >= 5``.
+around order comparisons of floats alone, because NaN, which IEEE 754 puts nowhere, makes ``NOT (x < 5)`` another
+question than ``x >= 5``. Where NaN is the largest value (`NanOrder`), it is the same question.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -21,7 +23,9 @@ __all__ = [
     "Compare",
     "Constant",
     "In",
+    "IsNan",
     "IsNull",
+    "NanOrder",
     "Not",
     "Opaque",
     "Or",
@@ -35,6 +39,20 @@ __all__ = [
     "referenced_columns",
     "stats_columns",
 ]
+
+
+class NanOrder(enum.Enum):
+    """Where NaN stands among the values of a float column.
+
+    PyArrow compares as IEEE 754 has it: NaN is neither below nor above anything and does not equal itself. In SQL (of
+    Spark, DuckDB, DataFusion, and of Polars) it equals itself and is larger than everything else, so that ``x > 5``
+    keeps its rows; then a maximum, in which writers leave NaN out, says nothing of ``>``. Writers that log no maximum
+    at all for a column with a NaN (Delta-Spark, lazydelta) make it say something again.
+    """
+
+    UNORDERED = "unordered"
+    LARGEST = "largest"
+    LARGEST_AND_IN_NO_MAXIMUM = "largest, and a file that has one has no maximum"
 
 
 class Predicate:
@@ -55,11 +73,15 @@ class Constant(Predicate):
 
 @dataclass(frozen=True, slots=True)
 class Compare(Predicate):
-    """A column against a value of exactly the column's type; ``op`` is one of =, !=, <, <=, >, >=."""
+    """A column against a value of exactly the column's type; ``op`` is one of =, !=, <, <=, >, >=.
+
+    ``nan`` matters for > and >= of float columns alone: all other comparisons with a number treat NaN alike.
+    """
 
     column: Column
     op: str
     value: pa.Scalar
+    nan: NanOrder = NanOrder.UNORDERED
 
     def __str__(self) -> str:
         return f"{_name(self.column)} {self.op} {_literal(self.value)}"
@@ -88,6 +110,17 @@ class IsNull(Predicate):
 
     def __str__(self) -> str:
         return f"{_name(self.column)} IS {'NOT ' if self.negated else ''}NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class IsNan(Predicate):
+    """A float column that is NaN, or one that is a number if ``negated``; null is neither."""
+
+    column: Column
+    negated: bool = False
+
+    def __str__(self) -> str:
+        return f"{_name(self.column)} {'!=' if self.negated else '='} 'NaN'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +168,17 @@ class Not(Predicate):
 
 @dataclass(frozen=True, slots=True)
 class Opaque(Predicate):
-    """Something we cannot reason about: it prunes nothing and proves nothing.
+    """Something we cannot reason about: it prunes nothing and proves nothing, for a ``reason``.
 
-    ``expression`` filters rows by it where PyArrow can do what we cannot.
+    ``expression`` filters rows by it where PyArrow can do what we cannot. ``narrowed`` marks one beside which stands
+    what does prune of it, as the prefix of a pattern does.
     """
 
     text: str
     columns: tuple[Column, ...] = ()
     expression: pc.Expression | None = field(default=None, compare=False, hash=False)
+    reason: str = field(default="lazydelta does not evaluate it", compare=False)
+    narrowed: bool = False
 
     def __str__(self) -> str:
         return self.text
@@ -177,7 +213,7 @@ def referenced_columns(predicate: Predicate | None) -> tuple[Column, ...]:
         return ()
     found: dict[Column, None] = {}
     for leaf in leaves(predicate):
-        if isinstance(leaf, Compare | In | IsNull | Prefix):
+        if isinstance(leaf, Compare | In | IsNan | IsNull | Prefix):
             found[leaf.column] = None
     return tuple(found)
 

@@ -23,7 +23,7 @@ from lazydelta.errors import PredicateError
 from lazydelta.types.calendar import parse_moment
 from lazydelta.types.schema import Column, DataType, Decimal, Primitive
 
-__all__ = ["Instant", "Placed", "is_float", "parse_instant", "place", "scaled", "short_repr"]
+__all__ = ["Day", "Instant", "Placed", "is_float", "parse_instant", "place", "scaled", "short_repr"]
 
 _INTEGERS = {"long": 63, "integer": 31, "short": 15, "byte": 7}
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,9})?", re.ASCII)
@@ -41,6 +41,11 @@ class Instant:
     """A moment in nanoseconds since the epoch, UTC: finer than any column, so nothing is rounded before its time."""
 
     nanoseconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Day(Instant):
+    """The midnight with which a day begins, where somebody said the day."""
 
 
 @dataclass(frozen=True, slots=True)

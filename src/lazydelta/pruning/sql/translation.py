@@ -1,0 +1,240 @@
+"""Conditions of SQL text bound to a table: what names, functions, casts and intervals in them mean.
+
+Each leaf becomes nodes of the predicate tree that are true for exactly the rows for which the leaf is, or one opaque
+node that says why it has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lazydelta.arrays import typed_scalar
+from lazydelta.errors import PredicateError
+from lazydelta.pruning.binding import MIRRORED, compare, conjunction, disjunction, is_null, membership, starts_with
+from lazydelta.pruning.like import like, plain_prefix
+from lazydelta.pruning.sql import constants
+from lazydelta.pruning.sql.column_functions import INTEGER, StepFunction
+from lazydelta.pruning.sql.constants import NoTranslationError
+from lazydelta.pruning.sql.syntax import (
+    Between,
+    Call,
+    Comparison,
+    Foreign,
+    Junction,
+    Literal,
+    Membership,
+    Name,
+    Negation,
+    NullTest,
+    Pattern,
+    Syntax,
+    TruthTest,
+    names_in,
+)
+from lazydelta.pruning.sql.terms import CONDITION_FUNCTIONS, CalendarPart, Known, Term, Terms
+from lazydelta.pruning.tree import Constant, NanOrder, Opaque, Predicate
+from lazydelta.types.literals import place
+from lazydelta.types.schema import Column, Primitive, TableSchema
+
+__all__ = ["Translator"]
+
+_MAX_DEPTH = 200
+
+
+class Translator:
+    """Translates conditions for one scan."""
+
+    def __init__(self, schema: TableSchema, *, now: int, nan: NanOrder) -> None:
+        self._terms = Terms(schema, now)
+        self._nan = nan
+
+    def predicate(self, node: Syntax, *, negated: bool = False, depth: int = 0) -> Predicate:
+        """Translate ``node``, or its negation."""
+        if depth > _MAX_DEPTH:
+            raise RecursionError
+        while isinstance(node, Negation):
+            negated, node = not negated, node.part
+        if isinstance(node, Junction):
+            join = conjunction if (node.word == "and") is not negated else disjunction
+            return join([self.predicate(part, negated=negated, depth=depth + 1) for part in node.parts])
+        try:
+            return self._leaf(node, negated=negated)
+        except NoTranslationError as unknown:
+            return self._opaque(node, str(unknown), negated=negated)
+
+    def _leaf(self, node: Syntax, *, negated: bool) -> Predicate:
+        match node:
+            case Literal(value) if value is None or isinstance(value, bool):
+                return Constant(None if value is None else value is not negated)
+            case Name():
+                return self._flag(self._terms.column(node), negated=negated)
+            case Comparison("<=>", left, right):
+                return self._null_safe(node, self._terms.term(left), self._terms.term(right), negated=negated)
+            case Comparison(op, left, right):
+                return self._comparison(node, op, self._terms.term(left), self._terms.term(right), negated=negated)
+            case Between(part, low, high):
+                term, ends = self._terms.term(part), [self._terms.constant(low), self._terms.constant(high)]
+                join = disjunction if negated else conjunction
+                bounds = zip((">=", "<="), ends, strict=True)
+                return join([self._compare(node, term, op, end, negated=negated) for op, end in bounds])
+            case Membership(part, values):
+                return self._membership(node, self._terms.term(part), values, negated=negated)
+            case NullTest(part):
+                return is_null(self._any_column(part), negated=negated)
+            case TruthTest(part, value):
+                return self._null_safe(node, self._terms.term(part), Known(value), negated=negated)
+            case Pattern(part, pattern, escape):
+                return self._pattern(part, pattern, escape, negated=negated)
+            case Call():
+                return self._call(node, negated=negated)
+            case Foreign(_, _, reason):
+                raise NoTranslationError(reason)
+        raise NoTranslationError("lazydelta does not evaluate it")
+
+    def _call(self, node: Call, *, negated: bool) -> Predicate:
+        match node:
+            case Call("starts_with" | "startswith", (part, prefix)):
+                column, text = self._plain_column(part), self._terms.constant(prefix)
+                if isinstance(text, str):
+                    return starts_with(column, text, negated=negated)
+            case Call("isnull" | "isnotnull" as name, (part,)):
+                return is_null(self._any_column(part), negated=negated is not (name == "isnotnull"))
+        if node.name not in CONDITION_FUNCTIONS:
+            message = f"{node} stands where a condition should be"
+            raise PredicateError(message, hint="compare it with something")
+        raise NoTranslationError(f"{node.name}() is worked out for a column and a text")
+
+    def _comparison(self, node: Syntax, op: str, left: Term, right: Term, *, negated: bool) -> Predicate:
+        if isinstance(left, Known) and isinstance(right, Known):
+            truth = constants.holds(op, left.value, right.value)
+            return Constant(None if truth is None else truth is not negated)
+        if isinstance(right, Known):
+            return self._compare(node, left, op, right.value, negated=negated)
+        if isinstance(left, Known):
+            return self._compare(node, right, MIRRORED[op], left.value, negated=negated)
+        reason = "two columns are compared, and ranges of both say little of their rows"
+        filters = None
+        if isinstance(left, StepFunction) and isinstance(right, StepFunction) and left.is_plain and right.is_plain:
+            filters = self._between_columns(left.column, op, right.column)
+        return self._opaque(node, reason, negated=negated, expression=filters)
+
+    def _compare(self, node: Syntax, term: Term, op: str, value: Any, *, negated: bool) -> Predicate:
+        """Compare what has a column in it with a constant."""
+        if isinstance(term, CalendarPart):
+            return self._of_calendar(node, term, op, value, negated=negated)
+        if not isinstance(term, StepFunction):
+            raise NoTranslationError("no column is named")
+        if term.is_plain:
+            return compare(term.column, op, value, negated=negated, nan=self._nan)
+        if value is None:
+            return Constant(None)
+        if term.as_text and not isinstance(value, str):
+            raise NoTranslationError("a text is compared with something else")
+        return _joined(term.compare(op, value, negated=negated))
+
+    def _membership(self, node: Syntax, term: Term, values: tuple[Syntax, ...], *, negated: bool) -> Predicate:
+        items = [self._terms.constant(value) for value in values]
+        if isinstance(term, StepFunction) and term.is_plain:
+            return membership(term.column, items, negated=negated, nan=self._nan)
+        join = conjunction if negated else disjunction
+        return join([self._compare(node, term, "=", item, negated=negated) for item in items])
+
+    def _null_safe(self, node: Syntax, left: Term, right: Term, *, negated: bool) -> Predicate:
+        """Compare without unknowns, so that the negation holds for nulls."""
+        term, known = (left, right) if isinstance(right, Known) else (right, left)
+        if not isinstance(term, StepFunction) or not isinstance(known, Known):
+            raise NoTranslationError("<=> is worked out for a column and a constant")
+        if known.value is None:
+            return is_null(term.column, negated=negated)
+        result = self._compare(node, term, "=", known.value, negated=negated)
+        return disjunction([result, is_null(term.column)]) if negated else result
+
+    def _pattern(self, part: Syntax, pattern: Syntax, escape: Syntax | None, *, negated: bool) -> Predicate:
+        term, text = self._terms.term(part), self._terms.constant(pattern)
+        mark = "\\" if escape is None else self._terms.constant(escape)
+        if not isinstance(term, StepFunction) or not isinstance(mark, str):
+            raise NoTranslationError("LIKE is worked out for columns")
+        if text is None:
+            return Constant(None)
+        if not isinstance(text, str):
+            message = f"The pattern of LIKE is {text!r}, which is no text"
+            raise PredicateError(message, hint="write the pattern in single quotes")
+        if term.is_plain:
+            return like(term.column, text, escape=mark, negated=negated)
+        if term.as_text and not {"%", "_", mark} & set(text):
+            return _joined(term.compare("=", text, negated=negated))
+        prefix = plain_prefix(term.column, text, mark) if term.as_text else None
+        if prefix is None:
+            raise NoTranslationError("LIKE of a function has a range for the beginnings of dates alone")
+        return _joined(term.starts_with(prefix, negated=negated))
+
+    def _of_calendar(self, node: Syntax, term: CalendarPart, op: str, value: Any, *, negated: bool) -> Predicate:
+        """Compare a part of a date, which filters rows and prunes nothing: it begins again with each day or year."""
+        if value is None:
+            return Constant(None)
+        placed = place(value, Column(term.column.path, term.column.physical_path, INTEGER))
+        reason = f"the {term.function.replace('_', ' ')} begins again and again, so no range has it"
+        filters = None
+        if placed.exact:
+            number = pc.scalar(typed_scalar(placed.low, pa.int64()))
+            part = getattr(pc, term.function)(pc.field(*term.column.path))
+            filters = _ordered(part, op, number)
+        return self._opaque(node, reason, negated=negated, expression=filters)
+
+    def _between_columns(self, left: Column, op: str, right: Column) -> pc.Expression | None:
+        floats = {Primitive("float"), Primitive("double")}
+        if self._nan is not NanOrder.UNORDERED and (left.type in floats or right.type in floats):
+            return None  # PyArrow would compare NaN by other rules than SQL does.
+        return _ordered(pc.field(*left.path), op, pc.field(*right.path))
+
+    def _flag(self, column: Column, *, negated: bool) -> Predicate:
+        """Take a column that stands alone as a condition."""
+        if column.type != Primitive("boolean"):
+            message = f"Column {column.name!r} of type {column.type} stands where a condition should be"
+            raise PredicateError(message, hint="compare it with a value")
+        return compare(column, "=", value=True, negated=negated)
+
+    def _plain_column(self, node: Syntax) -> Column:
+        term = self._terms.term(node)
+        if not isinstance(term, StepFunction) or not term.is_plain:
+            raise NoTranslationError("a column was expected, and this is more")
+        return term.column
+
+    def _any_column(self, node: Syntax) -> Column:
+        """Return the column of a function that is null where the column is, and nowhere else."""
+        term = self._terms.term(node)
+        if isinstance(term, Known):
+            raise NoTranslationError("no column is named")
+        return term.column
+
+    def _opaque(
+        self, node: Syntax, reason: str, *, negated: bool, expression: pc.Expression | None = None
+    ) -> Predicate:
+        columns = dict.fromkeys(self._terms.column(name) for name in names_in(node))
+        if expression is not None and negated:
+            expression = ~expression
+        text = f"NOT ({node})" if negated else str(node)
+        return Opaque(text, tuple(columns), expression, reason)
+
+
+def _joined(found: tuple[str, tuple[Predicate, ...]] | None) -> Predicate:
+    if found is None:
+        raise NoTranslationError("texts of days beyond the years 1 to 9999 do not sort like the days")
+    word, parts = found
+    return (conjunction if word == "and" else disjunction)(parts)
+
+
+def _ordered(left: pc.Expression, op: str, right: pc.Expression) -> pc.Expression:
+    comparisons: dict[str, Callable[[pc.Expression], pc.Expression]] = {
+        "=": left.__eq__,
+        "!=": left.__ne__,
+        "<": left.__lt__,
+        "<=": left.__le__,
+        ">": left.__gt__,
+        ">=": left.__ge__,
+    }
+    return comparisons[op](right)
