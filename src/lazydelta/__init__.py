@@ -6,7 +6,7 @@ import importlib
 import logging
 from typing import TYPE_CHECKING, Any
 
-from lazydelta.errors import LazyDeltaError
+from lazydelta.errors import LazyDeltaError, PredicateWarning
 
 if TYPE_CHECKING:
     from lazydelta.scan.data_file import DataFile
@@ -15,7 +15,16 @@ if TYPE_CHECKING:
     from lazydelta.write.create import create_table
     from lazydelta.writing import write_arrow
 
-__all__ = ["DataFile", "DeltaTable", "FileStream", "LazyDeltaError", "__version__", "create_table", "write_arrow"]
+__all__ = [
+    "DataFile",
+    "DeltaTable",
+    "FileStream",
+    "LazyDeltaError",
+    "PredicateWarning",
+    "__version__",
+    "create_table",
+    "write_arrow",
+]
 
 __version__ = "0.1.0"
 

@@ -1,4 +1,4 @@
-"""Every error lazydelta raises, in one tree.
+"""Every error lazydelta raises, in one tree, and every warning it gives.
 
     LazyDeltaError
     ├── OptionError                 an option, argument or URI that makes no sense
@@ -29,6 +29,9 @@
         ├── SchemaMismatchError     the data does not have the table's columns and types
         └── TableExistsError        a table is where a new one was to be
 
+    LazyDeltaWarning                by Python's `warnings`, for whoever wants to filter them
+    └── PredicateWarning            a condition by which no file can be left out
+
 A message says what failed, on which object, and what to do next. The facts are attributes as well, and they
 survive pickling, because Spark workers raise these errors.
 """
@@ -44,6 +47,7 @@ __all__ = [
     "ExternalLocationError",
     "FallbackDisabledError",
     "LazyDeltaError",
+    "LazyDeltaWarning",
     "LogError",
     "MemoryLimitError",
     "MissingCommitError",
@@ -52,6 +56,7 @@ __all__ = [
     "ObjectNotFoundError",
     "OptionError",
     "PredicateError",
+    "PredicateWarning",
     "RetentionGuardError",
     "ScanError",
     "SchemaMismatchError",
@@ -233,3 +238,11 @@ class SchemaMismatchError(WriteError):
 
 class TableExistsError(WriteError):
     """A table is where a new one was to be."""
+
+
+class LazyDeltaWarning(UserWarning):
+    """Root of every warning of lazydelta."""
+
+
+class PredicateWarning(LazyDeltaWarning):
+    """A predicate holds a condition by which no file can be left out, so that all files are returned for it."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from operator import index
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from lazydelta.scan.file_stats import stats_in_order
 from lazydelta.scan.file_stream import FileStream
 from lazydelta.scan.files_schema import to_record_batch
 from lazydelta.scan.request import RetentionGuard, ScanRequest
+from lazydelta.scan.time_window import time_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,7 +117,7 @@ class DeltaTable:
         """Pin the newest version."""
         self._snapshot = self._open(None)
 
-    def files(
+    def files(  # noqa: PLR0913 - keywords but for the first
         self,
         where: Where = None,
         *,
@@ -126,6 +128,9 @@ class DeltaTable:
         batch_size: int | None = None,
         retention_guard: RetentionGuard | None = None,
         options: Mapping[str, Any] | None = None,
+        strict: bool = False,
+        last: str | timedelta | None = None,
+        now: str | datetime | None = None,
     ) -> FileStream:
         """Return the active files that may hold rows matching ``where``, as a lazy stream.
 
@@ -133,6 +138,10 @@ class DeltaTable:
         ``strategy`` is ``reverse`` (newest first), ``forward`` (most files a second) or ``auto``. ``stats_columns``
         adds statistics to ``batches()``; an empty list fills ``num_records`` alone. ``retention_guard`` may refuse
         the version below which the scan does not look. ``options`` are those of the table, for this scan alone.
+
+        ``last`` (``"1h"``, ``"30 minutes"``, a ``timedelta``) keeps the newest of the table's time, back from now.
+        ``now`` is another moment to go back from, which then also ends the window; ``now()`` in ``where`` is the same.
+        A condition by which no file can be left out is warned of (``PredicateWarning``); ``strict`` makes it an error.
         """
         handle = self._handle if options is None else self._handle.with_options(options)
         snapshot = self._snapshot if options is None else handle.adopted(self._snapshot)
@@ -145,6 +154,11 @@ class DeltaTable:
             stats_columns=stats_columns,
             batch_size=handle.options.rows_in_memory if batch_size is None else batch_size,
             retention_guard=retention_guard,
+            strict=strict,
+            last=last,
+            now=now,
+            time_column=lambda: time_column(self._snapshot.metadata, self._snapshot.schema),
+            trust_float_max=handle.options.float_max == "trust",
         )
         return FileStream(handle.scan(snapshot, request))
 
@@ -210,7 +224,7 @@ class DeltaTable:
     def rows(self, columns: Sequence[str] | None = None, where: Where = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows that match ``where`` as record batches, file by file while files are found."""
         schema = self._snapshot.schema
-        predicate = parse_predicate(where, schema)
+        predicate = self._bound(where)
         expression = None if predicate is None else to_arrow_expression(predicate, schema)
         reader = RowReader(self._snapshot.store, schema, columns=columns)
         with self.files(predicate) as files:
@@ -249,9 +263,13 @@ class DeltaTable:
         return table.to_pandas(types_mapper=types_mapper)
 
     def _both(self, first: Where, second: Where) -> Predicate | None:
-        schema = self._snapshot.schema
-        given = [each for each in (parse_predicate(first, schema), parse_predicate(second, schema)) if each is not None]
+        now = time.time_ns()
+        given = [each for each in (self._bound(first, now), self._bound(second, now)) if each is not None]
         return conjunction(given) if given else None
+
+    def _bound(self, where: Where, now: int | None = None) -> Predicate | None:
+        trust = self._handle.options.float_max == "trust"
+        return parse_predicate(where, self._snapshot.schema, now=now, trust_float_max=trust)
 
     def __repr__(self) -> str:
         return f"DeltaTable({self._handle.uri!r}, version={self.version()})"

@@ -180,3 +180,29 @@ def test_explain_gives_the_plan_and_the_metrics(invoke: Invoke, table: Path) -> 
     shown = invoke("explain", table, "--where", where, "--strategy", "reverse").stdout
     for fact in ("reverse", "files emitted", "requests", "bytes read"):
         assert fact in shown
+
+
+def test_the_last_hours_are_found_from_the_command_line(invoke: Invoke, table: Path) -> None:
+    # The table's rows are of 2026-02-10; so long ago that only a long window reaches them.
+    found = invoke("files", table, "--last", "200000h", "--where", "_event_hour >= '2026021004'", "--json").stdout
+    assert len(found.splitlines()) == 2
+    refused = invoke("files", table, "--last", "soon", code=2)
+    assert "last='soon' is no span of time" in refused.stderr
+
+
+def test_a_condition_that_cannot_prune_is_a_line_on_standard_error_and_in_explain(invoke: Invoke, table: Path) -> None:
+    done = invoke("files", table, "--where", "upper(device_id) = 'A'", "--json")
+    assert len(done.stdout.splitlines()) == 6
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("warning: No file can be left out by upper(device_id) = 'A': cannot prune, because")
+    explained = invoke("explain", table, "--where", "_event_hour = '2026021001' AND upper(device_id) = 'A'").stdout
+    words = " ".join(explained.split())
+    assert "condition _event_hour = '2026021001': prunes by partition values" in words
+    assert "condition upper(device_id) = 'A': cannot prune" in words
+    refused = invoke("files", table, "--strict", "--where", "upper(device_id) = 'A'", code=2)
+    assert refused.stderr.startswith("error: No file can be left out by upper(device_id)")
+
+
+def test_text_that_is_no_predicate_is_an_error_on_the_command_line(invoke: Invoke, table: Path) -> None:
+    done = invoke("files", table, "--where", "device_id ~~~ 3", code=2)
+    assert "at line 1, column 11: there is no operator '~~~'" in done.stderr

@@ -19,6 +19,7 @@ import logging
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -28,7 +29,7 @@ from lazydelta import __version__
 from lazydelta.cli.command_group import CommandGroup
 from lazydelta.cli.parameters import debug_option, in_debug_mode
 from lazydelta.cli.wording import one_line
-from lazydelta.errors import LazyDeltaError
+from lazydelta.errors import LazyDeltaError, LazyDeltaWarning
 
 __all__ = ["cli", "main"]
 
@@ -130,6 +131,7 @@ def cli(ctx: click.Context) -> None:
         logger.setLevel(level)
 
     ctx.call_on_close(undo)
+    _show_warnings(ctx)
 
 
 def main() -> None:
@@ -168,6 +170,21 @@ class _Warnings(logging.Handler):
         # Asked at each record, because `--debug` may stand after the subcommand.
         if record.levelno >= logging.WARNING or in_debug_mode(self._ctx):
             click.echo(f"{record.levelname.lower()}: {one_line(record.getMessage())}", err=True)
+
+
+def _show_warnings(ctx: click.Context) -> None:
+    """Show what the library warns of in one line, whatever Python was told about warnings."""
+    ctx.with_resource(warnings.catch_warnings())
+    warnings.simplefilter("always", LazyDeltaWarning)
+    others = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if issubclass(category, LazyDeltaWarning):
+            click.echo(f"warning: {one_line(str(message))}", err=True)
+        else:
+            others(message, category, *place, **more)
+
+    warnings.showwarning = show
 
 
 def _report(ctx: click.Context, error: Exception, line: str) -> None:

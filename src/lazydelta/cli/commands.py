@@ -69,10 +69,12 @@ def history(source: TableSource, limit: int, *, everything: bool) -> None:
     metavar="N",
     help="Show the N newest files: the same as --strategy reverse --limit N.",
 )
-def files(
+def files(  # noqa: PLR0913 - the options of the command
     source: TableSource,
     *,
     where: str | None,
+    last: str | None,
+    strict: bool,
     limit: int | None,
     row_limit: int | None,
     strategy: str,
@@ -93,6 +95,8 @@ def files(
     table = source.open()
     stream = table.files(
         where,
+        last=last,
+        strict=strict,
         limit=limit,
         row_limit=row_limit,
         strategy=strategy,
@@ -105,11 +109,21 @@ def files(
 @click.command("explain", context_settings=CONTEXT)
 @table_command
 @scan_options
-def explain(source: TableSource, *, where: str | None, limit: int | None, row_limit: int | None, strategy: str) -> None:
+def explain(
+    source: TableSource,
+    *,
+    where: str | None,
+    last: str | None,
+    strict: bool,
+    limit: int | None,
+    row_limit: int | None,
+    strategy: str,
+) -> None:
     """Scan the files of a table and show how, why and at what cost."""
     out = output(as_json=source.as_json)
     table = source.open()
-    with table.files(where, limit=limit, row_limit=row_limit, strategy=strategy) as stream:
+    stream = table.files(where, last=last, strict=strict, limit=limit, row_limit=row_limit, strategy=strategy)
+    with stream:
         with _watched(out, stream):
             for _ in stream.batches():
                 pass

@@ -212,6 +212,12 @@ def scan_options(function: Callable[..., None]) -> Callable[..., None]:
             help="Stop when the files found hold this many matching rows for certain.",
         ),
         click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Stop after this many files."),
+        click.option("--strict", is_flag=True, help="Refuse a condition by which no file can be left out."),
+        click.option(
+            "--last",
+            metavar="SPAN",
+            help="Only files that may hold rows of the last 1h, 30m, 2d, … of the table's time, back from now.",
+        ),
         where_option(
             "Leave out files that cannot hold a matching row: "
             'SQL ("hour >= \'2026021022\'") or JSON ({"hour": "2026021022"}).'

@@ -72,6 +72,10 @@ def explanation(found: dict[str, dict[str, Any]]) -> Iterator[Table]:
     """Show the plan, then what the scan did."""
     facts = _facts()
     for name, fact in _flat(found).items():
+        if name == "conditions":  # a line for each: they are sentences
+            for each in fact:
+                facts.add_row("condition", text.printable(each))
+            continue
         label = name.removesuffix("_ms").removesuffix("_bytes").replace("_", " ")
         facts.add_row(label, text.printable(_measure(name, fact)))
     yield facts

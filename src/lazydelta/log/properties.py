@@ -10,7 +10,10 @@ from datetime import timedelta
 from lazydelta.errors import WriteError
 from lazydelta.log.actions import Metadata
 
-__all__ = ["TableProperties", "is_true", "parse_interval", "split_columns"]
+__all__ = ["TIMESTAMP_COLUMN", "TableProperties", "is_true", "parse_interval", "split_columns"]
+
+TIMESTAMP_COLUMN = "lazydelta.timestampColumn"
+"""The property in which a table that is aligned to time names the column that its time is."""
 
 _UNITS = {
     "week": timedelta(weeks=1),

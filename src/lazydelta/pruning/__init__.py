@@ -8,6 +8,7 @@ files becomes `Ranges`, whatever the source. `may_match` and `all_match` evaluat
 from __future__ import annotations
 
 from lazydelta.pruning.binding import conjunction
+from lazydelta.pruning.conjuncts import Conjunct, check_conjuncts, conjuncts
 from lazydelta.pruning.distinct_partitions import DistinctPartitions
 from lazydelta.pruning.evaluate import all_match, may_match
 from lazydelta.pruning.parse import Where, parse_predicate
@@ -23,13 +24,16 @@ from lazydelta.pruning.tree import (
 )
 
 __all__ = [
+    "Conjunct",
     "DistinctPartitions",
     "NanOrder",
     "Predicate",
     "Where",
     "all_match",
     "bounded_columns",
+    "check_conjuncts",
     "conjunction",
+    "conjuncts",
     "counts_matter",
     "may_match",
     "parse_predicate",

@@ -43,28 +43,40 @@ _PAIR, _TRIPLE = 2, 3
 
 
 def parse_predicate(
-    where: Where, schema: TableSchema, *, now: int | None = None, nan: NanOrder | None = None
+    where: Where,
+    schema: TableSchema,
+    *,
+    now: int | None = None,
+    nan: NanOrder | None = None,
+    trust_float_max: bool = False,
 ) -> Predicate | None:
     """Bind ``where`` to the columns of ``schema``; None where nothing was asked.
 
     ``now`` is what ``now()`` in SQL text is, in nanoseconds since 1970, UTC; without it, the moment of the call.
     ``nan`` says where NaN stands, for those whose comparisons are not those of the form they write; without it, SQL
     has it as the largest value and all other forms as IEEE 754 does. Tuples and JSON take no notice of it.
+    ``trust_float_max`` is for tables whose writers log no maximum for a column that has a NaN: where NaN is the
+    largest value, a maximum prunes only then.
     """
     if where is None or isinstance(where, Predicate):
         return where
     if isinstance(where, pc.Expression):
-        return parse_expression(where, schema, nan=nan or NanOrder.UNORDERED)
+        return parse_expression(where, schema, nan=_nan_order(nan or NanOrder.UNORDERED, trust=trust_float_max))
     if isinstance(where, str):
         if where.lstrip()[:1] in {"{", "["}:
             return parse_predicate(_json(where), schema)
-        return parse_sql(where, schema, now=time.time_ns() if now is None else now, nan=nan or NanOrder.LARGEST)
+        order = _nan_order(nan or NanOrder.LARGEST, trust=trust_float_max)
+        return parse_sql(where, schema, now=time.time_ns() if now is None else now, nan=order)
     if isinstance(where, Mapping):
         return _mapping(where, schema, negated=False, depth=0) if where else None
     if isinstance(where, Sequence) and not isinstance(where, bytes | bytearray):
         return _filters(where, schema) if where else None
     message = f"A predicate cannot be a {type(where).__name__}: {short_repr(where)}"
     raise PredicateError(message, hint="give SQL text, a list of (column, operator, value), a dict or an expression")
+
+
+def _nan_order(nan: NanOrder, *, trust: bool) -> NanOrder:
+    return NanOrder.LARGEST_AND_IN_NO_MAXIMUM if trust and nan is NanOrder.LARGEST else nan
 
 
 def _filters(filters: Sequence[Any], schema: TableSchema) -> Predicate:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lazydelta.pruning import conjuncts
 from lazydelta.scan.scanner import LazyDeltaScanner
 
 __all__ = ["Explanation"]
@@ -31,6 +32,7 @@ class Explanation:
                 "reason": plan.reason,
                 "base_order": scanner.metrics.base_order or None,
                 "predicate": None if request.predicate is None else str(request.predicate),
+                "conditions": [str(each) for each in conjuncts(request.predicate)],
                 "limit": request.limit,
                 "row_limit": request.row_limit,
                 "settled_by": "checksum" if scanner.snapshot.checksum is not None else "log",
@@ -44,6 +46,9 @@ class Explanation:
         return {"plan": self.plan, "metrics": self.metrics}
 
     def __str__(self) -> str:
-        lines = [f"{key.replace('_', ' '):>24}  {value}" for key, value in self.plan.items() if value not in (None, [])]
+        plan = {key: value for key, value in self.plan.items() if value not in (None, [], "")}
+        conditions = plan.pop("conditions", [])
+        lines = [f"{key.replace('_', ' '):>24}  {value}" for key, value in plan.items()]
+        lines += [f"{'condition':>24}  {each}" for each in conditions]
         lines += [f"{key:>24}  {value}" for key, value in self.metrics.items() if value is not None]
         return "\n".join(lines)

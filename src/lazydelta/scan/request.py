@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lazydelta.errors import OptionError
-from lazydelta.pruning import Predicate, Where, parse_predicate
+from lazydelta.pruning import Predicate, Where, check_conjuncts, conjunction, parse_predicate
+from lazydelta.scan.time_window import last_window, moment_of
 from lazydelta.types.schema import Column, TableSchema
 
 __all__ = ["RetentionGuard", "ScanRequest", "ScanStrategy"]
@@ -42,7 +44,7 @@ class ScanRequest:
     extra: bool = False
 
     @classmethod
-    def of(
+    def of(  # noqa: PLR0913 - keywords, as the caller wrote them
         cls,
         schema: TableSchema,
         *,
@@ -53,8 +55,17 @@ class ScanRequest:
         stats_columns: Sequence[str] | None = None,
         batch_size: int = 8192,
         retention_guard: RetentionGuard | None = None,
+        strict: bool = False,
+        last: str | dt.timedelta | None = None,
+        now: dt.datetime | str | None = None,
+        time_column: Callable[[], Column] | None = None,
+        trust_float_max: bool = False,
     ) -> ScanRequest:
-        """Bind what the caller wrote to the table's schema; what makes no sense is an error here."""
+        """Bind what the caller wrote to the table's schema; what makes no sense is an error here.
+
+        ``time_column`` is asked for the column of ``last``. Conditions by which no file can be left out are warned of,
+        or refused with ``strict``.
+        """
         for name, value in (("limit", limit), ("row_limit", row_limit)):
             if value is not None and not _whole(value, least=0):
                 raise OptionError(f"{name}={value!r} makes no sense", hint="give a number from 0, or None for no limit")
@@ -67,8 +78,15 @@ class ScanRequest:
             raise OptionError(f"There is no strategy {strategy!r}", hint=f"known: {known}") from None
         if isinstance(stats_columns, str):
             raise OptionError("stats_columns is a list of names, not a text", hint=f"write [{stats_columns!r}]")
+        predicate = parse_predicate(where, schema, now=moment_of(now), trust_float_max=trust_float_max)
+        if last is not None:
+            if time_column is None:
+                raise OptionError(f"last={last!r} needs a table whose time is known", hint="write the condition out")
+            window = last_window(time_column(), last, now)
+            predicate = window if predicate is None else conjunction([predicate, window])
+        check_conjuncts(predicate, strict=strict)
         return cls(
-            predicate=parse_predicate(where, schema),
+            predicate=predicate,
             limit=limit,
             row_limit=row_limit,
             strategy=chosen,

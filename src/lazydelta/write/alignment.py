@@ -14,12 +14,12 @@ import pyarrow as pa
 from lazydelta import compute as pc
 from lazydelta.errors import OptionError, WriteError
 from lazydelta.log.actions import Metadata
+from lazydelta.log.properties import TIMESTAMP_COLUMN
 from lazydelta.types.schema import TableSchema
 from lazydelta.write.layout import BOUNDARIES, Boundary, boundary_of
 
 __all__ = ["Alignment", "UntoldAlignment", "find_column"]
 
-_TIMESTAMP_COLUMN = "lazydelta.timestampColumn"
 _BOUNDARY = "lazydelta.boundary"
 _PARTITION_COLUMN = "lazydelta.partitionColumn"
 
@@ -41,7 +41,7 @@ class Alignment:
     @classmethod
     def recorded(cls, metadata: Metadata) -> Self | None:
         """Return what a table remembers, None if it remembers nothing, or what its columns no longer bear out."""
-        made_from, column = metadata.property(_TIMESTAMP_COLUMN), metadata.property(_PARTITION_COLUMN)
+        made_from, column = metadata.property(TIMESTAMP_COLUMN), metadata.property(_PARTITION_COLUMN)
         if made_from is None or column is None or column not in metadata.partition_columns:
             return None
         return cls(made_from, boundary_of(metadata.property(_BOUNDARY) or "hour"), column)
@@ -50,7 +50,7 @@ class Alignment:
     def properties(self) -> dict[str, str]:
         """Return the table properties that record it."""
         return {
-            _TIMESTAMP_COLUMN: self.timestamp_column,
+            TIMESTAMP_COLUMN: self.timestamp_column,
             _BOUNDARY: self.boundary.name,
             _PARTITION_COLUMN: self.partition_column,
         }

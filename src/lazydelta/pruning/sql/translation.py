@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.arrays import typed_scalar
 from lazydelta.errors import PredicateError
 from lazydelta.pruning.binding import MIRRORED, compare, conjunction, disjunction, is_null, membership, starts_with
