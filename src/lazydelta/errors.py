@@ -15,6 +15,7 @@
     │   ├── VersionNotFoundError    cleaned up, or never written
     │   └── ChecksumMismatchError   the version checksum disagrees with the replayed state
     ├── UnsupportedFeatureError     the table needs a feature that we do not implement
+    ├── UnsupportedOperationError   deltalake can do it and we do not
     ├── PredicateError              a predicate that cannot be understood
     │   └── UnknownColumnError
     ├── DataFileError               a data file or deletion vector is missing or unreadable
@@ -31,6 +32,10 @@
 
     LazyDeltaWarning                by Python's `warnings`, for whoever wants to filter them
     └── PredicateWarning            a condition by which no file can be left out
+
+Some are also what Python, and deltalake, call them: an argument that makes no sense and a predicate that is none are a
+``ValueError``, a table that is not there a ``FileNotFoundError``, an operation that we do not have a
+``NotImplementedError``.
 
 A message says what failed, on which object, and what to do next. The facts are attributes as well, and they
 survive pickling, because Spark workers raise these errors.
@@ -67,6 +72,7 @@ __all__ = [
     "TableNotFoundError",
     "UnknownColumnError",
     "UnsupportedFeatureError",
+    "UnsupportedOperationError",
     "VersionNotFoundError",
     "WriteError",
 ]
@@ -98,7 +104,7 @@ class LazyDeltaError(Exception):
         return f"{message} ({self.hint})" if self.hint else message
 
 
-class OptionError(LazyDeltaError):
+class OptionError(LazyDeltaError, ValueError):
     """An option, argument or URI that makes no sense."""
 
 
@@ -126,7 +132,7 @@ class StorageTimeoutError(StorageError):
     """The store did not answer in time."""
 
 
-class TableNotFoundError(LazyDeltaError):
+class TableNotFoundError(LazyDeltaError, FileNotFoundError):
     """There is no Delta log at this place."""
 
 
@@ -180,7 +186,11 @@ class UnsupportedFeatureError(LazyDeltaError):
         self.features = features
 
 
-class PredicateError(LazyDeltaError):
+class UnsupportedOperationError(LazyDeltaError, NotImplementedError):
+    """Something that deltalake does and lazydelta does not; both may share a table."""
+
+
+class PredicateError(LazyDeltaError, ValueError):
     """A predicate that cannot be understood."""
 
 

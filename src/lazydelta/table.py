@@ -7,36 +7,46 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
+from lazydelta.deprecated_parameters import instead_of, warn_of, warn_of_ignored
 from lazydelta.errors import OptionError, TableNotFoundError
 from lazydelta.handle import TableHandle
-from lazydelta.log.actions import Metadata, Protocol
+from lazydelta.left_to_deltalake import LeftToDeltalake
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.hint import read_hint
 from lazydelta.log.log_tail import LogTailCommit, log_tail_files
+from lazydelta.log.names import LogFile
 from lazydelta.log.segment import load_segment
 from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.table_description import DeltaTableConfig, ProtocolVersions, TableMetadata
 from lazydelta.log.travel import history, milliseconds, version_at
 from lazydelta.pruning import Predicate, Where, conjunction, parse_predicate, to_arrow_expression
+from lazydelta.raw_table import RawDeltaTable
 from lazydelta.rows import RowReader
+from lazydelta.scan.add_actions import AddActions
 from lazydelta.scan.file_stats import stats_in_order
 from lazydelta.scan.file_stream import FileStream
 from lazydelta.scan.files_schema import to_record_batch
 from lazydelta.scan.request import RetentionGuard, ScanRequest
+from lazydelta.scan.selection_vectors import SELECTION_VECTORS, selection_vectors
 from lazydelta.scan.time_window import time_column
+from lazydelta.storage import has_known_scheme
+from lazydelta.types.delta_types import Schema, schema_object
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from lazydelta.commit_properties import CommitProperties, PostCommitHookProperties
 
 __all__ = ["DeltaTable"]
 
 _FEW_PATHS = 1000
 
 
-class DeltaTable:
+class DeltaTable(LeftToDeltalake):
     """A Delta table at one version, pinned when it is opened.
 
     ``version`` is a number, or a moment (``datetime`` or ISO 8601 text) that stands for the newest version not younger
@@ -45,6 +55,9 @@ class DeltaTable:
     the log may name files, each with storage options of its own; files anywhere else than in the table's own account
     (on Azure) or bucket are refused. ``without_files``, ``log_buffer_size`` and ``skip_stats`` are accepted because
     deltalake has them; they change nothing here, where no file is loaded before somebody asks.
+
+    Two tables are equal if they are the same version of the same place. A pickle of a table opens that version again
+    where it is loaded; credentials are not in it.
     """
 
     def __init__(  # noqa: PLR0913 - keyword-only but for those of deltalake
@@ -52,21 +65,25 @@ class DeltaTable:
         table_uri: str | os.PathLike[str],
         version: int | str | datetime | None = None,
         storage_options: Mapping[str, str] | None = None,
+        without_files: bool = False,  # noqa: FBT001, FBT002 - deltalake's parameter, see above
+        log_buffer_size: int | None = None,
+        skip_stats: bool = False,  # noqa: FBT001, FBT002
+        *,
         options: Mapping[str, Any] | None = None,
         log_tail: Sequence[LogTailCommit | str] | None = None,
-        *,
         external_locations: Mapping[str, Mapping[str, str] | None] | None = None,
-        without_files: bool = False,  # noqa: ARG002 - deltalake's parameter, see above
-        log_buffer_size: int | None = None,  # noqa: ARG002
-        skip_stats: bool = False,  # noqa: ARG002
     ) -> None:
+        warn_of_ignored({"without_files": without_files, "log_buffer_size": log_buffer_size, "skip_stats": skip_stats})
+        self._storage_options = None if storage_options is None else dict(storage_options)
         self._handle = TableHandle.open(table_uri, storage_options, options, external_locations=external_locations)
         self._log_tail = None if log_tail is None else log_tail_files(log_tail)
         self._snapshot = self._open(version)
 
     @classmethod
     def is_deltatable(cls, table_uri: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> bool:
-        """Tell whether there is a Delta log at this place."""
+        """Tell whether there is a Delta log at this place; there is none at a place that nobody can read."""
+        if not has_known_scheme(table_uri):
+            return False
         store = TableHandle.open(table_uri, storage_options).store
         try:
             load_segment(store, hint=read_hint(store))
@@ -83,17 +100,27 @@ class DeltaTable:
         """Return the pinned version."""
         return self._snapshot.version
 
-    def schema(self) -> pa.Schema:
-        """Return the schema of the table's rows as a PyArrow schema."""
-        return self._snapshot.schema.to_arrow()
+    @property
+    def table_config(self) -> DeltaTableConfig:
+        """How deltalake would have loaded the table, which it calls deprecated; nothing here depends on it."""
+        warn_of("The 'table_config' property is deprecated; it is the same for every table.")
+        return DeltaTableConfig()
 
-    def metadata(self) -> Metadata:
+    @property
+    def _table(self) -> RawDeltaTable:
+        return RawDeltaTable(self)
+
+    def schema(self) -> Schema:
+        """Return the schema of the table's rows; ``schema().to_arrow()`` is the PyArrow schema."""
+        return schema_object(self._snapshot.schema.fields)
+
+    def metadata(self) -> TableMetadata:
         """Return the metadata: id, name, description, partition columns, configuration, creation time."""
-        return self._snapshot.metadata
+        return TableMetadata(self._snapshot.metadata)
 
-    def protocol(self) -> Protocol:
+    def protocol(self) -> ProtocolVersions:
         """Return the reader and writer versions and features that the table asks for."""
-        return self._snapshot.protocol
+        return ProtocolVersions.of(self._snapshot.protocol)
 
     def domain_metadata(self) -> dict[str, str]:
         """Return the configuration of every metadata domain."""
@@ -179,9 +206,30 @@ class DeltaTable:
         with self.files(stats_columns=columns, strategy="forward") as files:
             return stats_in_order(paths, files.batches(), schema, missing=missing)
 
+    def get_add_actions(self, flatten: bool = False) -> pa.Table:  # noqa: FBT001, FBT002 - deltalake's parameter
+        """Return every active file as a row: path, size, time, record count, statistics, partition values.
+
+        With ``flatten`` each statistic is a column (``min.a``), else they are structs. All files are held at once;
+        ``files(stats_columns=…).batches()`` streams them.
+        """
+        actions = AddActions.of(self._snapshot.schema, self._snapshot.metadata)
+        with self.files(stats_columns=actions.stats_columns) as files:
+            return actions.table(files.batches(), flatten=flatten)
+
+    def deletion_vectors(self) -> pa.RecordBatchReader:
+        """Return a row for each file that has a deletion vector: its URI, and for every row whether it is kept."""
+        batches = selection_vectors(self.files(), self._snapshot.store)
+        return pa.RecordBatchReader.from_batches(SELECTION_VECTORS, batches)
+
+    def scan(self, columns: list[str] | None = None, predicate: Where = None) -> pa.RecordBatchReader:
+        """Return the rows that match ``predicate`` as a stream of record batches, read while files are found."""
+        reader = RowReader(self._snapshot.store, self._snapshot.schema, columns=columns)
+        where = parse_predicate(predicate, self._snapshot.schema)
+        return pa.RecordBatchReader.from_batches(reader.schema, self.rows(columns, where))
+
     def file_uris(self, partition_filters: Where = None, *, file_pruning_predicate: Where = None) -> list[str]:
         """Return the resolved places of the active files: plain paths for local tables, else URIs."""
-        where = self._both(partition_filters, file_pruning_predicate)
+        where = instead_of("partition_filters", partition_filters, file_pruning_predicate)
         store = self._snapshot.store
         # Batches are cut so that few paths are there twice, as logged and as resolved.
         return [
@@ -198,7 +246,7 @@ class DeltaTable:
 
         Each has every partition column, in the order of the table; a null is None, however it was logged.
         """
-        where = self._both(partition_filters, file_pruning_predicate)
+        where = instead_of("partition_filters", partition_filters, file_pruning_predicate)
         names = self._snapshot.schema.partition_columns
         if not names:
             return []
@@ -241,6 +289,8 @@ class DeltaTable:
         """Return the rows as a table; ``partitions`` and ``filters`` take every form of predicate."""
         if filesystem is not None:
             raise OptionError("lazydelta reads through its own store", hint="leave filesystem out; use storage_options")
+        if partitions is not None:
+            warn_of("`partitions` is deprecated; use `filters` instead")
         where = self._both(partitions, filters)
         reader = RowReader(self._snapshot.store, self._snapshot.schema, columns=columns)
         return pa.Table.from_batches(self.rows(columns, where), schema=reader.schema)
@@ -271,8 +321,68 @@ class DeltaTable:
         trust = self._handle.options.float_max == "trust"
         return parse_predicate(where, self._snapshot.schema, now=now, trust_float_max=trust)
 
+    @classmethod
+    def create(  # noqa: PLR0913 - deltalake's parameters
+        cls,
+        table_uri: str | os.PathLike[str],
+        schema: Schema | pa.Schema,
+        mode: Literal["error", "append", "overwrite", "ignore"] = "error",
+        partition_by: list[str] | str | None = None,
+        name: str | None = None,
+        description: str | None = None,
+        configuration: Mapping[str, str | None] | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        commit_properties: CommitProperties | None = None,
+        post_commithook_properties: PostCommitHookProperties | None = None,
+        raise_if_key_not_exists: bool = True,
+    ) -> DeltaTable:
+        """Create an empty table and open it.
+
+        With ``mode="ignore"`` a table that exists is left as it is; ``overwrite`` empties it and gives it the columns.
+        """
+        from lazydelta.table_creation import create  # noqa: PLC0415 - readers need no writer, which takes a while to load
+
+        create(
+            table_uri,
+            schema,
+            mode=mode,
+            partition_by=partition_by,
+            name=name,
+            description=description,
+            configuration=configuration,
+            storage_options=storage_options,
+            commit_properties=commit_properties,
+            post_commithook_properties=post_commithook_properties,
+            raise_if_key_not_exists=raise_if_key_not_exists,
+        )
+        return cls(table_uri, storage_options=storage_options)
+
+    def create_checkpoint(self) -> None:
+        """Write the checkpoint of this version, unless there is one, and point readers at it."""
+        from lazydelta.maintenance.checkpointing import checkpoint_at  # noqa: PLC0415 - as above
+
+        checkpoint_at(self._handle.store, self.version())
+
+    def cleanup_metadata(self) -> None:
+        """Delete what the table's ``delta.logRetentionDuration`` lets go of its log."""
+        from lazydelta.maintenance.log_cleanup import clean_log  # noqa: PLC0415 - as above
+
+        clean_log(self._handle.store)
+
     def __repr__(self) -> str:
         return f"DeltaTable({self._handle.uri!r}, version={self.version()})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DeltaTable):
+            return NotImplemented
+        return (self.table_uri, self.version()) == (other.table_uri, other.version())
+
+    def __hash__(self) -> int:
+        return hash(self.table_uri)  # the version may be another one tomorrow
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return (_reopened, (type(self), self._handle, self._log_tail, self.version()))
 
     def _open(self, version: int | str | datetime | None) -> Snapshot:
         if version is not None and not isinstance(version, str | datetime):
@@ -296,3 +406,14 @@ def _whole_number(version: object) -> int:
         hint = "versions are numbers from 0; a moment is a datetime, or text such as 2026-02-10T14:00:00Z"
         raise OptionError(f"{version!r} is not a table version", hint=hint)
     return int(number)
+
+
+def _reopened(
+    cls: type[DeltaTable], handle: TableHandle, log_tail: Sequence[LogFile] | None, version: int
+) -> DeltaTable:
+    table = cls.__new__(cls)
+    table._handle = handle  # noqa: SLF001 - it is being made here
+    table._storage_options = None  # noqa: SLF001
+    table._log_tail = log_tail  # noqa: SLF001
+    table._snapshot = handle.snapshot(version, log_tail=log_tail)  # noqa: SLF001
+    return table

@@ -9,9 +9,11 @@ from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
-from lazydelta.errors import OptionError, WriteError
+from lazydelta.errors import CommitConflictError, OptionError, WriteError
 from lazydelta.handle import TableHandle
+from lazydelta.log.snapshot import Snapshot
 from lazydelta.maintenance.once import after_commit
+from lazydelta.write.commit_note import CommitNote
 from lazydelta.write.job import WriteJob, WriteResult
 from lazydelta.write.plan import is_merging
 from lazydelta.write.transaction import Transaction
@@ -21,6 +23,9 @@ __all__ = ["ArrowData", "commit_arrow", "write_arrow"]
 
 ArrowData: TypeAlias = "pa.Table | pa.RecordBatch | pa.RecordBatchReader | Iterable[pa.RecordBatch] | Any"
 """Anything that gives record batches, the last being whatever has ``__arrow_c_stream__``."""
+
+# Modes that only create, with what Delta-Spark calls them in the log.
+_CREATING = {"error": "ErrorIfExists", "ignore": "Ignore"}
 
 
 @shows_options("merge_schema", "max_rejected", "rejected_table")
@@ -55,24 +60,54 @@ def write_arrow(
 
 
 def commit_arrow(
-    uri: str | os.PathLike[str], data: ArrowData, options: WriteOptions, mode: str = "append"
+    uri: str | os.PathLike[str] | TableHandle,
+    data: ArrowData,
+    options: WriteOptions,
+    mode: str = "append",
+    *,
+    note: CommitNote | None = None,
+    replaces_schema: bool = False,
 ) -> WriteResult:
-    """Write rows as `write_arrow` does, and return how that went."""
+    """Write rows as `write_arrow` does, and return how that went.
+
+    ``mode`` may also be ``error`` or ``ignore``, for a table that must not exist yet, or is left alone if it does.
+    ``note`` is what the commit says beside, and ``replaces_schema`` lets an overwrite give the table other columns.
+    """
     if options.app_id is not None and options.app_version is None:
         raise OptionError("app_id and app_version belong together", hint="give both or neither")
     if options.rejected_table is not None or options.max_rejected is not None:
         message = "Rows from Arrow are not put aside: one that cannot be written is an error"
         raise OptionError(message, hint="leave rejected_table and max_rejected out")
-    options.plan(mode)  # refused before the data is touched
+    # An append would go behind whoever creates the table at the same time; who creates it must not.
+    doing = "overwrite" if mode in _CREATING else mode
+    options.plan(doing)  # refused before the data is touched
     source, batches = _open(data)
-    handle, txn = TableHandle.open(uri, options.storage_options), options.txn
+    handle = uri if isinstance(uri, TableHandle) else TableHandle.open(uri, options.storage_options)
+    place, txn = handle.uri if isinstance(uri, TableHandle) else os.fspath(uri), options.txn
+    more = {"note": note or CommitNote(), "replaces_schema": replaces_schema, "shown_mode": _CREATING.get(mode)}
     with Transaction.begin(handle, operation="WRITE", txn=txn) as transaction:
-        job = WriteJob.within(transaction, os.fspath(uri), source, options, mode)
+        known = transaction.snapshot
+        if known is not None and mode in _CREATING:
+            return _left_alone(known, mode)
+        job = WriteJob.within(transaction, place, source, options, doing, **more)
         result = job.count(batches) if transaction.already_committed else job.write(batches)
-        done = job.commit([result], txn=txn, begun=transaction)
+        try:
+            done = job.commit([result], txn=txn, begun=transaction)
+        except CommitConflictError:
+            if mode != "ignore":
+                raise
+            return _left_alone(handle.newest(), mode)  # somebody else created it at the same time
     if options.maintain and not done.already_committed:
         after_commit(handle.store, done.version, done.metadata)
     return done
+
+
+def _left_alone(snapshot: Snapshot, mode: str) -> WriteResult:
+    if mode == "error":
+        message = f"A table already exists at {snapshot.store.uri}"
+        hint = "say mode='append', 'overwrite' or 'ignore', or write to another place"
+        raise WriteError(message, path=snapshot.store.uri, version=snapshot.version, hint=hint)
+    return WriteResult(snapshot.version, metadata=snapshot.metadata, already_committed=True)
 
 
 def _open(data: ArrowData) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
@@ -89,6 +124,9 @@ def _open(data: ArrowData) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise OptionError(f"The data gives no stream of Arrow batches: {error}") from error
         return reader.schema, _read(reader)
+    if hasattr(data, "__arrow_c_array__"):
+        batch = _batch(data)
+        return batch.schema, iter([batch])
     if not isinstance(data, Iterable) or isinstance(data, str | bytes | Mapping):
         message = f"Rows cannot be taken from a {type(data).__name__}"
         raise OptionError(message, hint="give a pyarrow Table, a RecordBatchReader or batches")
@@ -111,6 +149,11 @@ def _read(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 
 
 def _batch(batch: object) -> pa.RecordBatch:
+    if not isinstance(batch, pa.RecordBatch) and hasattr(batch, "__arrow_c_array__"):
+        try:
+            return pa.record_batch(batch)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise OptionError(f"The data gives no Arrow batch: {error}") from error
     if not isinstance(batch, pa.RecordBatch):
         message = f"A {type(batch).__name__} is no record batch"
         raise OptionError(message, hint="give pyarrow RecordBatches")

@@ -50,7 +50,7 @@ def test_create_makes_a_table_of_the_columns_given(invoke: Invoke, tmp_path: Pat
             ("_event_hour", pa.string()),
         ]
     )
-    assert found.metadata().partition_columns == ("_event_hour", "id")
+    assert found.metadata().partition_columns == ["_event_hour", "id"]
     assert found.metadata().configuration == {
         "delta.appendOnly": "true",
         "lazydelta.timestampColumn": "at",

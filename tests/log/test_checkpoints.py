@@ -85,7 +85,7 @@ def test_every_kind_of_checkpoint_gives_the_files_of_its_version(kind: str, stat
     assert {file.tier for file in table.files()} == {3}
     assert {file.version for file in table.files()} == {None}
     assert (table.transaction_version("app"), table.domain_metadata()) == (LAST - 1, {"d": "{}"})
-    assert table.metadata().partition_columns == ("day",)
+    assert table.metadata().partition_columns == ["day"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

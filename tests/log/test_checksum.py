@@ -66,7 +66,7 @@ def test_protocol_and_metadata_may_come_from_different_places(log: Log) -> None:
     log.commit(3, protocol("deletionVectors"))
     table = DeltaTable(log.root)
     assert property_of(table, "who") == "the checksum"
-    assert table.protocol().reader_features == ("deletionVectors",)
+    assert table.protocol().reader_features == ["deletionVectors"]
 
 
 def test_a_checksum_newer_than_the_version_is_not_used(log: Log) -> None:

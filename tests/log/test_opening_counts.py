@@ -156,7 +156,7 @@ LISTINGS: dict[str, Callable[[DeltaTable], object]] = {
     "files": lambda table: [(f.path, f.uri, f.size, f.partition_values, f.stats) for f in table.files()],
     "batches": lambda table: list(table.files().batches()),
     "predicate": lambda table: table.files("id > 3").collect(),
-    "file_uris": lambda table: table.file_uris([("part", "=", "a")]),
+    "file_uris": lambda table: table.file_uris(file_pruning_predicate=[("part", "=", "a")]),
     "partitions": lambda table: table.partitions(),
     "count": lambda table: table.count(),
     "history": lambda table: table.history(),
@@ -243,7 +243,9 @@ def test_statistics_are_read_where_a_predicate_needs_them(made: Path, monkeypatc
     stats = chunks_of(checkpoint, "add.stats")
     table = DeltaTable(made)
     column = next(
-        field.name for field in table.schema() if field.name != "_event_hour" and pa.types.is_int64(field.type)
+        field.name
+        for field in table.schema().to_arrow()
+        if field.name != "_event_hour" and pa.types.is_int64(field.type)
     )
     reads = LocalReads.watch(monkeypatch)
     table.files(f"{column} < -9000000000000000000").collect()

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import lazydelta
+from lazydelta.errors import UnsupportedOperationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,14 +22,19 @@ if TYPE_CHECKING:
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 SHARED = [
+    "cleanup_metadata",
     "count",
+    "create_checkpoint",
+    "deletion_vectors",
     "file_uris",
+    "get_add_actions",
     "history",
     "is_deltatable",
     "load_as_version",
     "metadata",
     "partitions",
     "protocol",
+    "scan",
     "schema",
     "to_pandas",
     "to_pyarrow_table",
@@ -37,12 +43,12 @@ SHARED = [
     "version",
 ]
 # Public methods of deltalake that read, and that lazydelta does not have (yet).
-NOT_SHARED = {"deletion_vectors", "get_add_actions", "load_cdf", "scan", "to_pyarrow_dataset"}
+NOT_SHARED = {"load_cdf", "to_pyarrow_dataset"}
+# Shared, with the same parameters but those that deltalake takes by position and calls deprecated.
+DIFFERENT = {"create"}
+# What deltalake does to a table and lazydelta does not: the names are there, and say so.
 WRITERS = {
-    "cleanup_metadata",
     "compact_logs",
-    "create",
-    "create_checkpoint",
     "create_write_transaction",
     "delete",
     "generate",
@@ -76,13 +82,12 @@ def test_a_shared_method_has_deltalakes_parameters_in_deltalakes_order(name: str
     assert all(p.default is not inspect.Parameter.empty for each, p in ours.items() if each not in theirs)
 
 
-def test_the_constructor_begins_with_deltalakes_parameters_and_takes_all_of_them() -> None:
-    """``options`` and ``log_tail`` follow those that people give by position; deltalake's switches are keywords."""
+def test_the_constructor_has_deltalakes_parameters_in_deltalakes_order() -> None:
+    """Ours come by keyword alone."""
     theirs = parameters(deltalake.DeltaTable, "__init__")
     ours = parameters(lazydelta.DeltaTable, "__init__")
-    assert list(ours)[:5] == ["table_uri", "version", "storage_options", "options", "log_tail"]
-    assert list(theirs)[:3] == list(ours)[:3]
-    assert set(theirs) <= set(ours)
+    assert [each for each, p in ours.items() if p.kind in POSITIONAL] == list(theirs)
+    assert set(ours) - set(theirs) == {"options", "log_tail", "external_locations"}
     for name, theirs_is in theirs.items():
         assert ours[name].default == theirs_is.default, name
 
@@ -94,12 +99,29 @@ def test_every_method_of_deltalake_is_shared_or_known_not_to_be() -> None:
         for name, value in inspect.getmembers_static(deltalake.DeltaTable)
         if not name.startswith("_") and not isinstance(value, property)
     }
-    assert methods == {*SHARED, *NOT_SHARED, *WRITERS}
+    assert methods == {*SHARED, *NOT_SHARED, *WRITERS, *DIFFERENT}
 
 
 def test_methods_that_are_not_shared_do_not_exist() -> None:
     """So that none of them is forgotten in the list of shared ones."""
-    assert {name for name in NOT_SHARED | WRITERS if hasattr(lazydelta.DeltaTable, name)} == set()
+    assert {name for name in NOT_SHARED if hasattr(lazydelta.DeltaTable, name)} == set()
+
+
+@pytest.mark.parametrize("name", sorted(WRITERS))
+def test_what_only_deltalake_does_to_a_table_is_said_by_name(name: str, table: Path) -> None:
+    with pytest.raises(
+        UnsupportedOperationError, match=f"DeltaTable.{name}.*both packages may share a table"
+    ) as caught:
+        getattr(lazydelta.DeltaTable(table), name)("anything", at="all")
+    assert isinstance(caught.value, NotImplementedError)
+
+
+@pytest.mark.parametrize("name", ["alter.add_columns", "alter.add_feature", "optimize.compact", "optimize.z_order"])
+def test_what_only_deltalake_does_below_a_name_is_said_by_name(name: str, table: Path) -> None:
+    noun, verb = name.split(".")
+    assert isinstance(inspect.getattr_static(deltalake.DeltaTable, noun), property)
+    with pytest.raises(UnsupportedOperationError, match=f"DeltaTable.{name}.*both packages may share a table"):
+        getattr(getattr(lazydelta.DeltaTable(table), noun), verb)(["x"])
 
 
 def test_the_uri_of_the_table_is_a_property_as_in_deltalake() -> None:
@@ -184,23 +206,12 @@ def loaded(package: ModuleType, uri: str, version: int | str) -> tuple[int, int]
 
 @pytest.mark.parametrize("name", LINES)
 def test_lines_written_for_deltalake_give_the_same_answer(name: str, table: Path) -> None:
-    ours = LINES[name](lazydelta, str(table))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # deltalake renames parameters that people still write
+        ours = LINES[name](lazydelta, str(table))
         theirs = LINES[name](deltalake, str(table))
     assert ours == theirs
 
 
 def test_a_path_object_is_taken_for_the_uri(table: Path) -> None:
     assert lazydelta.DeltaTable(table).version() == deltalake.DeltaTable(table).version()
-
-
-def test_the_schema_is_a_pyarrow_schema_with_deltalakes_types(table: Path) -> None:
-    """The documented difference: deltalake returns a schema class of its own."""
-    ours = lazydelta.DeltaTable(table).schema()
-    assert isinstance(ours, pa.Schema)
-    theirs = pa.schema(deltalake.DeltaTable(table).schema().to_arrow())
-    assert ours.names == theirs.names
-    assert [field.nullable for field in ours] == [field.nullable for field in theirs]
-    assert ours.field("at").type == pa.timestamp("us", "UTC")
-    assert ours.field("id").type == theirs.field("id").type

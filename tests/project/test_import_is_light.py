@@ -16,7 +16,7 @@ import pytest
 import lazydelta
 from lazydelta import compute, sidecar
 from lazydelta.handle import TableHandle
-from lazydelta.write.checkpoint import write_checkpoint
+from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
 
 OPTIONAL = {"datafusion", "deltalake", "duckdb", "lark", "pandas", "polars", "pyspark", "substrait"}
 EDGES = {"click", "rich", "sqlglot"}

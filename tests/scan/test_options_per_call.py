@@ -13,9 +13,9 @@ import lazydelta
 from lazydelta import DeltaTable, sidecar
 from lazydelta.errors import OptionError
 from lazydelta.handle import TableHandle
+from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
 from lazydelta.options import Options
 from lazydelta.storage import observe
-from lazydelta.write.checkpoint import write_checkpoint
 
 OTHER: dict[str, Any] = {
     "delta.sidecar.enabled": False,

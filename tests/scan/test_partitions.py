@@ -59,6 +59,6 @@ def test_partitions_are_those_of_deltalake(tmp_path: Path) -> None:
         ours = lazydelta.DeltaTable(tmp_path / name).partitions()
         assert len(ours) == count
         assert {frozenset(each.items()) for each in ours} == {frozenset(each.items()) for each in theirs}
-    assert lazydelta.DeltaTable(tmp_path / "split").partitions([("a", "=", "3"), ("b", "=", 6)]) == [
-        {"a": "3", "b": "6"}
-    ]
+    both = [("a", "=", "3"), ("b", "=", 6)]
+    split = lazydelta.DeltaTable(tmp_path / "split")
+    assert split.partitions(file_pruning_predicate=both) == [{"a": "3", "b": "6"}]

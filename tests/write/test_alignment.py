@@ -48,14 +48,14 @@ def test_a_table_remembers_from_its_creation_how_it_is_aligned(
     create_table(tmp_path, SCHEMA, timestamp_column="at", **options)  # type: ignore[arg-type]
     lazydelta.write_arrow(tmp_path, data(5, None))
     assert hours(tmp_path, column) == [expected, None]
-    assert lazydelta.DeltaTable(tmp_path).metadata().partition_columns == (column,)
+    assert lazydelta.DeltaTable(tmp_path).metadata().partition_columns == [column]
 
 
 def test_a_table_may_be_created_with_the_column_that_is_made(tmp_path: Path) -> None:
     schema = SCHEMA.append(pa.field("_event_hour", pa.string())).append(pa.field("site", pa.string()))
     create_table(tmp_path, schema, timestamp_column="at", partition_by=["site", "_event_hour"])
     lazydelta.write_arrow(tmp_path, data(5, site=["x"]))
-    assert lazydelta.DeltaTable(tmp_path).metadata().partition_columns == ("site", "_event_hour")
+    assert lazydelta.DeltaTable(tmp_path).metadata().partition_columns == ["site", "_event_hour"]
     assert hours(tmp_path) == ["1970010105"]
 
 

@@ -75,7 +75,7 @@ def test_appending_returns_the_next_version_and_keeps_what_was_there(tmp_path: P
 def test_rows_are_partitioned_by_the_hour_of_a_timestamp(tmp_path: Path) -> None:
     lazydelta.write_arrow(tmp_path, events(0, 1, 1, None), timestamp_column="at")
     table = lazydelta.DeltaTable(tmp_path)
-    assert table.metadata().partition_columns == ("_event_hour",)
+    assert table.metadata().partition_columns == ["_event_hour"]
     assert {file.partition_values["_event_hour"]: file.num_records for file in table.files(stats_columns=[])} == {
         "1970010100": 1,
         "1970010101": 2,
@@ -112,7 +112,7 @@ def test_further_partition_columns_come_after_the_hour(tmp_path: Path) -> None:
     data = events(0).append_column("region", pa.array(["eu"]))
     lazydelta.write_arrow(tmp_path, data, timestamp_column="at", partition_by=["region"])
     table = lazydelta.DeltaTable(tmp_path)
-    assert table.metadata().partition_columns == ("_event_hour", "region")
+    assert table.metadata().partition_columns == ["_event_hour", "region"]
     assert [file.path.rsplit("/", 1)[0] for file in table.files()] == ["_event_hour=1970010100/region=eu"]
 
 

@@ -58,7 +58,7 @@ def describe_table(table: DeltaTable) -> TableInfo:
         description=metadata.description,
         created_time=metadata.created_time,
         partition_columns=list(metadata.partition_columns),
-        columns=[Column(field.name, str(field.type), field.nullable) for field in table.schema()],
+        columns=[Column(field.name, str(field.type), field.nullable) for field in table.schema().to_arrow()],
         min_reader_version=protocol.min_reader_version,
         min_writer_version=protocol.min_writer_version,
         reader_features=sorted(protocol.reader_features or ()),

@@ -7,7 +7,7 @@ from lazydelta.storage.byte_stream import ByteStream
 from lazydelta.storage.counters import IoCounters, Request, observe
 from lazydelta.storage.faults import redact
 from lazydelta.storage.input import open_native
-from lazydelta.storage.location import refuse_half_uri
+from lazydelta.storage.location import expand_home, has_known_scheme, refuse_half_uri
 from lazydelta.storage.opener import open_store
 from lazydelta.storage.storage_options import CarriedOptions, shipped_options
 from lazydelta.storage.store import ObjectInfo, Store
@@ -20,6 +20,8 @@ __all__ = [
     "Pending",
     "Request",
     "Store",
+    "expand_home",
+    "has_known_scheme",
     "observe",
     "open_native",
     "open_store",

@@ -20,7 +20,15 @@ from lazydelta.storage.storage_options import EMULATOR_ACCOUNT, EMULATOR_KEY, so
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Location", "is_half_uri", "parse_location", "refuse_half_uri", "split_scheme"]
+__all__ = [
+    "Location",
+    "expand_home",
+    "has_known_scheme",
+    "is_half_uri",
+    "parse_location",
+    "refuse_half_uri",
+    "split_scheme",
+]
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]*):")
 _KIND_OF = {
@@ -104,6 +112,19 @@ def split_scheme(text: str) -> tuple[str, str] | None:
     return None
 
 
+def has_known_scheme(place: str | os.PathLike[str]) -> bool:
+    """Tell whether there is a store for this place at all; paths are places, too."""
+    split = split_scheme(os.fsdecode(place))
+    return split is None or split[0] in _KIND_OF
+
+
+def expand_home(path: str) -> str:
+    """Return a path with the home folder in place of ``~``; a name that only begins with it stays."""
+    if path != "~" and not path.startswith("~/"):
+        return path
+    return os.path.expanduser(path)  # noqa: PTH111 - where nobody has a home, Path raises and this leaves it
+
+
 def is_half_uri(text: str) -> str | None:
     """Return the scheme of what is nearly a URI, such as ``s3:/bucket``; None for anything else.
 
@@ -167,7 +188,7 @@ def parse_location(
     split = None if isinstance(uri, os.PathLike) else split_scheme(text)
     if split is None:
         refuse_half_uri(uri)
-        return _local(os.path.abspath(text)), dict(options)  # noqa: PTH100 - Path.resolve would follow links
+        return _local(os.path.abspath(expand_home(text))), dict(options)  # noqa: PTH100 - Path.resolve would follow links
     scheme, rest = split
     kind = _KIND_OF.get(scheme)
     if kind is None:

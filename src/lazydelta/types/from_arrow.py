@@ -16,7 +16,7 @@ import pyarrow as pa
 from lazydelta.errors import SchemaMismatchError
 from lazydelta.types.conversion_steps import decoded_type, is_list
 
-__all__ = ["has_timestamp_ntz", "to_field", "to_schema_string"]
+__all__ = ["has_timestamp_ntz", "to_field", "to_schema_string", "to_type"]
 
 _MAX_PRECISION = 38
 # Delta-Spark refuses these in column names unless columns are mapped, which we do not write.
@@ -59,7 +59,7 @@ def to_field(field: pa.Field, parent: str = "") -> dict[str, Any]:
         shown = ", ".join(map(repr, bad)) or "nothing"
         message = f"The column name {field.name!r} holds {shown}, which other Delta readers do not take"
         raise SchemaMismatchError(message, hint="rename the column")
-    return {"name": field.name, "type": _type(field.type, place), "nullable": field.nullable, "metadata": {}}
+    return {"name": field.name, "type": to_type(field.type, place), "nullable": field.nullable, "metadata": {}}
 
 
 def has_timestamp_ntz(schema: pa.Schema) -> bool:
@@ -87,7 +87,8 @@ def _struct(fields: Iterable[pa.Field], parent: str) -> dict[str, Any]:
     return {"type": "struct", "fields": written}
 
 
-def _type(kind: pa.DataType, place: str) -> str | dict[str, Any]:
+def to_type(kind: pa.DataType, place: str) -> str | dict[str, Any]:
+    """Return a type as a schema holds it; ``place`` names the column, for errors."""
     kind = decoded_type(kind)
     known = _PRIMITIVES.get(kind)
     if known is not None:
@@ -103,15 +104,15 @@ def _type(kind: pa.DataType, place: str) -> str | dict[str, Any]:
     if pa.types.is_map(kind):
         return {
             "type": "map",
-            "keyType": _type(kind.key_type, f"{place}.key"),
-            "valueType": _type(kind.item_type, f"{place}.value"),
+            "keyType": to_type(kind.key_type, f"{place}.key"),
+            "valueType": to_type(kind.item_type, f"{place}.value"),
             "valueContainsNull": kind.item_field.nullable,
         }
     if is_list(kind):
         element = kind.value_field
         return {
             "type": "array",
-            "elementType": _type(element.type, f"{place}.element"),
+            "elementType": to_type(element.type, f"{place}.element"),
             "containsNull": element.nullable,
         }
     message = f"The column {place!r} is of the type {kind}, which no Delta type holds without loss"

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import date, datetime
 from urllib.parse import quote
 
 import pyarrow as pa
 
-from lazydelta.errors import WriteError
+from lazydelta.errors import OptionError, WriteError
 from lazydelta.types.calendar import moment_text
 from lazydelta.types.value_text import plain_text
 
-__all__ = ["can_partition", "folder_name", "logged_path", "partition_texts"]
+__all__ = ["can_partition", "encode_partition_value", "folder_name", "logged_path", "partition_texts"]
 
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 # What Spark escapes in folder names, and NUL, which no file system takes.
@@ -49,6 +50,23 @@ def partition_texts(values: pa.Array, column: str) -> list[str | None]:
     else:
         texts = [None if value is None else _text(value, column) for value in values.to_pylist()]
     return [text or None for text in texts]
+
+
+def encode_partition_value(value: object) -> str:
+    """Return a Python value as the log writes a partition value."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.decode("unicode_escape", "backslashreplace")
+    raise OptionError(f"Could not encode partition value for type: {value!r}", hint="give a text, number, date or time")
 
 
 def folder_name(values: Mapping[str, str | None]) -> str:

@@ -16,7 +16,19 @@ import pyarrow as pa
 
 from lazydelta.errors import CorruptLogError, UnknownColumnError, UnsupportedFeatureError
 
-__all__ = ["Array", "Column", "DataType", "Decimal", "Field", "Map", "Primitive", "Struct", "TableSchema", "Variant"]
+__all__ = [
+    "Array",
+    "Column",
+    "DataType",
+    "Decimal",
+    "Field",
+    "Map",
+    "Primitive",
+    "Struct",
+    "TableSchema",
+    "Variant",
+    "parse_type",
+]
 
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _FIELD_ID = "delta.columnMapping.id"
@@ -261,6 +273,11 @@ class TableSchema:
         known = ", ".join(each.name for each in self.fields[:20])
         more = "" if len(self.fields) <= 20 else f" and {len(self.fields) - 20} more"  # noqa: PLR2004 - a display cut
         return UnknownColumnError(f"The table has no column {name!r}", hint=f"it has: {known}{more}")
+
+
+def parse_type(raw: object, *, origin: str) -> DataType:
+    """Return the type that the JSON of a schema means; ``origin`` names it in errors."""
+    return _Parser(mapped=False, origin=origin).data_type(raw, depth=0)
 
 
 def _pick(fields: tuple[Field, ...], name: str) -> Field | None:

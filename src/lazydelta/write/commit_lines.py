@@ -162,7 +162,7 @@ def header_lines(
     *,
     protocol: Protocol | None = None,
     metadata: Metadata | None = None,
-    txn: Txn | None = None,
+    txns: Iterable[Txn] = (),
     domains: Iterable[DomainMetadata] = (),
 ) -> bytes:
     """Return the lines before the file actions; in-commit timestamps ask for ``commitInfo`` to be the first."""
@@ -171,8 +171,7 @@ def header_lines(
         lines.append({"protocol": protocol_body(protocol)})
     if metadata is not None:
         lines.append({"metaData": metadata_body(metadata)})
-    if txn is not None:
-        lines.append({"txn": txn_body(txn)})
+    lines.extend({"txn": txn_body(each)} for each in txns)
     lines.extend({"domainMetadata": domain_body(each)} for each in domains)
     return b"".join(_encode(line) + b"\n" for line in lines)
 

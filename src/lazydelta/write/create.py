@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import msgspec
 import pyarrow as pa
 
 from lazydelta.errors import (
@@ -23,11 +24,14 @@ from lazydelta.log.actions import Metadata, Protocol
 from lazydelta.log.features import FEATURES, READER_FEATURES, WRITER_FEATURES
 from lazydelta.log.features.writable import check_writable
 from lazydelta.log.properties import TableProperties
+from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.storage import Store
+from lazydelta.types.delta_types import Schema
 from lazydelta.types.from_arrow import has_timestamp_ntz, to_schema_string
-from lazydelta.types.schema import Array, Map, Struct, TableSchema
+from lazydelta.types.schema import Array, Map, Struct, TableSchema, Variant
 from lazydelta.write.alignment import Alignment
+from lazydelta.write.commit_note import CommitNote
 from lazydelta.write.transaction import CommitResult, Transaction
 
 __all__ = ["create_table", "new_metadata", "protocol_for", "stage_creation"]
@@ -41,7 +45,7 @@ _VERSION_PROPERTIES = frozenset({"delta.minreaderversion", "delta.minwriterversi
 
 def create_table(  # noqa: PLR0913 - keyword-only, and each stands for itself
     uri: str | os.PathLike[str],
-    schema: pa.Schema,
+    schema: pa.Schema | Schema,
     *,
     partition_by: Sequence[str] = (),
     timestamp_column: str | None = None,
@@ -51,20 +55,24 @@ def create_table(  # noqa: PLR0913 - keyword-only, and each stands for itself
     name: str | None = None,
     description: str | None = None,
     storage_options: Mapping[str, str] | None = None,
-    mode: Literal["error", "ignore"] = "error",
+    mode: Literal["error", "ignore", "overwrite"] = "error",
+    note: CommitNote | None = None,
 ) -> int:
     """Create an empty table and return its version; with ``mode="ignore"`` a table that exists is left as it is.
+
+    ``mode="overwrite"`` empties a table that exists and gives it these columns and properties; it keeps its id and its
+    protocol. ``note`` is what the commit says beside.
 
     ``timestamp_column`` aligns it to time: its first partition column is made from that column (``partition_column``,
     by default ``_event_hour`` or what goes with the ``boundary``), and added to the schema if it is not there. The
     table remembers it, so whoever appends need not say it again.
     """
-    if mode not in {"error", "ignore"}:
-        raise OptionError(f"mode={mode!r} makes no sense", hint="say 'error' or 'ignore'")
+    if mode not in {"error", "ignore", "overwrite"}:
+        raise OptionError(f"mode={mode!r} makes no sense", hint="say 'error', 'ignore' or 'overwrite'")
     properties = dict(properties or {})
     if timestamp_column is not None:
         aligned = Alignment.of(timestamp_column, boundary, partition_column)
-        schema = aligned.added_to(schema, "The table")
+        schema = aligned.added_to(schema.to_arrow() if isinstance(schema, Schema) else schema, "The table")
         properties |= aligned.properties
         if not isinstance(partition_by, str) and aligned.partition_column not in partition_by:
             partition_by = [aligned.partition_column, *partition_by]
@@ -81,13 +89,18 @@ def create_table(  # noqa: PLR0913 - keyword-only, and each stands for itself
         "properties": metadata.configuration or {},
         "isManaged": False,
     }
-    with Transaction.begin(handle, operation="CREATE TABLE", parameters=parameters) as transaction:
+    operation = "CREATE OR REPLACE TABLE" if mode == "overwrite" else "CREATE TABLE"
+    with Transaction.begin(handle, operation=operation, parameters=parameters) as transaction:
+        transaction.note = note or CommitNote()
+        if transaction.snapshot is not None and mode == "overwrite":
+            _stage_replacement(transaction, transaction.snapshot, metadata)
+            return transaction.commit().version
         if transaction.snapshot is None:
             stage_creation(transaction, metadata)
             try:
                 result: CommitResult = transaction.commit()
             except CommitConflictError:
-                if mode == "error":
+                if mode != "ignore":
                     raise
                 return open_snapshot(store).version
             return result.version
@@ -102,8 +115,19 @@ def stage_creation(transaction: Transaction, metadata: Metadata) -> None:
     transaction.set_metadata(metadata)
 
 
+def _stage_replacement(transaction: Transaction, snapshot: Snapshot, metadata: Metadata) -> None:
+    asked, had = protocol_for(metadata), snapshot.protocol
+    lacking = set(asked.writer_features or ()) - set(had.writer_features or _IN_WRITER_VERSION)
+    if lacking:
+        message = f"The table at {transaction.store.uri} lacks features that the new columns or properties need"
+        hint = "drop the table and create it anew, or add the features with deltalake"
+        raise UnsupportedFeatureError(f"{message}: {', '.join(sorted(lacking))}", features=tuple(lacking), hint=hint)
+    transaction.set_metadata(msgspec.structs.replace(metadata, id=snapshot.metadata.id))
+    transaction.remove_all()
+
+
 def new_metadata(
-    schema: pa.Schema,
+    schema: pa.Schema | Schema,
     *,
     partition_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
@@ -113,7 +137,7 @@ def new_metadata(
     """Return the metadata of a new table; what makes no sense, or what we do not write, is refused here."""
     if isinstance(partition_by, str):
         raise OptionError("partition_by is a list of names, not a text", hint=f"write [{partition_by!r}]")
-    schema_string = to_schema_string(schema)
+    schema_string = _schema_string(schema)
     columns = _partition_columns(TableSchema.parse(schema_string), partition_by)
     metadata = Metadata(
         id=str(uuid.uuid4()),
@@ -127,6 +151,17 @@ def new_metadata(
     TableProperties.of(metadata)
     check_writable(protocol_for(metadata), metadata)
     return metadata
+
+
+def _schema_string(schema: pa.Schema | Schema) -> str:
+    if not isinstance(schema, Schema):
+        return to_schema_string(schema)
+    to_schema_string(schema.to_arrow())  # names that cannot be are refused there
+    written = schema.to_json()
+    if any(isinstance(each.type, Variant) for each in TableSchema.parse(written).leaves()):
+        message = "lazydelta does not write tables with variants"
+        raise UnsupportedFeatureError(message, features=("variantType",), hint="create the table with deltalake")
+    return written
 
 
 def protocol_for(metadata: Metadata) -> Protocol:

@@ -25,7 +25,7 @@ from lazydelta.errors import LazyDeltaError, OptionError, WriteError
 from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Add, Metadata, Txn
 from lazydelta.log.properties import TableProperties
-from lazydelta.storage import Store, redact, refuse_half_uri
+from lazydelta.storage import Store, expand_home, redact, refuse_half_uri
 from lazydelta.write.batch_record import BatchRecord, RowCounter
 from lazydelta.write.data_files import DataFileWriter
 from lazydelta.write.file_commit import commit_files, delete_files, unnamed_files
@@ -102,10 +102,19 @@ class WriteJob:
 
     @classmethod
     def within(
-        cls, transaction: Transaction, uri: str, source: pa.Schema, options: WriteOptions, mode: str = "append"
+        cls,
+        transaction: Transaction,
+        uri: str,
+        source: pa.Schema,
+        options: WriteOptions,
+        mode: str = "append",
+        **more: Any,
     ) -> WriteJob:
-        """Prepare a job that is alone, and whose commit is that of a transaction that was begun; see ``commit``."""
-        plan, snapshot = options.plan(mode), transaction.snapshot
+        """Prepare a job that is alone, and whose commit is that of a transaction that was begun; see ``commit``.
+
+        ``more`` are fields of the plan that are no options.
+        """
+        plan, snapshot = replace(options.plan(mode), **more), transaction.snapshot
         if transaction.already_committed:  # what an overwrite removes does not matter then, and had to be looked for
             plan = _without_removals(plan)
         plan = plan.settled(snapshot, source)
@@ -358,4 +367,4 @@ def _without_removals(plan: WritePlan) -> WritePlan:
 
 def _absolute(uri: str) -> str:
     refuse_half_uri(uri)
-    return uri if "://" in uri or uri.startswith("file:") else os.path.abspath(uri)  # noqa: PTH100 - links stay
+    return uri if "://" in uri or uri.startswith("file:") else os.path.abspath(expand_home(uri))  # noqa: PTH100 - links stay

@@ -20,6 +20,7 @@ from lazydelta.pruning import Where
 from lazydelta.types.from_arrow import has_timestamp_ntz
 from lazydelta.types.schema import TableSchema
 from lazydelta.write.alignment import Alignment, find_column
+from lazydelta.write.commit_note import CommitNote
 from lazydelta.write.create import new_metadata, stage_creation
 from lazydelta.write.evolution import Conformer, grown_schema
 from lazydelta.write.layout import NULL_TIMESTAMPS, Boundary, boundary_of
@@ -50,8 +51,9 @@ class Creation:
 class WritePlan:
     """What the caller asked for, checked as far as it can be without a table.
 
-    With a ``timestamp_column``, ``boundary`` and ``partition_column`` are None only where the caller left them to the
-    table.
+    ``replaces_schema`` makes an overwrite of the whole table one of its columns and partitioning too. ``shown_mode`` is
+    what the log calls the mode. With a ``timestamp_column``, ``boundary`` and ``partition_column`` are None only where
+    the caller left them to the table.
     """
 
     mode: str = "append"
@@ -63,6 +65,9 @@ class WritePlan:
     merges: bool = False
     null_timestamps: str = "null-partition"
     creation: Creation = field(default_factory=Creation)
+    note: CommitNote = field(default_factory=CommitNote)
+    replaces_schema: bool = False
+    shown_mode: str | None = None
 
     @classmethod
     def of(  # noqa: PLR0913 - keyword-only, and each stands for itself
@@ -156,7 +161,8 @@ class WritePlan:
     @property
     def parameters(self) -> dict[str, Any]:
         """Return what the log says of the write."""
-        found: dict[str, Any] = {"mode": self.mode.capitalize(), "partitionBy": list(self.partition_columns or ())}
+        mode = self.shown_mode or self.mode.capitalize()
+        found: dict[str, Any] = {"mode": mode, "partitionBy": list(self.partition_columns or ())}
         if self.overwrite_where is not None:
             found["predicate"] = str(self.overwrite_where)
         return found
@@ -167,13 +173,15 @@ class WritePlan:
 
     def stage(self, transaction: Transaction, incoming: pa.Schema) -> Metadata:
         """Say what the commit does beside adding files, and return the metadata that files are written for."""
-        snapshot = transaction.snapshot
+        snapshot, transaction.note = transaction.snapshot, self.note
         if snapshot is None:
             metadata = self._new_metadata(incoming)
             stage_creation(transaction, metadata)
             return metadata
         self.creation.check(snapshot)
         self._check_alignment(snapshot)
+        if self.replaces_schema:
+            return self._replaced(transaction, snapshot.metadata, incoming)
         self._check_partitioning(snapshot)
         metadata = snapshot.metadata
         if self.merges:
@@ -189,6 +197,19 @@ class WritePlan:
             else:
                 transaction.remove_partitions(self.overwrite_where)
         return metadata
+
+    def _replaced(self, transaction: Transaction, metadata: Metadata, incoming: pa.Schema) -> Metadata:
+        """Give the table the columns and partitioning of the data, in place of its own and of all its rows."""
+        kept = metadata.partition_columns if self.partition_columns is None else self.partition_columns
+        described = new_metadata(incoming, partition_by=kept)
+        changed = msgspec.structs.replace(
+            metadata, schema_string=described.schema_string, partition_columns=described.partition_columns
+        )
+        if changed != metadata:
+            _check_features(transaction, schema_of(changed))
+            transaction.set_metadata(changed)
+        transaction.remove_all()
+        return changed
 
     def _new_metadata(self, incoming: pa.Schema) -> Metadata:
         properties = dict(self.creation.properties)

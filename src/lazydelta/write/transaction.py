@@ -32,6 +32,7 @@ from lazydelta.log.travel import commit_info
 from lazydelta.pruning import Where
 from lazydelta.write.batch_record import BATCH_FIELD, BatchRecord, check_repeat
 from lazydelta.write.commit_lines import CommitInfo, CommitLines, header_lines
+from lazydelta.write.commit_note import CommitNote
 from lazydelta.write.conflicts import Footprint, commits_since, judge
 from lazydelta.write.publish import commit_path, publish
 from lazydelta.write.removals import removals
@@ -88,6 +89,7 @@ class Transaction:
         self.parameters = dict(parameters or {})
         self._txn = txn
         self.batch: BatchRecord | None = None
+        self.note = CommitNote()
         self._lines = CommitLines()
         self._protocol: Protocol | None = None
         self._metadata: Metadata | None = None
@@ -292,16 +294,17 @@ class Transaction:
             now = stamp = max(now, self._previous_timestamp() + 1)
         totals = self._lines.totals
         rests_on_nothing = not (self._read or totals.removed or self._overwrites_all or self._selections)
+        batch = {} if self._txn is None or self.batch is None else {BATCH_FIELD: self.batch.body()}
         return CommitInfo(
             txn_id=self.txn_id,
             operation=self._operation,
-            parameters=self.parameters,
+            parameters={**self.note.parameters, **self.parameters},
             timestamp=now,
             in_commit_timestamp=stamp,
             is_blind_append=rests_on_nothing and totals.added > 0,
             read_version=None if self._version < 0 else self._version,
             metrics=totals.metrics(),
-            more={} if self._txn is None or self.batch is None else {BATCH_FIELD: self.batch.body()},
+            more=self.note.more | batch,
         )
 
     def _previous_timestamp(self) -> int:
@@ -323,7 +326,9 @@ class Transaction:
         if txn is not None and txn.last_updated is None:
             txn = msgspec.structs.replace(txn, last_updated=info.timestamp)
         self._txn = txn
-        header = header_lines(info, protocol=self._protocol, metadata=self._metadata, txn=txn)
+        noted = () if txn is None else (txn,)
+        txns = (*noted, *self.note.transactions)
+        header = header_lines(info, protocol=self._protocol, metadata=self._metadata, txns=txns)
         return self._lines.below(header)
 
     def _go_behind(self) -> bool:
@@ -374,7 +379,7 @@ class Transaction:
             files=totals.added - totals.removed,
             size=totals.added_bytes - totals.removed_bytes,
             exact=totals.sizes_known,
-            transactions={} if self._txn is None else {self._txn.app_id: self._txn},
+            transactions={each.app_id: each for each in (*self.note.transactions, self._txn) if each is not None},
         )
         before = State() if self.snapshot is None else state_at(self.snapshot)
         before = None if before is None else before.after(self._since)

@@ -48,7 +48,7 @@ def queries(uri: str, deltalake: Any) -> Iterator[Query]:
         f"The last hour of {_DEVICE}",
         uri,
         {"where": of_device},
-        lambda table: pa.Table.from_batches(table.rows(where=of_device), table.schema()),
+        lambda table: pa.Table.from_batches(table.rows(where=of_device), table.schema().to_arrow()),
         lambda found: _same(
             found,
             theirs.to_pyarrow_table(filters=[("_event_hour", ">=", _LAST_HOUR), ("device_id", "=", _DEVICE)]),
@@ -115,7 +115,7 @@ def _take(table: DeltaTable) -> pa.Table:
         wanted -= taken[-1].num_rows
         if not wanted:
             break
-    return pa.Table.from_batches(taken, table.schema())
+    return pa.Table.from_batches(taken, table.schema().to_arrow())
 
 
 def _averages(rows: pa.Table) -> pa.Table:
@@ -126,7 +126,7 @@ def _averages(rows: pa.Table) -> pa.Table:
 
 
 def _only(table: DeltaTable, *names: str) -> pa.Schema:
-    return pa.schema([table.schema().field(name) for name in names])
+    return pa.schema([table.schema().to_arrow().field(name) for name in names])
 
 
 def _same(ours: pa.Table, theirs: pa.Table) -> bool:

@@ -1,0 +1,37 @@
+"""``table._table``, which programs reach for inside of deltalake's tables: what they ask of it most."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lazydelta.types.delta_types import Schema
+
+__all__ = ["RawDeltaTable"]
+
+
+class RawDeltaTable:
+    """A table as deltalake's own core shows it."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table  # a DeltaTable, which is further out
+
+    @property
+    def schema(self) -> Schema:
+        """The table's schema."""
+        schema: Schema = self._table.schema()
+        return schema
+
+    def table_uri(self) -> str:
+        """Return the table's root."""
+        return str(self._table.table_uri)
+
+    def version(self) -> int:
+        """Return the pinned version."""
+        return int(self._table.version())
+
+    def get_add_file_sizes(self) -> dict[str, int]:
+        """Return the size of every active file by its logged path."""
+        sizes: dict[str, int] = {}
+        for batch in self._table.files().batches():
+            sizes.update(zip(batch.column("path").to_pylist(), batch.column("size").to_pylist(), strict=True))
+        return sizes
