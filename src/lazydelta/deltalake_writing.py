@@ -10,6 +10,7 @@ from lazydelta.commit_properties import CommitProperties, PostCommitHookProperti
 from lazydelta.errors import OptionError
 from lazydelta.left_to_deltalake import refuse
 from lazydelta.parquet_properties import WriterProperties, compression_of
+from lazydelta.write.data_files import TARGET_FILE_SIZE
 from lazydelta.write.write_options import WriteOptions
 from lazydelta.writing import ArrowData, commit_arrow
 
@@ -57,7 +58,6 @@ def write_deltalake(  # noqa: PLR0913 - deltalake's parameters
         message = "schema_mode='overwrite' replaces the table's columns, and with them all of its rows"
         raise OptionError(message, hint="say mode='overwrite' without a predicate, or schema_mode='merge'")
     table = getattr(table_or_uri, "_handle", None)
-    sizes = {} if target_file_size is None else {"target_file_size": target_file_size}
     options = WriteOptions(
         partition_by=[partition_by] if isinstance(partition_by, str) else partition_by,
         merge_schema=schema_mode == "merge",
@@ -69,7 +69,7 @@ def write_deltalake(  # noqa: PLR0913 - deltalake's parameters
         storage_options=dict(storage_options or {}),
         maintain=maintains(post_commithook_properties),
         max_attempts=attempts_of(commit_properties, WriteOptions().max_attempts),
-        **sizes,
+        target_file_size=TARGET_FILE_SIZE if target_file_size is None else target_file_size,
     )
     place: Any = os.fspath(table_or_uri) if table is None else table
     commit_arrow(place, data, options, mode, note=note_of(commit_properties), replaces_schema=replaces)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
+from lazydelta.change_data import ChangeReader, VersionRange, check_enabled
 from lazydelta.deprecated_parameters import instead_of, warn_of, warn_of_ignored
 from lazydelta.errors import OptionError, TableNotFoundError
 from lazydelta.handle import TableHandle
@@ -227,6 +228,33 @@ class DeltaTable(LeftToDeltalake):
         where = parse_predicate(predicate, self._snapshot.schema)
         return pa.RecordBatchReader.from_batches(reader.schema, self.rows(columns, where))
 
+    def load_cdf(
+        self,
+        starting_version: int = 0,
+        ending_version: int | None = None,
+        starting_timestamp: str | None = None,
+        ending_timestamp: str | None = None,
+        columns: list[str] | None = None,
+        predicate: Where = None,
+        allow_out_of_range: bool = False,  # noqa: FBT001, FBT002
+    ) -> pa.RecordBatchReader:
+        """Return the rows that versions inserted, updated and deleted, as a stream in the order of the commits.
+
+        Beside the table's columns (those of the pinned version) they have ``_change_type`` (``insert``, ``delete``,
+        ``update_preimage``, ``update_postimage``), ``_commit_version`` and ``_commit_timestamp`` (UTC). The table's
+        property ``delta.enableChangeDataFeed`` must be true in all of these versions. ``predicate`` may name all of
+        these columns. A start behind the newest version is an error, or gives no rows with ``allow_out_of_range``.
+        """
+        asked = VersionRange.of(
+            starting_version, ending_version, starting_timestamp, ending_timestamp, may_be_outside=allow_out_of_range
+        )
+        reader = ChangeReader(self._snapshot, columns=columns, where=predicate)
+        commits = asked.commits(self._handle.store, self._snapshot.metadata, self.version())
+        if commits:
+            first = commits[0].file.version
+            check_enabled(self._open(first).metadata, first)
+        return pa.RecordBatchReader.from_batches(reader.schema, reader.read(commits))
+
     def file_uris(self, partition_filters: Where = None, *, file_pruning_predicate: Where = None) -> list[str]:
         """Return the resolved places of the active files: plain paths for local tables, else URIs."""
         where = instead_of("partition_filters", partition_filters, file_pruning_predicate)
@@ -409,7 +437,7 @@ def _whole_number(version: object) -> int:
 
 
 def _reopened(
-    cls: type[DeltaTable], handle: TableHandle, log_tail: Sequence[LogFile] | None, version: int
+    cls: type[DeltaTable], handle: TableHandle, log_tail: tuple[LogFile, ...] | None, version: int
 ) -> DeltaTable:
     table = cls.__new__(cls)
     table._handle = handle  # noqa: SLF001 - it is being made here

@@ -31,6 +31,7 @@ SHARED = [
     "history",
     "is_deltatable",
     "load_as_version",
+    "load_cdf",
     "metadata",
     "partitions",
     "protocol",
@@ -43,7 +44,7 @@ SHARED = [
     "version",
 ]
 # Public methods of deltalake that read, and that lazydelta does not have (yet).
-NOT_SHARED = {"load_cdf", "to_pyarrow_dataset"}
+NOT_SHARED = {"to_pyarrow_dataset"}
 # Shared, with the same parameters but those that deltalake takes by position and calls deprecated.
 DIFFERENT = {"create"}
 # What deltalake does to a table and lazydelta does not: the names are there, and say so.

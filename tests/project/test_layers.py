@@ -27,6 +27,7 @@ LAYERS: dict[str, int] = {
     "pruning": 5,
     "scan": 6,
     "log.checkpoint.writing": 7,
+    "change_data": 7,
     "sidecar.layout": 7,
     "sidecar.reading": 8,
     "handle": 9,

@@ -39,7 +39,6 @@ class _Type:
     """What all types share: they are equal when their JSON is."""
 
     __slots__ = ()
-    type: Any
 
     def raw(self) -> Any:
         """Return the type as a schema's JSON holds it, decoded."""
@@ -287,7 +286,7 @@ class Schema(StructType):
         """Which columns have an invariant that rows must satisfy, each with its SQL."""
         return list(_invariants(self.fields, ""))
 
-    def to_arrow(self, as_large_types: bool = False) -> pa.Schema:  # type: ignore[override]  # noqa: FBT001, FBT002
+    def to_arrow(self, as_large_types: bool = False) -> pa.Schema:  # noqa: FBT001, FBT002
         """Return the PyArrow schema; ``as_large_types`` gives texts, binaries and lists 64-bit offsets."""
         fields = [each.to_arrow() for each in self.fields]
         return pa.schema([_large_field(each) for each in fields] if as_large_types else fields)

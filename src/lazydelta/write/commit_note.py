@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,7 +57,7 @@ class CommitNote:
         return {key: value for key, value in self.info.items() if key != _PARAMETERS}
 
 
-_RULES = (
+_RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     (_PARAMETERS, lambda value: isinstance(value, Mapping), "give an object"),
     ("readVersion", lambda value: isinstance(value, int) and value >= 0, "give a version"),
     ("isBlindAppend", lambda value: isinstance(value, bool), "give true or false"),
