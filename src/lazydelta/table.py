@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,9 +24,9 @@ from lazydelta.log.segment import load_segment
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.table_description import DeltaTableConfig, ProtocolVersions, TableMetadata
 from lazydelta.log.travel import history, milliseconds, version_at
-from lazydelta.pruning import Predicate, Where, conjunction, parse_predicate, to_arrow_expression
+from lazydelta.pruning import Predicate, Where, conjunction, parse_predicate
 from lazydelta.raw_table import RawDeltaTable
-from lazydelta.rows import RowReader
+from lazydelta.row_scan import RowRequest, RowScanner, RowStream
 from lazydelta.scan.add_actions import AddActions
 from lazydelta.scan.file_stats import stats_in_order
 from lazydelta.scan.file_stream import FileStream
@@ -224,9 +224,7 @@ class DeltaTable(LeftToDeltalake):
 
     def scan(self, columns: list[str] | None = None, predicate: Where = None) -> pa.RecordBatchReader:
         """Return the rows that match ``predicate`` as a stream of record batches, read while files are found."""
-        reader = RowReader(self._snapshot.store, self._snapshot.schema, columns=columns)
-        where = parse_predicate(predicate, self._snapshot.schema)
-        return pa.RecordBatchReader.from_batches(reader.schema, self.rows(columns, where))
+        return self.rows(columns, predicate).to_reader()
 
     def load_cdf(
         self,
@@ -287,25 +285,15 @@ class DeltaTable(LeftToDeltalake):
 
     def count(self) -> int:
         """Return the number of live rows, from the log where it has record counts, else from the files."""
-        total = 0
-        reader = RowReader(self._snapshot.store, self._snapshot.schema, columns=[])
-        for file in self.files():
-            records = file.num_records
-            if records is None:
-                total += sum(batch.num_rows for batch in reader.read(file.to_read()))
-            else:
-                total += records - (0 if file.deletion_vector is None else file.deletion_vector["cardinality"])
-        return total
+        return self._row_scanner().count()
 
-    def rows(self, columns: Sequence[str] | None = None, where: Where = None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that match ``where`` as record batches, file by file while files are found."""
-        schema = self._snapshot.schema
-        predicate = self._bound(where)
-        expression = None if predicate is None else to_arrow_expression(predicate, schema)
-        reader = RowReader(self._snapshot.store, schema, columns=columns)
-        with self.files(predicate) as files:
-            for file in files:
-                yield from reader.read(file.to_read(), filter=expression)
+    def rows(self, columns: Sequence[str] | None = None, where: Where = None, *, limit: int | None = None) -> RowStream:
+        """Return the rows that match ``where`` as a stream of record batches, read while files are found.
+
+        A column ``a.b`` is the struct ``a`` with its field ``b`` alone. Rows come file by file in the order of the
+        scan, newest files first with a limit, and within a file in the order of the file.
+        """
+        return self._row_scanner(columns=columns, where=self._bound(where), limit=limit).stream()
 
     def to_pyarrow_table(
         self,
@@ -319,9 +307,7 @@ class DeltaTable(LeftToDeltalake):
             raise OptionError("lazydelta reads through its own store", hint="leave filesystem out; use storage_options")
         if partitions is not None:
             warn_of("`partitions` is deprecated; use `filters` instead")
-        where = self._both(partitions, filters)
-        reader = RowReader(self._snapshot.store, self._snapshot.schema, columns=columns)
-        return pa.Table.from_batches(self.rows(columns, where), schema=reader.schema)
+        return self.rows(columns, self._both(partitions, filters)).read_all()
 
     def to_pandas(
         self,
@@ -339,6 +325,10 @@ class DeltaTable(LeftToDeltalake):
             raise OptionError(message, hint="pip install 'lazydelta[pandas]'") from error
         table = self.to_pyarrow_table(partitions, columns, filesystem, filters)
         return table.to_pandas(types_mapper=types_mapper)
+
+    def _row_scanner(self, **keywords: Any) -> RowScanner:
+        request = RowRequest.of(self._snapshot.schema, **keywords)
+        return RowScanner(self._handle, self._snapshot, request)
 
     def _both(self, first: Where, second: Where) -> Predicate | None:
         now = time.time_ns()

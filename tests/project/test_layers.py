@@ -31,6 +31,7 @@ LAYERS: dict[str, int] = {
     "sidecar.layout": 7,
     "sidecar.reading": 8,
     "handle": 9,
+    "row_scan": 10,
     "sidecar.upkeep": 10,
     "sidecar.building": 11,
     "sidecar.inspection": 12,

@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import cached_property
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lazydelta import compute as pc
 from lazydelta.arrays import typed_scalar
 from lazydelta.change_data.changed_files import ChangedFile, changed_files
 from lazydelta.change_data.version_range import ChangeCommit

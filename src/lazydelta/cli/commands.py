@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,8 +11,6 @@ from lazydelta.cli.parameters import CONTEXT, TableSource, scan_options, table_c
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-
-    import pyarrow as pa
 
     from lazydelta.cli.values import Record
     from lazydelta.scan.file_stream import FileStream
@@ -148,10 +145,9 @@ def rows(source: TableSource, *, where: str | None, columns: str | None, limit: 
     out = output(as_json=source.as_json)
     table = source.open()
     names = None if columns is None else _names(columns)
-    shown = _Shown(None if everything else limit)
-    found = table.rows(columns=names, where=where)
-    with out.watch(shown.describe):
-        out.rows(shown.first(found), table.schema().names if names is None else names)
+    found = table.rows(columns=names, where=where, limit=None if everything else limit)
+    with found, out.watch(lambda: f"{found.metrics.rows_emitted:,} rows found"):
+        out.rows(iter(found), found.schema.names)
 
 
 def _words(name: str) -> Callable[[Any], Iterable[Any]]:
@@ -192,26 +188,3 @@ def _watched(out: Output, stream: FileStream) -> Any:
         return f"{metrics.files_emitted:,} files found, {metrics.commits_scanned:,} tail commits read"
 
     return out.watch(describe)
-
-
-class _Shown:
-    """Counts rows on their way out, and stops at the limit."""
-
-    def __init__(self, limit: int | None) -> None:
-        self._limit = limit
-        self._count = 0
-
-    def first(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        left = self._limit
-        for batch in batches if left != 0 else ():
-            shown = batch if left is None else batch.slice(0, left)
-            self._count += shown.num_rows
-            yield shown
-            if left is not None and (left := left - shown.num_rows) == 0:
-                break
-        if isinstance(batches, Generator):
-            # Closed now and not when somebody collects garbage: it holds a scan and an open file.
-            batches.close()
-
-    def describe(self) -> str:
-        return f"{self._count:,} rows found"

@@ -1,0 +1,220 @@
+"""``FileRows``: the rows of one file that pass, with as little of the file read as its footer allows.
+
+Row groups that cannot hold a match are not read. In the others the columns that the filter looks at come first, and the
+rest of the columns only where a row passed. PyArrow decodes a column of a row group from its start, so that what lies
+before the first row that passes is decoded with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from threading import Event
+
+import numpy as np
+import pyarrow as pa
+
+from lazydelta.arrays import from_numpy
+from lazydelta.row_scan.footer_ranges import judge_row_groups
+from lazydelta.row_scan.row_metrics import RowMetrics
+from lazydelta.row_scan.row_request import RowRequest
+from lazydelta.row_scan.visibility import open_when_visible
+from lazydelta.rows.expression_fields import bad_filter
+from lazydelta.rows.opened_file import FileToRead, OpenedFile, Selection, rows_without_columns
+from lazydelta.storage import Store
+
+__all__ = ["FileRows"]
+
+_POSITION = "\0position"
+# A second round trip has to save at least this much.
+_WORTH_A_REQUEST = 256 << 10
+
+
+@dataclass(slots=True)
+class Sparsity:
+    """How often a row group had a row that passes, in the files of one scan so far."""
+
+    groups: int = 0
+    hits: int = 0
+
+    def count(self, *, hit: bool) -> None:
+        """Note one more row group."""
+        self.groups += 1
+        self.hits += hit
+
+    @property
+    def is_sparse(self) -> bool:
+        """Tell whether the next row group will rather be without a match; it is worth a try to begin with."""
+        return self.hits * 2 <= self.groups + 1
+
+
+@dataclass(slots=True)
+class FileRows:
+    """Reads one file for one request; made in one thread, read by one at a time, closed from any."""
+
+    store: Store
+    request: RowRequest
+    file: FileToRead
+    metrics: RowMetrics
+    sparsity: Sparsity = field(default_factory=Sparsity)
+    stopped: Event = field(default_factory=Event)
+    _opened: OpenedFile | None = None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the live rows that pass, in the order of the file."""
+        request = self.request
+        opened = open_when_visible(lambda: OpenedFile(self.store, request.table, self.file), self.stopped, self.metrics)
+        self._opened = opened
+        self.metrics.add(files_opened=1)
+        with opened:
+            verdicts = self._verdicts(opened)
+            read = [index for index, verdict in enumerate(verdicts) if verdict is not False]
+            pruned = len(verdicts) - len(read)
+            self.metrics.add(row_groups_read=len(read), row_groups_pruned=pruned, files_without_match=not read)
+            reading = _Columns.of(opened, request) if read else None
+            for index in read:
+                if reading is None or self.stopped.is_set():
+                    return
+                if request.expression is None or verdicts[index]:
+                    self.metrics.add(row_groups_proven=request.expression is not None)
+                    yield from self._all(opened, reading, index)
+                else:
+                    yield from self._passing(opened, reading, index)
+                opened.forget()
+
+    def close(self) -> None:
+        """End the file's requests; whoever reads meets an error or the end."""
+        self.stopped.set()
+        if self._opened is not None:
+            self._opened.abort()
+
+    def _verdicts(self, opened: OpenedFile) -> list[bool | None]:
+        predicate = self.request.predicate
+        if predicate is None:
+            return [True] * len(opened.groups)
+        return judge_row_groups(opened, predicate, self.request.table)
+
+    def _all(self, opened: OpenedFile, columns: _Columns, group: int) -> Iterator[pa.RecordBatch]:
+        opened.foresee(group, columns.all.leaves)
+        start = 0
+        for raw in opened.raw(columns.all, group, self.request.rows_a_batch):
+            live = _only(raw, opened.live_mask(group, start, raw.num_rows))
+            start += raw.num_rows
+            self.metrics.add(rows_read=raw.num_rows)
+            if live.num_rows:
+                yield columns.assembled(opened.convert(columns.all, live), live.num_rows)
+
+    def _passing(self, opened: OpenedFile, columns: _Columns, group: int) -> Iterator[pa.RecordBatch]:
+        leaves = columns.tested.leaves
+        opened.foresee(group, leaves if self._wait_for_a_match(opened, columns, group) else columns.both)
+        rest: _InStep | None = None
+        start = behind = 0
+        for raw in opened.raw(columns.tested, group, self.request.batch_size):
+            mask = opened.live_mask(group, start, raw.num_rows)
+            start += raw.num_rows
+            self.metrics.add(rows_read=raw.num_rows)
+            live = _only(raw, mask)
+            arrays = opened.convert(columns.tested, live)
+            picked = self._picked(columns, arrays, live.num_rows)
+            if not len(picked):
+                behind += raw.num_rows
+                continue
+            everything = len(picked) == live.num_rows
+            if not everything:
+                arrays = {name: array.take(picked) for name, array in arrays.items()}
+            if columns.rest.fields:
+                if rest is None:
+                    opened.foresee(group, columns.rest.leaves)
+                    rest = _InStep(opened.raw(columns.rest, group, self.request.batch_size))
+                rest.take(behind)
+                behind = 0
+                found = _only(rest.take(raw.num_rows), mask)
+                arrays |= opened.convert(columns.rest, found if everything else _taken(found, picked))
+            yield columns.assembled(arrays, len(picked))
+        hit = behind < start
+        self.sparsity.count(hit=hit)
+        if not hit and columns.rest.fields:
+            self.metrics.add(columns_skipped=1)
+
+    def _wait_for_a_match(self, opened: OpenedFile, columns: _Columns, group: int) -> bool:
+        """Tell whether the other columns are fetched only after a row has passed, which takes another round trip."""
+        if not self.store.is_remote:
+            return True
+        return self.sparsity.is_sparse and opened.size_of(group, columns.rest.leaves)[0] >= _WORTH_A_REQUEST
+
+    def _picked(self, columns: _Columns, arrays: Mapping[str, pa.Array], number: int) -> pa.Array:
+        positions = from_numpy(np.arange(number, dtype=np.int32), pa.int32())
+        names = [each.name for each in self.request.tested]
+        values = [columns.value(name, arrays, number) for name in names]
+        batch = pa.RecordBatch.from_arrays([*values, positions], names=[*names, _POSITION])
+        try:
+            return batch.filter(self.request.expression).column(len(names))
+        except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
+            raise bad_filter(self.request.expression, error) from error
+
+
+@dataclass(slots=True)
+class _Columns:
+    """Where the columns of a request are in one file."""
+
+    request: RowRequest
+    constants: dict[str, pa.Scalar]
+    all: Selection
+    tested: Selection
+    rest: Selection
+
+    @classmethod
+    def of(cls, opened: OpenedFile, request: RowRequest) -> _Columns:
+        rest = [each for each in request.output if each not in request.tested]
+        constants = opened.constants([*request.output, *request.tested])
+        return cls(
+            request, constants, opened.select(request.output), opened.select(request.tested), opened.select(rest)
+        )
+
+    @property
+    def both(self) -> list[int]:
+        return sorted({*self.tested.leaves, *self.rest.leaves})
+
+    def value(self, name: str, arrays: Mapping[str, pa.Array], number: int) -> pa.Array:
+        return pa.repeat(self.constants[name], number) if name in self.constants else arrays[name]
+
+    def assembled(self, arrays: Mapping[str, pa.Array], number: int) -> pa.RecordBatch:
+        output = self.request.output
+        if not output:
+            return rows_without_columns(number)
+        columns = [self.value(each.name, arrays, number) for each in output]
+        return pa.RecordBatch.from_arrays(columns, schema=self.request.schema)
+
+
+class _InStep:
+    """Cuts batches of any length into those of another reader of the same rows."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._left: pa.RecordBatch | None = None
+
+    def take(self, number: int) -> pa.RecordBatch:
+        """Return the next so many rows."""
+        parts: list[pa.RecordBatch] = []
+        while number > 0 or not parts:
+            batch = self._left if self._left is not None else next(self._batches)
+            part = batch.slice(0, number)
+            self._left = batch.slice(number) if batch.num_rows > number else None
+            number -= part.num_rows
+            parts.append(part)
+        if len(parts) == 1:
+            return parts[0]
+        if not parts[0].num_columns:
+            return rows_without_columns(sum(part.num_rows for part in parts))
+        return pa.concat_batches(parts)
+
+
+def _only(batch: pa.RecordBatch, mask: pa.BooleanArray | None) -> pa.RecordBatch:
+    if mask is None:
+        return batch
+    # A batch without columns has rows to count and nothing to filter.
+    return batch.filter(mask) if batch.num_columns else rows_without_columns(mask.true_count)
+
+
+def _taken(batch: pa.RecordBatch, picked: pa.Array) -> pa.RecordBatch:
+    return batch.take(picked) if batch.num_columns else rows_without_columns(len(picked))

@@ -1,0 +1,87 @@
+"""``ReadingPool``: the threads and the memory that streams of rows work with, one stream or all those of a query."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Future
+from threading import Lock
+from types import TracebackType
+from typing import Any, Self
+
+from lazydelta.execution import Workers
+
+__all__ = ["ReadingPool"]
+
+_REMOTE_FILES = 8
+
+
+class ReadingPool:
+    """At most ``threads`` pieces of work at a time, and ``memory`` bytes of rows that nobody has taken yet.
+
+    No work waits for a consumer: it decodes one batch and ends. So streams that share a pool cannot block each other,
+    even if one of them is not read at all. The batch that a consumer waits for is always decoded; memory bounds what is
+    decoded before it is asked for.
+    """
+
+    def __init__(self, threads: int, memory: int) -> None:
+        self.threads = max(1, threads)
+        self.memory = memory
+        self._workers = Workers(self.threads, "lazydelta-rows")
+        self._lock = Lock()
+        self._held = 0
+        self.peak = 0
+        self.at_once = 0
+        self.most_at_once = 0
+
+    @classmethod
+    def for_store(cls, memory: int, *, remote: bool) -> ReadingPool:
+        """Return a pool of the size that fits where files are: waiting for a network needs no processor."""
+        processors = os.cpu_count() or 1
+        return cls(max(_REMOTE_FILES, processors) if remote else max(2, min(processors, _REMOTE_FILES)), memory)
+
+    def submit(self, work: Callable[[], None]) -> Future[None]:
+        """Have ``work`` done as soon as a thread is free; cancelled if the pool is closed before."""
+        return self._workers.submit(lambda: self._counted(work))
+
+    def reserve(self, size: int, *, at_any_rate: bool) -> bool:
+        """Take ``size`` bytes of the memory if they are free, or though they are not; tell whether they were taken."""
+        with self._lock:
+            if not at_any_rate and self._held + size > self.memory:
+                return False
+            self._held += size
+            self.peak = max(self.peak, self._held)
+            return True
+
+    def correct(self, change: int) -> None:
+        """Add to what is taken, or give back: what was reserved is known only when it is there."""
+        with self._lock:
+            self._held += change
+            self.peak = max(self.peak, self._held)
+
+    @property
+    def held(self) -> int:
+        """Return how many bytes are taken."""
+        return self._held
+
+    def close(self) -> None:
+        """End the threads, and wait for what they do just now."""
+        self._workers.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _counted(self, work: Callable[[], Any]) -> None:
+        with self._lock:
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            work()
+        finally:
+            with self._lock:
+                self.at_once -= 1

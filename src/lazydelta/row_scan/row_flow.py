@@ -1,0 +1,222 @@
+"""``RowFlow``: files found, opened and decoded by threads, a little ahead of the one who takes the rows.
+
+Files leave in the order in which they were found and rows in the order of their file. How many files are open at once
+begins with one and grows with the files that were taken: who stops early has caused little work, who goes on soon has
+all threads at work. Finding files is a piece of work like any other, so that it goes on while rows are decoded.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from threading import Condition, get_ident
+
+import pyarrow as pa
+
+from lazydelta.errors import LazyDeltaError, StreamClosedError
+from lazydelta.row_scan.file_rows import FileRows
+from lazydelta.row_scan.reading_pool import ReadingPool
+from lazydelta.row_scan.row_metrics import RowMetrics
+from lazydelta.rows.opened_file import FileToRead
+
+__all__ = ["RowFlow"]
+
+_FILES_A_STEP = 5
+_READY = 2
+_GUESS_FACTOR, _MOST_GUESSED = 4, 32 << 20
+
+
+@dataclass(slots=True, eq=False)
+class _Reading:
+    """One open file: what is ready, and what the next batch may take."""
+
+    rows: FileRows
+    batches: Iterator[pa.RecordBatch]
+    expected: int
+    ready: deque[pa.RecordBatch] = field(default_factory=deque)
+    is_running: bool = False
+    is_done: bool = False
+    error: BaseException | None = None
+
+
+class RowFlow:
+    """The moving parts of a stream of rows; ``found`` are batches of files, ``stop`` ends the requests of all."""
+
+    def __init__(
+        self,
+        found: Generator[list[FileToRead]],
+        open_file: Callable[[FileToRead], FileRows],
+        pool: ReadingPool,
+        metrics: RowMetrics,
+        *,
+        stop: Callable[[], None],
+        whole: bool,
+    ) -> None:
+        self._found = found
+        self._open_file = open_file
+        self._pool = pool
+        self._metrics = metrics
+        self._stop = stop
+        self._changed = Condition()
+        self._known: deque[FileToRead] = deque()
+        self._open: deque[_Reading] = deque()
+        self._window = pool.threads if whole else 1
+        self._taken = 0
+        self._discovering = False
+        self._all_found = False
+        self._error: BaseException | None = None
+        self._closed = False
+        self._abandoned = False
+        self._running: set[int] = set()
+        self._steps = 0
+
+    def take(self) -> pa.RecordBatch | None:
+        """Return the next batch, None after the last; whatever went wrong arrives in its place."""
+        with self._changed:
+            while not self._closed:
+                self._start_work()
+                if self._abandoned:
+                    raise StreamClosedError("The threads of this stream were ended", hint="keep its pool open")
+                head = self._open[0] if self._open else None
+                if head is None:
+                    if self._all_found and not self._known:
+                        self._raise(self._error)
+                        return None
+                elif head.ready:
+                    batch = head.ready.popleft()
+                    self._pool.correct(-batch.nbytes)
+                    self._start_work()
+                    return batch
+                elif head.is_done:
+                    self._raise(head.error)
+                    self._open.popleft()
+                    self._taken += 1
+                    self._window = max(self._window, min(self._pool.threads, 1 + self._taken // _FILES_A_STEP))
+                    continue
+                self._changed.wait()
+        return None
+
+    def close(self) -> None:
+        """Stop all requests, wait for the work under way, close what is open; harmless when it is closed."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._changed.notify_all()
+        self._stop()
+        for reading in list(self._open):
+            reading.rows.close()
+        with self._changed:
+            # A collection of garbage may bring us here in a thread that is at work for this very stream.
+            self._changed.wait_for(lambda: self._steps == 0 or get_ident() in self._running)
+        if get_ident() not in self._running:
+            for reading in self._open:
+                _close(reading.batches)
+            _close(self._found)
+        self._pool.correct(-sum(batch.nbytes for reading in self._open for batch in reading.ready))
+        self._open.clear()
+        self._known.clear()
+
+    def _raise(self, error: BaseException | None) -> None:
+        if error is not None:
+            raise error
+
+    # --- with the lock held
+
+    def _start_work(self) -> None:
+        if self._closed:
+            return
+        while self._known and len(self._open) < self._window:
+            self._begin_file(self._known.popleft())
+        ahead = len(self._known) + len(self._open)
+        if not self._discovering and not self._all_found and ahead < self._window + 1:
+            self._discovering = True
+            self._submit(self._discover)
+        for index, reading in enumerate(self._open):
+            if self._may_read(reading, is_head=index == 0):
+                reading.is_running = True
+                self._submit(lambda reading=reading: self._read(reading))  # type: ignore[misc]
+
+    def _begin_file(self, file: FileToRead) -> None:
+        rows = self._open_file(file)
+        guess = min(max(file.size, 0) * _GUESS_FACTOR, _MOST_GUESSED)
+        self._open.append(_Reading(rows, rows.batches(), guess))
+        self._metrics.most(most_files_at_once=len(self._open))
+        self._metrics.add(files_while_discovering=not self._all_found)
+
+    def _may_read(self, reading: _Reading, *, is_head: bool) -> bool:
+        """Tell whether the next batch of a file may be decoded, and reserve its memory."""
+        if reading.is_running or reading.is_done or len(reading.ready) >= _READY:
+            return False
+        return self._pool.reserve(reading.expected, at_any_rate=is_head and not reading.ready)
+
+    def _submit(self, work: Callable[[], None]) -> None:
+        self._steps += 1
+        future = self._pool.submit(lambda: self._step(work))
+        future.add_done_callback(lambda done: self._give_up() if done.cancelled() else None)
+
+    def _give_up(self) -> None:
+        """End a stream whose pool was closed under it: what it waits for never comes."""
+        with self._changed:
+            self._steps -= 1
+            self._abandoned = True
+            self._changed.notify_all()
+
+    # --- in threads of the pool
+
+    def _step(self, work: Callable[[], None]) -> None:
+        self._running.add(get_ident())
+        try:
+            work()
+        finally:
+            with self._changed:
+                self._running.discard(get_ident())
+                self._steps -= 1
+                self._changed.notify_all()
+
+    def _discover(self) -> None:
+        files: list[FileToRead] | None = None
+        error: BaseException | None = None
+        try:
+            files = None if self._closed else next(self._found, None)
+        except BaseException as raised:  # noqa: BLE001 - handed to the consumer, where it belongs
+            error = raised
+        with self._changed:
+            self._discovering = False
+            if files is None:
+                self._all_found, self._error = True, error
+            else:
+                self._known += files
+            self._start_work()
+
+    def _read(self, reading: _Reading) -> None:
+        while True:
+            batch: pa.RecordBatch | None = None
+            error: BaseException | None = None
+            try:
+                batch = None if self._closed else next(reading.batches, None)
+            except BaseException as raised:  # noqa: BLE001 - handed to the consumer, where it belongs
+                error = raised if isinstance(raised, LazyDeltaError) or not self._closed else None
+            with self._changed:
+                size = 0 if batch is None else batch.nbytes
+                self._pool.correct(size - reading.expected)
+                reading.is_running = False
+                if batch is None:
+                    reading.is_done, reading.error = True, error
+                else:
+                    reading.expected = size
+                    reading.ready.append(batch)
+                    self._metrics.most(peak_bytes=self._pool.held)
+                self._changed.notify_all()
+                is_head = bool(self._open) and self._open[0] is reading
+                if self._closed or not self._may_read(reading, is_head=is_head):
+                    self._start_work()
+                    return
+                reading.is_running = True
+
+
+def _close(iterator: object) -> None:
+    close = getattr(iterator, "close", None)
+    if close is not None:
+        close()

@@ -1,0 +1,166 @@
+"""``RowScanner``: one request for rows of one version of a table, put together from the scan and the files' reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from typing import Any
+
+from lazydelta.handle import TableHandle
+from lazydelta.log.snapshot import Snapshot
+from lazydelta.metrics import ScanMetrics
+from lazydelta.row_scan.file_rows import FileRows, Sparsity
+from lazydelta.row_scan.reading_pool import ReadingPool
+from lazydelta.row_scan.row_flow import RowFlow
+from lazydelta.row_scan.row_metrics import RowMetrics
+from lazydelta.row_scan.row_request import RowRequest
+from lazydelta.row_scan.row_stream import RowStream
+from lazydelta.rows.column_finder import check_field_ids
+from lazydelta.rows.opened_file import FileToRead
+from lazydelta.scan.data_file import data_files
+from lazydelta.scan.explanation import Explanation
+from lazydelta.scan.pruner import Pruner
+from lazydelta.scan.request import ScanRequest
+from lazydelta.scan.scanner import LazyDeltaScanner
+from lazydelta.storage import IoCounters
+from lazydelta.types.schema import TableSchema
+
+__all__ = ["RowScanner", "stream_files"]
+
+# More files than any table has: the scan of files is told that it may be stopped early, and where is decided by rows.
+_ANY_NUMBER = 1 << 62
+
+
+class RowScanner:
+    """Scans rows of a pinned version; ``stream`` may be called any number of times, each is a scan of its own.
+
+    ``pool`` is shared with other scans of the same query; without one each stream has its own, for as long as it runs.
+    """
+
+    def __init__(
+        self, handle: TableHandle, snapshot: Snapshot, request: RowRequest, *, pool: ReadingPool | None = None
+    ) -> None:
+        self._handle = handle
+        self._snapshot = snapshot
+        self.request = request
+        self._pool = pool
+        _check_ids(snapshot.schema)
+
+    def stream(self) -> RowStream:
+        """Return the rows; nothing is read before the first is asked for."""
+        scanner = self._scan()
+        return self._stream(scanner, self.request, lambda: self._files(scanner))
+
+    def count(self) -> int:
+        """Return the number of rows, from the log where it knows that all rows of a file match, else from the files."""
+        request = replace(self.request, output=(), limit=None)
+        scanner = self._scan(stats_columns=[])
+        pruner = Pruner(scanner.request, ScanMetrics())
+        proven = 0
+
+        def unproven() -> Generator[list[FileToRead]]:
+            nonlocal proven
+            batches = scanner.batches()
+            try:
+                for batch in batches:
+                    rows = pruner.proven_rows(batch)
+                    proven += int(rows.sum())
+                    files = data_files(batch, self._snapshot.store, self._snapshot.schema)
+                    yield [file.to_read() for file, known in zip(files, rows, strict=True) if not known]
+            finally:
+                batches.close()
+
+        with self._stream(scanner, request, unproven) as stream:
+            total = stream.count() + proven
+        return total if self.request.limit is None else min(total, self.request.limit)
+
+    def _scan(self, **more: Any) -> LazyDeltaScanner:
+        request = self.request
+        return self._handle.scan(
+            self._snapshot,
+            ScanRequest.of(
+                self._snapshot.schema,
+                where=request.predicate,
+                limit=None if request.limit is None else _ANY_NUMBER,
+                strategy=request.strategy,
+                batch_size=self._handle.options.rows_in_memory,
+                **more,
+            ),
+        )
+
+    def _files(self, scanner: LazyDeltaScanner) -> Generator[list[FileToRead]]:
+        batches = scanner.batches()
+        try:
+            for batch in batches:
+                yield [each.to_read() for each in data_files(batch, self._snapshot.store, self._snapshot.schema)]
+        finally:
+            batches.close()
+
+    def _stream(
+        self, scanner: LazyDeltaScanner, request: RowRequest, found: Callable[[], Generator[list[FileToRead]]]
+    ) -> RowStream:
+        metrics = RowMetrics()
+
+        def explained() -> dict[str, Any]:
+            explanation = Explanation.of(scanner).as_dict()
+            explanation["plan"]["limit"] = request.limit
+            explanation["plan"]["columns"] = [each.name for each in request.output]
+            return explanation | {"rows": metrics.as_dict()}
+
+        return _row_stream(self._handle, request, found, scanner.io, metrics, pool=self._pool, explained=explained)
+
+
+def stream_files(
+    handle: TableHandle, request: RowRequest, files: list[FileToRead], *, pool: ReadingPool | None = None
+) -> RowStream:
+    """Return the rows of files that are known already, in their order."""
+    _check_ids(request.table)
+    metrics = RowMetrics()
+
+    def found() -> Generator[list[FileToRead]]:
+        yield list(files)
+
+    return _row_stream(
+        handle, request, found, IoCounters(), metrics, pool=pool, explained=lambda: {"rows": metrics.as_dict()}
+    )
+
+
+def _row_stream(
+    handle: TableHandle,
+    request: RowRequest,
+    found: Callable[[], Generator[list[FileToRead]]],
+    io: IoCounters,
+    metrics: RowMetrics,
+    *,
+    pool: ReadingPool | None,
+    explained: Callable[[], dict[str, Any]],
+) -> RowStream:
+    store = handle.store.with_counters(io)
+
+    def begin(whole: bool) -> tuple[RowFlow, Callable[[], None]]:  # noqa: FBT001 - handed on by position
+        # No name of its own for the flow's parts: what a stream holds must not hold the stream.
+        own = ReadingPool.for_store(handle.options.memory_budget, remote=store.is_remote) if pool is None else None
+        shared = own if pool is None else pool
+        if shared is None:
+            raise AssertionError
+        sparsity = Sparsity()
+        flow = RowFlow(
+            found(),
+            lambda file: FileRows(store, request, file, metrics, sparsity),
+            shared,
+            metrics,
+            stop=io.stop,
+            whole=whole,
+        )
+        return flow, _nothing if own is None else own.close
+
+    return RowStream(request.schema, request.limit, begin, metrics=metrics, explained=explained)
+
+
+def _check_ids(schema: TableSchema) -> None:
+    if schema.column_mapping == "id":
+        check_field_ids(each for each in schema.fields if each.name not in schema.partition_columns)
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,138 @@
+"""``RowStream``: rows as record batches, single use, closed when it is left or dropped."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from lazydelta.errors import StreamClosedError
+from lazydelta.row_scan.row_flow import RowFlow
+from lazydelta.row_scan.row_metrics import RowMetrics
+
+__all__ = ["RowStream"]
+
+
+class RowStream:
+    """The rows of a scan, batch by batch.
+
+    Nothing is read before the first batch is asked for. Closing the stream, leaving its ``with`` block or dropping it
+    ends the scan: no request is made after that, and its threads are gone.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        limit: int | None,
+        flow: Callable[[bool], tuple[RowFlow, Callable[[], None]]],
+        *,
+        metrics: RowMetrics,
+        explained: Callable[[], dict[str, Any]],
+    ) -> None:
+        self.schema = schema
+        self.metrics = metrics
+        self._left = limit
+        self._make_flow = flow
+        self._explained = explained
+        self._flow: RowFlow | None = None
+        self._release: Callable[[], None] = _nothing
+        self._whole = False
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def explain(self) -> dict[str, Any]:
+        """Return the plan of the scan, and what files and rows have cost so far."""
+        return self._explained()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        if self._closed:
+            raise StreamClosedError("This stream of rows was already used", hint="ask the table for another one")
+        return self._batches()
+
+    def __next__(self) -> pa.RecordBatch:
+        batch = self._next()
+        if batch is None:
+            raise StopIteration
+        return batch
+
+    def read_all(self) -> pa.Table:
+        """Return all rows as a table; as many files as there are threads are read from the beginning."""
+        self._whole = self._left is None
+        return pa.Table.from_batches(self, schema=self.schema)
+
+    def count(self) -> int:
+        """Return the number of rows, without keeping any."""
+        self._whole = self._left is None
+        return sum(batch.num_rows for batch in self)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return the rows as a PyArrow reader, which closes the stream when it is closed or dropped."""
+        return pa.RecordBatchReader.from_batches(self.schema, self._batches())
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Hand the rows to another library through Arrow's C interface."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def close(self) -> None:
+        """End the scan and its requests; harmless when it has ended."""
+        with self._lock:
+            self._closed = True
+            flow, self._flow = self._flow, None
+            release, self._release = self._release, _nothing
+        if flow is not None:
+            flow.close()
+        release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            while (batch := self._next()) is not None:
+                yield batch
+        finally:
+            self.close()
+
+    def _next(self) -> pa.RecordBatch | None:
+        if self._left == 0:
+            self.close()
+        flow = self._begun()
+        if flow is None:
+            return None
+        try:
+            batch = flow.take()
+        except BaseException:
+            self.close()
+            raise
+        if batch is None:
+            self.close()
+            return None
+        if self._left is not None:
+            batch = batch.slice(0, self._left)
+            self._left -= batch.num_rows
+        self.metrics.add(rows_emitted=batch.num_rows)
+        if self._left == 0:
+            # At once, and not when the next batch is asked for: most who wanted so many rows never ask again.
+            self.close()
+        return batch
+
+    def _begun(self) -> RowFlow | None:
+        with self._lock:
+            if self._flow is None and not self._closed:
+                self._flow, self._release = self._make_flow(self._whole)
+            return self._flow
+
+
+def _nothing() -> None:
+    pass

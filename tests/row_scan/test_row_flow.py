@@ -1,0 +1,231 @@
+"""How much is read, and when it stops: counted in files, requests, row groups and bytes."""
+
+from __future__ import annotations
+
+import gc
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lazydelta import DeltaTable
+from lazydelta.errors import DataFileError, StreamClosedError
+from lazydelta.handle import TableHandle
+from lazydelta.row_scan import ReadingPool, RowRequest, RowScanner
+from lazydelta.storage import Request, observe
+from tests.row_scan.made_table import MadeTable, make_table
+from tests.row_scan.watching import hand_out_one_file_a_pull, row_threads, watch
+
+ROWS = 200
+
+
+@pytest.fixture(scope="module")
+def forty(tmp_path_factory: pytest.TempPathFactory) -> MadeTable:
+    return make_table(tmp_path_factory.mktemp("forty"), files=40, rows=ROWS)
+
+
+def scanner(made: MadeTable, pool: ReadingPool | None = None, **keywords: object) -> RowScanner:
+    handle = TableHandle.open(made.uri)
+    snapshot = handle.snapshot()
+    return RowScanner(handle, snapshot, RowRequest.of(snapshot.schema, **keywords), pool=pool)  # type: ignore[arg-type]
+
+
+def test_a_limit_that_one_file_fills_pulls_at_most_three(forty: MadeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    pulled = hand_out_one_file_a_pull(monkeypatch)
+    with watch() as watched:
+        assert sum(batch.num_rows for batch in DeltaTable(forty.uri).rows(limit=100)) == 100
+        requests = len(watched.requests)
+    assert len(pulled) <= 3
+    assert len(watched.files) == 1
+    assert len(watched.requests) == requests
+    assert row_threads() == []
+
+
+def test_a_limit_that_ten_files_fill_pulls_at_most_thirteen(forty: MadeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    pulled = hand_out_one_file_a_pull(monkeypatch)
+    assert sum(batch.num_rows for batch in DeltaTable(forty.uri).rows(limit=10 * ROWS)) == 10 * ROWS
+    assert 10 <= len(pulled) <= 13
+
+
+def test_nothing_is_read_before_the_first_batch_is_asked_for(forty: MadeTable) -> None:
+    table = DeltaTable(forty.uri)
+    with watch() as watched:
+        stream = table.rows()
+        assert watched.requests == []
+        stream.close()
+        assert watched.requests == []
+
+
+def test_more_files_are_open_at_once_the_longer_it_goes_on(tmp_path: Path) -> None:
+    made = make_table(tmp_path, files=30, rows=ROWS, one_commit=True)
+    with ReadingPool(4, 1 << 30) as pool:
+        stream = scanner(made, pool).stream()
+        next(stream)
+        assert stream.metrics.most_files_at_once == 1
+        for _ in stream:
+            pass
+        assert stream.metrics.most_files_at_once == 4
+        assert pool.most_at_once <= 4
+        assert pool.held == 0
+
+
+def test_files_are_read_while_others_are_still_looked_for(forty: MadeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    hand_out_one_file_a_pull(monkeypatch)
+    stream = DeltaTable(forty.uri).rows()
+    stream.read_all()
+    assert stream.metrics.files_while_discovering >= 30
+
+
+@pytest.mark.parametrize("taken", [0, 1, 5])
+def test_a_closed_stream_makes_no_request_and_leaves_no_thread(forty: MadeTable, taken: int) -> None:
+    stream = DeltaTable(forty.uri).rows()
+    for _ in range(taken):
+        next(stream)
+    stream.close()
+    with watch() as watched:
+        assert row_threads() == []
+        assert next(stream, None) is None
+        assert watched.requests == []
+    with pytest.raises(StreamClosedError):
+        iter(stream)
+
+
+def test_a_dropped_stream_is_a_closed_one(forty: MadeTable) -> None:
+    reader = DeltaTable(forty.uri).rows().to_reader()
+    reader.read_next_batch()
+    assert row_threads()
+    del reader
+    gc.collect()
+    assert row_threads() == []
+
+
+def test_decoded_rows_that_wait_stay_within_the_budget(tmp_path: Path) -> None:
+    made = make_table(tmp_path, files=30, rows=2000)
+    size = DeltaTable(made.uri).rows(limit=2000).read_all().nbytes
+    with ReadingPool(4, 3 * size) as pool:
+        stream = scanner(made, pool).stream()
+        assert stream.count() == 60000
+        # The file that the consumer waits for is read at any rate, and takes four times its size until it is known.
+        assert pool.peak <= 3 * size + 4 * size
+        assert pool.held == 0
+    with ReadingPool(4, 1 << 30) as pool:
+        stream = scanner(made, pool).stream()
+        assert stream.count() == 60000
+        assert pool.peak > 3 * size, "without a bound more is held, or the test above shows nothing"
+
+
+def test_streams_that_share_a_pool_do_not_wait_for_each_other(forty: MadeTable) -> None:
+    with ReadingPool(2, 1) as pool:
+        idle = [scanner(forty, pool).stream() for _ in range(5)]
+        for stream in idle:
+            next(stream)
+        busy = scanner(forty, pool).stream()
+        assert busy.count() == 40 * ROWS
+        assert pool.most_at_once <= 2
+        for stream in idle:
+            stream.close()
+        assert pool.held == 0
+
+
+def test_a_stream_whose_pool_was_closed_says_so(forty: MadeTable) -> None:
+    pool = ReadingPool(2, 1 << 20)
+    stream = scanner(forty, pool).stream()
+    next(stream)
+    pool.close()
+    with pytest.raises(StreamClosedError, match="pool"):
+        list(stream)
+
+
+def test_row_groups_are_pruned_by_the_footer_where_the_log_knows_nothing(tmp_path: Path) -> None:
+    made = make_table(tmp_path, files=1, rows=1000, group=100, stats=False)
+    stream = DeltaTable(made.uri).rows(where="id >= 350 and id < 360")
+    assert [row["id"] for row in stream.read_all().to_pylist()] == list(range(350, 360))
+    assert (stream.metrics.row_groups_read, stream.metrics.row_groups_pruned) == (1, 9)
+    assert stream.metrics.rows_read == 100
+
+
+def test_a_footer_that_proves_all_rows_saves_the_filter(tmp_path: Path) -> None:
+    made = make_table(tmp_path, files=1, rows=1000, group=100, stats=False)
+    stream = DeltaTable(made.uri).rows(where="id >= 350")
+    assert stream.read_all().num_rows == 650
+    assert stream.metrics.row_groups_proven == 6
+
+
+def test_columns_are_not_fetched_where_no_row_passed(tmp_path: Path) -> None:
+    """Bounds say that every row group may hold the value, and only one does."""
+    rows = [{"id": 2 * number, "part": 0, "text": "x" * 500 + str(number)} for number in range(4000)]
+    schema = pa.schema([("id", pa.int64()), ("part", pa.int64()), ("text", pa.string())])
+    made = make_table(tmp_path, files=1, rows=1)
+    for index in range(8):
+        rows[index * 500]["id"], rows[index * 500 + 499]["id"] = -1, 10**6
+    rows[1234]["id"] = 777
+    path = tmp_path / made.files[0]
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path, row_group_size=500, compression="none")
+    log = tmp_path / "_delta_log" / f"{1:020d}.json"
+    action = json.loads(log.read_text())
+    action["add"] |= {"size": path.stat().st_size}
+    del action["add"]["stats"]
+    log.write_text(json.dumps(action) + "\n")
+    stream = DeltaTable(made.uri).rows(where="id = 777")
+    with watch() as watched:
+        assert [row["text"][500:] for row in stream.read_all().to_pylist()] == ["1234"]
+    assert stream.metrics.row_groups_read == 8
+    assert stream.metrics.columns_skipped == 7
+    metadata = pq.read_metadata(path)
+    texts = [metadata.row_group(index).column(2) for index in range(8)]
+    places = [(each.dictionary_page_offset or each.data_page_offset, each.total_compressed_size) for each in texts]
+
+    def was_read(start: int, length: int) -> bool:
+        middle = start + length // 2
+        return any(
+            request.start is not None
+            and request.length is not None
+            and request.start <= middle < request.start + request.length
+            for request in watched.requests
+            if request.path == made.files[0] and request.start != path.stat().st_size - 65536
+        )
+
+    assert [was_read(*place) for place in places].count(True) <= 2
+
+
+def test_a_file_that_is_not_visible_yet_is_looked_for_again(tmp_path: Path) -> None:
+    made = make_table(tmp_path, files=3, rows=10)
+    hidden = tmp_path / made.files[1]
+    content = hidden.read_bytes()
+    hidden.unlink()
+    looks = 0
+
+    def appear(request: Request) -> None:
+        nonlocal looks
+        if request.path == made.files[1]:
+            looks += 1
+            if looks == 3:
+                hidden.write_bytes(content)
+
+    with observe(appear):
+        stream = DeltaTable(made.uri).rows()
+        assert stream.read_all().num_rows == 30
+    assert stream.metrics.files_looked_for_again >= 1
+
+
+def test_a_file_that_stays_away_is_an_error_that_names_it(tmp_path: Path) -> None:
+    made = make_table(tmp_path, files=3, rows=10)
+    (tmp_path / made.files[1]).unlink()
+    stream = DeltaTable(made.uri).rows(limit=30)
+    assert next(stream)["id"][0].as_py() == 20
+    with pytest.raises(DataFileError, match=f"{made.files[1]} does not exist.*looks") as caught:
+        next(stream)
+    assert caught.value.path == made.files[1]
+    assert row_threads() == []
+
+
+def test_counting_reads_no_file_that_the_log_has_counted(tmp_path: Path) -> None:
+    made = make_table(tmp_path, files=5, rows=10)
+    table = DeltaTable(made.uri)
+    with watch() as watched:
+        assert table.count() == 50
+        assert watched.files == set()
+        assert table._row_scanner(where="id >= 15").count() == 35
+        assert watched.files == {made.files[1]}
