@@ -39,6 +39,7 @@ from lazydelta.types.delta_types import Schema, schema_object
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pyarrow.dataset import Dataset
 
     from lazydelta.commit_properties import CommitProperties, PostCommitHookProperties
 
@@ -294,6 +295,36 @@ class DeltaTable(LeftToDeltalake):
         scan, newest files first with a limit, and within a file in the order of the file.
         """
         return self._row_scanner(columns=columns, where=self._bound(where), limit=limit).stream()
+
+    def to_pyarrow_reader(
+        self, columns: Sequence[str] | None = None, filters: Where = None, *, limit: int | None = None
+    ) -> pa.RecordBatchReader:
+        """Return the rows as a PyArrow reader; closing or dropping it ends the scan."""
+        return self.rows(columns, filters, limit=limit).to_reader()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Hand all rows to another library; nothing is read before it pulls."""
+        return self.rows().__arrow_c_stream__(requested_schema)
+
+    def to_pyarrow_dataset(
+        self,
+        partitions: Where = None,
+        filesystem: object = None,
+        parquet_read_options: object = None,  # noqa: ARG002 - INT96 is read as microseconds anyway
+        schema: pa.Schema | None = None,
+        as_large_types: bool = False,  # noqa: FBT001, FBT002
+        file_pruning_predicate: Where = None,
+    ) -> Dataset:
+        """Return the rows as a PyArrow dataset that finds its files while it is read.
+
+        ``partitions`` filters rows as well as files, ``file_pruning_predicate`` files alone, as deltalake has it.
+        ``schema`` or ``as_large_types`` ask for other types.
+        """
+        from lazydelta.row_scan.table_dataset import table_dataset  # noqa: PLC0415 - pyarrow.dataset takes a while
+
+        given = [parse_predicate(each, self._snapshot.schema) for each in (partitions, file_pruning_predicate)]
+        kinds = {"filesystem": filesystem, "schema": schema, "as_large_types": as_large_types}
+        return table_dataset(self._handle, self._snapshot, *given, **kinds)  # type: ignore[arg-type]
 
     def to_pyarrow_table(
         self,

@@ -25,7 +25,8 @@ class RowRequest:
     """Columns, exact filter and limit of a scan of rows.
 
     ``output`` are the fields of the rows that leave, ``tested`` those that the filter looks at, both without what else
-    their structs hold. ``expression`` decides over rows, ``predicate`` over files and row groups.
+    their structs hold. ``expression`` decides over rows, ``predicate`` over files and row groups. ``files_where``
+    leaves out files whose rows cannot match it, and says nothing of single rows.
     """
 
     table: TableSchema
@@ -36,6 +37,7 @@ class RowRequest:
     limit: int | None = None
     batch_size: int = 65536
     strategy: str = "auto"
+    files_where: Predicate | None = None
 
     @classmethod
     def of(
@@ -47,8 +49,13 @@ class RowRequest:
         limit: int | None = None,
         batch_size: int = 65536,
         strategy: str = "auto",
+        output: tuple[Field, ...] | None = None,
+        files_where: Predicate | None = None,
     ) -> RowRequest:
-        """Bind what the caller wrote to the table's schema; what makes no sense is an error here."""
+        """Bind what the caller wrote to the table's schema; what makes no sense is an error here.
+
+        ``output`` are the fields to return, for those who have chosen them already, instead of ``columns``.
+        """
         if limit is not None and not _is_whole(limit, least=0):
             raise OptionError(f"limit={limit!r} makes no sense", hint="give a number of rows from 0, or None")
         if not _is_whole(batch_size, least=1):
@@ -57,13 +64,14 @@ class RowRequest:
         expression = None if predicate is None else to_arrow_expression(predicate, table)
         return cls(
             table,
-            selected_fields(table, columns),
+            selected_fields(table, columns) if output is None else output,
             () if predicate is None else _tested(predicate, expression, table),
             predicate,
             expression,
             limit,
             batch_size,
             strategy,
+            files_where,
         )
 
     @property

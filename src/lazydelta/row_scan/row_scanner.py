@@ -9,6 +9,7 @@ from typing import Any
 from lazydelta.handle import TableHandle
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.metrics import ScanMetrics
+from lazydelta.pruning import conjunction
 from lazydelta.row_scan.file_rows import FileRows, Sparsity
 from lazydelta.row_scan.reading_pool import ReadingPool
 from lazydelta.row_scan.row_flow import RowFlow
@@ -55,7 +56,7 @@ class RowScanner:
         """Return the number of rows, from the log where it knows that all rows of a file match, else from the files."""
         request = replace(self.request, output=(), limit=None)
         scanner = self._scan(stats_columns=[])
-        pruner = Pruner(scanner.request, ScanMetrics())
+        pruner = Pruner(replace(scanner.request, predicate=self.request.predicate), ScanMetrics())
         proven = 0
 
         def unproven() -> Generator[list[FileToRead]]:
@@ -74,13 +75,23 @@ class RowScanner:
             total = stream.count() + proven
         return total if self.request.limit is None else min(total, self.request.limit)
 
+    def found_files(self) -> Generator[str]:
+        """Yield the paths, as logged, of the files that may hold rows of the request."""
+        batches = self._scan().batches()
+        try:
+            for batch in batches:
+                yield from batch.path.to_pylist()
+        finally:
+            batches.close()
+
     def _scan(self, **more: Any) -> LazyDeltaScanner:
         request = self.request
+        asked = [each for each in (request.predicate, request.files_where) if each is not None]
         return self._handle.scan(
             self._snapshot,
             ScanRequest.of(
                 self._snapshot.schema,
-                where=request.predicate,
+                where=conjunction(asked) if asked else None,
                 limit=None if request.limit is None else _ANY_NUMBER,
                 strategy=request.strategy,
                 batch_size=self._handle.options.rows_in_memory,

@@ -1,0 +1,45 @@
+"""A table's dataset with the parameters that deltalake has for it."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from lazydelta.errors import OptionError
+from lazydelta.handle import TableHandle
+from lazydelta.log.snapshot import Snapshot
+from lazydelta.pruning import Predicate
+from lazydelta.row_scan.rows_dataset import RowsDataset
+
+__all__ = ["table_dataset"]
+
+
+def table_dataset(
+    handle: TableHandle,
+    snapshot: Snapshot,
+    predicate: Predicate | None,
+    files_where: Predicate | None,
+    *,
+    filesystem: object = None,
+    schema: pa.Schema | None = None,
+    as_large_types: bool = False,
+) -> RowsDataset:
+    """Return the dataset of the rows for which ``predicate`` holds, in files that may match ``files_where``."""
+    if filesystem is not None:
+        raise OptionError("lazydelta reads through its own store", hint="leave filesystem out; use storage_options")
+    dataset = RowsDataset(handle, snapshot, predicate=predicate, files_where=files_where)
+    if schema is None and as_large_types:
+        schema = pa.schema([each.with_type(_large(each.type)) for each in dataset.schema])
+    return dataset if schema is None else dataset.replace_schema(schema)
+
+
+def _large(kind: pa.DataType) -> pa.DataType:
+    """Return the type with 64-bit offsets wherever it has offsets; maps have no such variant."""
+    if pa.types.is_string(kind):
+        return pa.large_string()
+    if pa.types.is_binary(kind):
+        return pa.large_binary()
+    if pa.types.is_list(kind):
+        return pa.large_list(kind.value_field.with_type(_large(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(_large(each.type)) for each in kind])
+    return kind
