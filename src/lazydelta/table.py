@@ -322,7 +322,7 @@ class DeltaTable(LeftToDeltalake):
         """
         from lazydelta.row_scan.table_dataset import table_dataset  # noqa: PLC0415 - pyarrow.dataset takes a while
 
-        given = [parse_predicate(each, self._snapshot.schema) for each in (partitions, file_pruning_predicate)]
+        given = [self._bound(each) for each in (partitions, file_pruning_predicate)]
         kinds = {"filesystem": filesystem, "schema": schema, "as_large_types": as_large_types}
         return table_dataset(self._handle, self._snapshot, *given, **kinds)  # type: ignore[arg-type]
 
