@@ -17,7 +17,8 @@
     ├── UnsupportedFeatureError     the table needs a feature that we do not implement
     ├── UnsupportedOperationError   deltalake can do it and we do not
     ├── PredicateError              a predicate that cannot be understood
-    │   └── UnknownColumnError
+    │   ├── UnknownColumnError
+    │   └── KqlError                a KQL query that cannot be understood or run
     ├── DataFileError               a data file or deletion vector is missing or unreadable
     │   └── ExternalLocationError   the log leads to an account or bucket that was not allowed
     ├── MemoryLimitError            it does not fit into the memory budget
@@ -51,6 +52,7 @@ __all__ = [
     "DataFileError",
     "ExternalLocationError",
     "FallbackDisabledError",
+    "KqlError",
     "LazyDeltaError",
     "LazyDeltaWarning",
     "LogError",
@@ -196,6 +198,29 @@ class PredicateError(LazyDeltaError, ValueError):
 
 class UnknownColumnError(PredicateError):
     """The predicate or projection names a column that the table does not have."""
+
+
+class KqlError(PredicateError):
+    """A KQL query that cannot be understood or run; ``line`` and ``column`` count from 1.
+
+    ``excerpt`` is the line with a caret below the place, for those who print more than one line.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        line: int | None = None,
+        column: int | None = None,
+        excerpt: str | None = None,
+        path: str | None = None,
+        version: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, path=path, version=version, hint=hint)
+        self.line = line
+        self.column = column
+        self.excerpt = excerpt
 
 
 class DataFileError(LazyDeltaError):

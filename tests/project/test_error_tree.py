@@ -48,6 +48,7 @@ def test_an_error_survives_pickling_with_its_facts(error: type[errors.LazyDeltaE
     facts: dict[str, object] = {"path": "_delta_log/00000000000000000007.json", "version": 7, "hint": "try again"}
     known = inspect.signature(error).parameters
     own = {"earliest": 3, "latest": 9, "features": ("catalogManaged",)}
+    own |= {"line": 2, "column": 5, "excerpt": "T | take\n    ^"}
     facts |= {name: value for name, value in own.items() if name in known}
     assert set(known) == {"message", *facts}, "give the new attribute an example value here"
     original = error("it broke", **facts)  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""KQL over Delta tables."""

@@ -1,0 +1,1 @@
+"""KQL as text: its grammar, its literals and the syntax tree."""

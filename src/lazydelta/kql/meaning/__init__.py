@@ -1,0 +1,1 @@
+"""What a query means: names, types and functions, bound into a plan over tables."""
