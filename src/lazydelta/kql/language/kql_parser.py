@@ -48,7 +48,7 @@ _LONGEST = 1 << 20
 _WORD = re.compile(r"[\w-]+|!?\w+~?|[^\w\s]+|\S")
 _SHOWN = {
     "NAME": "a name",
-    "BRACKET_NAME": "a name",
+    "BRACKET_NAME": "['name']",
     "STRING": "a text",
     "LONG": "a number",
     "REAL": "a number",
@@ -130,10 +130,13 @@ def _unexpected(query: QueryText, error: UnexpectedInput) -> KqlError:
 
 
 def _expected(names: Any) -> str | None:
-    shown = sorted({_SHOWN.get(name, name.lower().replace("_", "-")) for name in names or ()})
+    given = set(names or ())
+    shown = sorted({_SHOWN.get(name, name.lower().replace("_", "-")) for name in given})
     if not shown:
         return None
-    if len(shown) > _FEW and "a name" in shown:
+    if {"WHERE", "SUMMARIZE"} <= given:
+        return f"an operator is expected: {', '.join(OPERATORS)}"
+    if len(shown) > _FEW and "NAME" in given:
         return "an expression is expected"
     if len(shown) > 2 * _FEW:
         return "an operator, a pipe or the end is expected"
@@ -199,7 +202,7 @@ class _Builder(Transformer[Token, Any]):
         return syntax.DataTable(meta.start_pos, columns, parts[len(columns) :])
 
     def where(self, meta: Meta, children: list[Any]) -> syntax.Where:
-        return syntax.Where(meta.start_pos, children[1])
+        return syntax.Where(meta.start_pos, children[1], meta.end_pos)
 
     def project(self, meta: Meta, children: list[Any]) -> syntax.Project:
         return syntax.Project(meta.start_pos, _tuple(children))

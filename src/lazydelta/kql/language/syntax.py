@@ -211,9 +211,10 @@ class Pipeline(Node):
 
 @dataclass(frozen=True, slots=True)
 class Where(Node):
-    """Rows for which the condition is true."""
+    """Rows for which the condition is true; the text of the operator goes up to ``end``."""
 
     condition: Expression
+    end: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,117 @@
+"""Which columns are shown, under which names and in which order; no row is touched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from lazydelta.kql.language import syntax
+from lazydelta.kql.meaning.plan import OutputColumn, Relation
+from lazydelta.kql.meaning.session import Session
+
+__all__ = ["choose", "unused", "without_repeats"]
+
+
+def unused(name: str, taken: Iterable[str]) -> str:
+    """Return the name, or the name with the first number behind it that nobody has."""
+    known = set(taken)
+    if name not in known:
+        return name
+    number = 1
+    while f"{name}{number}" in known:
+        number += 1
+    return f"{name}{number}"
+
+
+def without_repeats(session: Session, made: list[tuple[OutputColumn, syntax.Named]]) -> tuple[OutputColumn, ...]:
+    """Return the columns with different names; a name that was written twice is an error."""
+    taken = {each.name for each, item in made if item.name is not None}
+    written: set[str] = set()
+    shown: list[OutputColumn] = []
+    used: set[str] = set()
+    for each, item in made:
+        if item.name is not None and each.name == item.name:
+            if each.name in written:
+                raise session.error(item.at, f"there are two columns {each.name!r}", "give one another name")
+            written.add(each.name)
+            name = each.name
+        else:
+            name = unused(each.name, taken | used)
+        used.add(name)
+        shown.append(OutputColumn(name, each.kind, each.identity))
+    return tuple(shown)
+
+
+def choose(
+    session: Session,
+    relation: Relation,
+    operator: syntax.ProjectAway | syntax.ProjectKeep | syntax.ProjectRename | syntax.ProjectReorder,
+) -> Relation:
+    """Return the relation with its columns chosen, renamed or reordered."""
+    columns = relation.columns
+    match operator:
+        case syntax.ProjectAway(patterns=patterns):
+            named = {each.identity for pattern in patterns for each in _matching(session, columns, pattern)}
+            columns = tuple(each for each in columns if each.identity not in named)
+            if not columns:
+                raise session.error(operator.at, "no column is left", "keep one")
+        case syntax.ProjectKeep(patterns=patterns):
+            named = {each.identity for pattern in patterns for each in _matching(session, columns, pattern)}
+            columns = tuple(each for each in columns if each.identity in named)
+            if not columns:
+                raise session.error(operator.at, "no column is left", "keep one")
+        case syntax.ProjectRename(renamings=renamings):
+            columns = _renamed(session, relation, renamings)
+        case syntax.ProjectReorder(items=items):
+            first: dict[str, OutputColumn] = {}
+            exact = {item.pattern.text for item in items if not item.pattern.wild}
+            for item in items:
+                found = _matching(session, columns, item.pattern)
+                if item.pattern.wild:
+                    found = _sorted([each for each in found if each.name not in exact], item.direction)
+                first |= {each.identity: each for each in found if each.identity not in first}
+            columns = (*first.values(), *(each for each in columns if each.identity not in first))
+    return Relation(relation.plan, columns)
+
+
+def _renamed(
+    session: Session, relation: Relation, renamings: tuple[tuple[str, str, int], ...]
+) -> tuple[OutputColumn, ...]:
+    columns = list(relation.columns)
+    for new, old, at in renamings:
+        found = relation.find(old)
+        if found is None:
+            known = ", ".join(each.name for each in relation.columns)
+            raise session.error(at, f"there is no column {old!r}", f"there are {known}")
+        position = relation.columns.index(found)
+        columns[position] = OutputColumn(new, found.kind, found.identity)
+    names = [each.name for each in columns]
+    for new, _, at in renamings:
+        if names.count(new) > 1:
+            raise session.error(at, f"there would be two columns {new!r}", "choose another name")
+    return tuple(columns)
+
+
+def _matching(session: Session, columns: tuple[OutputColumn, ...], pattern: syntax.Pattern) -> list[OutputColumn]:
+    if pattern.wild:
+        wanted = re.compile(re.escape(pattern.text).replace(r"\*", ".*"), re.DOTALL)
+        return [each for each in columns if wanted.fullmatch(each.name)]
+    found = [each for each in columns if each.name == pattern.text]
+    if not found:
+        known = ", ".join(each.name for each in columns)
+        raise session.error(pattern.at, f"there is no column {pattern.text!r}", f"there are {known}")
+    return found
+
+
+def _sorted(columns: list[OutputColumn], direction: str | None) -> list[OutputColumn]:
+    if direction is None:
+        return columns
+    natural = direction.startswith("granny")
+    return sorted(columns, key=lambda each: _order(each.name, natural=natural), reverse=direction.endswith("desc"))
+
+
+def _order(name: str, *, natural: bool) -> list[tuple[int, int, str]]:
+    if not natural:
+        return [(0, 0, name)]
+    parts = (part for part in re.split(r"(\d+)", name) if part)
+    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts]
