@@ -6,7 +6,8 @@ import importlib
 import logging
 from typing import TYPE_CHECKING, Any
 
-from lazydelta.errors import LazyDeltaError, PredicateWarning
+from lazydelta.errors import LazyDeltaError
+from lazydelta.warned import PredicateWarning
 
 if TYPE_CHECKING:
     from lazydelta.commit_properties import CommitProperties, PostCommitHookProperties, Transaction

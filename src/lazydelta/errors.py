@@ -1,4 +1,4 @@
-"""Every error lazydelta raises, in one tree, and every warning it gives.
+"""Every error lazydelta raises, in one tree.
 
     LazyDeltaError
     ├── OptionError                 an option, argument or URI that makes no sense
@@ -31,9 +31,6 @@
         ├── SchemaMismatchError     the data does not have the table's columns and types
         └── TableExistsError        a table is where a new one was to be
 
-    LazyDeltaWarning                by Python's `warnings`, for whoever wants to filter them
-    └── PredicateWarning            a condition by which no file can be left out
-
 Some are also what Python, and deltalake, call them: an argument that makes no sense and a predicate that is none are a
 ``ValueError``, a table that is not there a ``FileNotFoundError``, an operation that we do not have a
 ``NotImplementedError``.
@@ -54,7 +51,6 @@ __all__ = [
     "FallbackDisabledError",
     "KqlError",
     "LazyDeltaError",
-    "LazyDeltaWarning",
     "LogError",
     "MemoryLimitError",
     "MissingCommitError",
@@ -63,7 +59,6 @@ __all__ = [
     "ObjectNotFoundError",
     "OptionError",
     "PredicateError",
-    "PredicateWarning",
     "RetentionGuardError",
     "ScanError",
     "SchemaMismatchError",
@@ -273,11 +268,3 @@ class SchemaMismatchError(WriteError):
 
 class TableExistsError(WriteError):
     """A table is where a new one was to be."""
-
-
-class LazyDeltaWarning(UserWarning):
-    """Root of every warning of lazydelta."""
-
-
-class PredicateWarning(LazyDeltaWarning):
-    """A predicate holds a condition by which no file can be left out, so that all files are returned for it."""

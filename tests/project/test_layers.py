@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "src" / "lazydelta"
 # A part may import parts of a lower layer, and itself. Parts of one layer do not know each other.
 LAYERS: dict[str, int] = {
     "errors": 0,
+    "warned": 0,
     "compute": 0,
     "arrays": 1,
     "execution": 1,

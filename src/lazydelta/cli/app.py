@@ -29,7 +29,8 @@ from lazydelta import __version__
 from lazydelta.cli.command_group import CommandGroup
 from lazydelta.cli.parameters import debug_option, in_debug_mode
 from lazydelta.cli.wording import one_line
-from lazydelta.errors import LazyDeltaError, LazyDeltaWarning
+from lazydelta.errors import LazyDeltaError
+from lazydelta.warned import LazyDeltaWarning
 
 __all__ = ["cli", "main"]
 

@@ -11,7 +11,7 @@ import inspect
 import warnings
 from dataclasses import dataclass
 
-from lazydelta.errors import PredicateError, PredicateWarning
+from lazydelta.errors import PredicateError
 from lazydelta.pruning.tree import (
     And,
     Constant,
@@ -23,6 +23,7 @@ from lazydelta.pruning.tree import (
     partition_columns,
     stats_columns,
 )
+from lazydelta.warned import PredicateWarning
 
 __all__ = ["Conjunct", "check_conjuncts", "conjuncts"]
 
