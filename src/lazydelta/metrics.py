@@ -22,6 +22,7 @@ class ScanMetrics(msgspec.Struct):
     fallback_triggered: int = 0
     compactions_rejected: int = 0
     checkpoints_replaced: int = 0
+    checksum_mismatches: int = 0
     remove_set_size: int = 0
     unknown_actions: int = 0
     time_to_first_file_ms: float | None = None

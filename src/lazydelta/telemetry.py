@@ -19,6 +19,7 @@ _COUNTERS = (
     "files_emitted",
     "files_pruned",
     "fallback_triggered",
+    "checksum_mismatches",
     "requests",
     "bytes_read",
     "row_groups_read",

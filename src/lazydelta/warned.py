@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["LazyDeltaWarning", "PredicateWarning"]
+__all__ = ["ChecksumWarning", "LazyDeltaWarning", "PredicateWarning"]
 
 
 class LazyDeltaWarning(UserWarning):
     """Root of every warning of lazydelta."""
+
+
+class ChecksumWarning(LazyDeltaWarning):
+    """The log and its version checksum disagree: one of them was damaged."""
 
 
 class PredicateWarning(LazyDeltaWarning):

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lazydelta import DeltaTable
 from lazydelta.errors import ChecksumMismatchError
+from lazydelta.sidecar import build
+from lazydelta.warned import ChecksumWarning
 from tests.log.support import Log, add, metadata, name_of, paths, protocol, remove, requests
+from tests.oracle.random_log import random_log
 from tests.oracle.replay import replay
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.oracle.replay import Json
 
 ALL = [f"f{version}" for version in range(5)]
 OTHER = metadata({"who": "the checksum"})["metaData"]
@@ -161,10 +168,14 @@ def test_a_mismatch_is_a_warning_by_default(
     changes: dict[str, Any], log: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
     log.checksum(4, **changes)
-    with caplog.at_level(logging.WARNING, "lazydelta"):
-        assert paths(DeltaTable(log.root).files()) == ALL
+    stream = DeltaTable(log.root).files()
+    with caplog.at_level(logging.WARNING, "lazydelta"), pytest.warns(ChecksumWarning, match="the log gives 5") as seen:
+        assert paths(stream) == ALL
     (message,) = warnings(caplog)
+    assert [str(each.message) for each in seen] == [message]
     assert name_of(4, "crc") in message
+    assert stream.metrics.checksum_mismatches == 1
+    assert "checksum_mismatches  1" in str(stream.explain())
     assert "the log gives 5 files of 50 bytes" in message
 
 
@@ -208,3 +219,134 @@ def test_a_scan_that_was_cut_short_is_not_compared(log: Log) -> None:
 def test_an_older_checksum_is_not_compared(log: Log) -> None:
     log.checksum(3, numFiles=77)
     assert paths(DeltaTable(log.root, options={"checksum": "error"}).files()) == ALL
+
+
+# --- all that a checksum says
+
+EXACT: Json = {
+    "setTransactions": [{"appId": "a", "version": 7}, {"appId": "b", "version": 1, "lastUpdated": 5}],
+    "domainMetadata": [{"domain": "d", "configuration": "{}", "removed": False}],
+}
+SCHEMA = '{"type":"struct","fields":[]}'
+LIES: dict[str, tuple[Json, str]] = {
+    "schema": ({"metadata": metadata()["metaData"] | {"schemaString": SCHEMA}}, "metaData .* schemaString"),
+    "properties": ({"metadata": OTHER}, "metaData .* configuration"),
+    "protocol": ({"protocol": {"minReaderVersion": 1, "minWriterVersion": 3}}, "protocol .* minWriterVersion"),
+    "an older transaction": (
+        {"setTransactions": [{"appId": "a", "version": 6}, {"appId": "b", "version": 1}]},
+        "application 'a' at 6, the log at 7",
+    ),
+    "a transaction left out": ({"setTransactions": [{"appId": "a", "version": 7}]}, "'b' at 'nothing', the log at 1"),
+    "no transactions": ({"setTransactions": []}, "application"),
+    "a domain left out": ({"domainMetadata": []}, "domain 'd' at 'nothing'"),
+    "another domain": (
+        {"domainMetadata": [{"domain": "d", "configuration": "[]", "removed": False}]},
+        "domain 'd' at '\\[\\]'",
+    ),
+    "a removed domain": (
+        {"domainMetadata": [*EXACT["domainMetadata"], {"domain": "gone", "configuration": "x", "removed": False}]},
+        "domain 'gone' at 'x', the log at 'nothing'",
+    ),
+}
+
+
+@pytest.fixture(params=["commits", "checkpoint", "compaction"])
+def eventful(request: pytest.FixtureRequest, tmp_path: Path) -> Log:
+    """Return a log of the versions 0 to 6 in which applications and domains came, changed and went."""
+    log = Log(tmp_path).commits(0, 6)
+    gone = {"domain": "gone", "configuration": "x", "removed": False}
+    log.commit(1, add("f1"), {"txn": {"appId": "a", "version": 3}}, {"domainMetadata": gone})
+    log.commit(2, add("f2"), {"domainMetadata": EXACT["domainMetadata"][0]}, {"txn": {"appId": "b", "version": 1}})
+    log.commit(4, add("f4"), {"txn": {"appId": "a", "version": 6}}, {"domainMetadata": gone | {"removed": True}})
+    log.commit(5, add("f5"), {"txn": {"appId": "a", "version": 7}})
+    if request.param == "checkpoint":
+        log.checkpoint(3, hint=True)
+    elif request.param == "compaction":
+        log.compaction(4, 5)
+    return log
+
+
+@pytest.mark.parametrize("strategy", ["forward", "reverse"])
+def test_a_checksum_that_is_right_in_all_that_it_says_passes(strategy: str, eventful: Log) -> None:
+    eventful.checksum(6, **EXACT)
+    table = DeltaTable(eventful.root, options={"checksum": "error"})
+    assert len(table.files(strategy=strategy).collect()) == 7
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_checksum_that_lies_about_the_table_is_found_out(lie: str, eventful: Log) -> None:
+    changes, message = LIES[lie]
+    eventful.checksum(6, **(EXACT | changes))
+    with pytest.raises(ChecksumMismatchError, match=message):
+        DeltaTable(eventful.root, options={"checksum": "error"}).files().collect()
+    stream = DeltaTable(eventful.root).files()
+    with pytest.warns(ChecksumWarning, match=message):
+        assert len(stream.collect()) == 7
+    assert stream.metrics.checksum_mismatches == 1
+    assert len(DeltaTable(eventful.root, options={"checksum": "off"}).files().collect()) == 7
+
+
+def test_lists_that_a_checksum_leaves_out_are_not_compared(eventful: Log) -> None:
+    eventful.checksum(6)
+    assert len(DeltaTable(eventful.root, options={"checksum": "error"}).files().collect()) == 7
+
+
+def test_transactions_that_expire_are_not_compared(tmp_path: Path) -> None:
+    log = Log(tmp_path).commits(0, 2)
+    log.commit(1, metadata({"delta.setTransactionRetentionDuration": "interval 1 day"}))
+    log.checksum(2, setTransactions=[{"appId": "expired long ago", "version": 1}])
+    assert len(DeltaTable(log.root, options={"checksum": "error"}).files().collect()) == 2
+
+
+def test_a_checkpoint_that_cannot_be_read_proves_nothing_against_a_checksum(log: Log) -> None:
+    """Files come from the sidecar then, and the answer is as good."""
+    log.checkpoint(4, hint=True)
+    log.checksum(4)
+    build(log.root)
+    checkpoint = log.folder / name_of(4, "checkpoint.parquet")
+    data = checkpoint.read_bytes()
+    table = DeltaTable(log.root, options={"checksum": "error"})
+    stat = checkpoint.stat()
+    checkpoint.write_bytes(b"\0" * len(data))
+    os.utime(checkpoint, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    stream = table.files()
+    assert paths(stream) == ALL
+    assert stream.metrics.sidecar_hits == 1
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_exact_checksums_of_random_logs_pass_and_inexact_ones_do_not(seed: int, tmp_path: Path) -> None:
+    made = random_log(seed, tmp_path)
+    for version in {made.earliest, made.latest}:
+        state = made.expected(version)
+        exact: Json = {
+            "tableSizeBytes": sum(each["size"] for each in state.files.values()),
+            "numFiles": len(state.files),
+            "numMetadata": 1,
+            "numProtocol": 1,
+            "metadata": state.metadata,
+            "protocol": state.protocol,
+            "setTransactions": list(state.transactions.values()),
+            "domainMetadata": [each for each in state.domains.values() if not each["removed"]],
+        }
+        path = made.log / name_of(version, "crc")
+        path.write_text(json.dumps(exact))
+        found = DeltaTable(made.path, version=version, options={"checksum": "error"}).files().collect()
+        assert len(found) == exact["numFiles"]
+        for changes in _lies_about(exact):
+            path.write_text(json.dumps(exact | changes))
+            with pytest.raises(ChecksumMismatchError):
+                DeltaTable(made.path, version=version, options={"checksum": "error"}).files().collect()
+        path.unlink()
+
+
+def _lies_about(exact: Json) -> list[Json]:
+    domain = {"domain": "nowhere", "configuration": "", "removed": False}
+    return [
+        {"numFiles": exact["numFiles"] + 1},
+        {"tableSizeBytes": exact["tableSizeBytes"] + 1},
+        {"metadata": exact["metadata"] | {"description": "another"}},
+        {"protocol": exact["protocol"] | {"minWriterVersion": exact["protocol"]["minWriterVersion"] - 1}},
+        {"setTransactions": [*exact["setTransactions"], {"appId": "nobody", "version": 1}]},
+        {"domainMetadata": [*exact["domainMetadata"], domain]},
+    ]

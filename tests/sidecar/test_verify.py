@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,25 @@ def test_a_single_file_without_a_manifest_is_verified_too(tmp_path: Path) -> Non
     report = sidecar.verify(place.uri)
     assert (report.ok, report.tier, report.num_files) == (True, 2, 50)
     assert place.store.exists(sidecar_path(0))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {"setTransactions": [{"appId": "nobody", "version": 1}]},
+        {"domainMetadata": [{"domain": "nowhere", "configuration": "", "removed": False}]},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_all_that_the_checksum_says_is_compared_with_the_log(hourly: Hourly, changes: dict[str, Any]) -> None:
+    hourly.log.checksum()
+    path = hourly.log.log / f"{hourly.log.version:020d}.crc"
+    assert sidecar.verify(hourly.place.uri).checksum == "matches"
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | changes))
+    report = sidecar.verify(hourly.place.uri)
+    assert (report.checksum, report.ok) == ("differs", False)
+    assert any(path.name in problem for problem in report.problems)
 
 
 @pytest.mark.parametrize(("files", "checksum"), [(200, "matches"), (201, "differs")])

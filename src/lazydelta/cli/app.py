@@ -30,7 +30,7 @@ from lazydelta.cli.command_group import CommandGroup
 from lazydelta.cli.parameters import debug_option, in_debug_mode
 from lazydelta.cli.wording import one_line
 from lazydelta.errors import LazyDeltaError
-from lazydelta.warned import LazyDeltaWarning
+from lazydelta.warned import ChecksumWarning, PredicateWarning
 
 __all__ = ["cli", "main"]
 
@@ -176,11 +176,12 @@ class _Warnings(logging.Handler):
 def _show_warnings(ctx: click.Context) -> None:
     """Show what the library warns of in one line, whatever Python was told about warnings."""
     ctx.with_resource(warnings.catch_warnings())
-    warnings.simplefilter("always", LazyDeltaWarning)
+    warnings.simplefilter("always", PredicateWarning)
+    warnings.simplefilter("ignore", ChecksumWarning)  # it is logged as well, and shown by the handler
     others = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-        if issubclass(category, LazyDeltaWarning):
+        if issubclass(category, PredicateWarning):
             click.echo(f"warning: {one_line(str(message))}", err=True)
         else:
             others(message, category, *place, **more)

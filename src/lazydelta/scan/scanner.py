@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
 from lazydelta.arrays import numpy_of
 from lazydelta.errors import FallbackDisabledError, RetentionGuardError
 from lazydelta.execution import ReadAhead, release_memory
-from lazydelta.log.checksum.checksum_check import compare_totals
+from lazydelta.log.checksum.checksum_check import ChecksumCheck
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.reconcile import active_tail_files, unmasked
 from lazydelta.log.remove_set import RemoveSet
@@ -23,6 +24,7 @@ from lazydelta.scan.request import ScanRequest, ScanStrategy
 from lazydelta.scan.strategy_choice import ScanPlan, choose_plan
 from lazydelta.storage import IoCounters
 from lazydelta.telemetry import export
+from lazydelta.warned import ChecksumWarning
 
 __all__ = ["LazyDeltaScanner"]
 
@@ -61,7 +63,8 @@ class LazyDeltaScanner:
         pruner = Pruner(self.request, self.metrics)
         limits = Limits(self.request, pruner)
         totals = _Totals()
-        active = self._active(seen, pruner)
+        check = self._checksum_check()
+        active = self._active(seen, pruner, check)
         try:
             for batch in () if limits.reached else active:
                 totals.count(batch)
@@ -76,15 +79,15 @@ class LazyDeltaScanner:
                     yield part
                 if limits.reached:
                     return
+            if check is not None and not limits.reached:
+                self._verify(check, totals)
         finally:
             active.close()
             seen.close()
             self._count_io()
             export(self.metrics)
-        if self.request.predicate is None and not limits.reached:
-            self._verify(totals)
 
-    def _active(self, seen: RemoveSet, pruner: Pruner) -> Generator[FileBatch]:
+    def _active(self, seen: RemoveSet, pruner: Pruner, check: ChecksumCheck | None) -> Generator[FileBatch]:
         store = self.snapshot.store.with_counters(self.io)
         newest_first = self.plan.strategy is ScanStrategy.REVERSE
         base: Iterator[FileBatch] = self.open_base(
@@ -105,7 +108,9 @@ class LazyDeltaScanner:
             base = ReadAhead(base, depth=_READ_AHEAD_BATCHES, stop=self.io.stop)
         try:
             commits = self.snapshot.tail(store, self.options.keys_in_memory)
-            tail = active_tail_files(commits, seen, self.metrics, extra=self.request.extra)
+            tail = active_tail_files(
+                commits if check is None else check.watch(commits), seen, self.metrics, extra=self.request.extra
+            )
             for batch in tail:
                 yield pruner.prune(batch)
             for batch in base:
@@ -150,15 +155,22 @@ class LazyDeltaScanner:
         self.metrics.requests, self.metrics.bytes_read = self.io.requests, self.io.bytes_read
         self.metrics.compactions_rejected = len(self.snapshot.commits.rejected)
 
-    def _verify(self, totals: _Totals) -> None:
-        file, checksum = self.snapshot.segment.checksum, self.snapshot.checksum
-        if file is None or checksum is None or self.options.checksum == "off":
+    def _checksum_check(self) -> ChecksumCheck | None:
+        """Return the comparison with the checksum, where the scan may see the whole version."""
+        whole = self.request.predicate is None and self.options.checksum != "off"
+        return ChecksumCheck.of(self.snapshot) if whole else None
+
+    def _verify(self, check: ChecksumCheck, totals: _Totals) -> None:
+        store = self.snapshot.store.with_counters(self.io)
+        error = check.mismatch(store, num_files=totals.files, size=totals.size)
+        if error is None:
             return
-        error = compare_totals(checksum, file, num_files=totals.files, size=totals.size)
-        if error is not None:
-            if self.options.checksum == "error":
-                raise error
-            logger.warning("%s", error)
+        self.metrics.checksum_mismatches += 1
+        if self.options.checksum == "error":
+            raise error
+        logger.warning("%s", error)
+        # A logger without a handler is silent, and this is nothing to be silent about.
+        warnings.warn(str(error), ChecksumWarning, stacklevel=2)
 
 
 @dataclass(slots=True)

@@ -1,27 +1,170 @@
-"""Whether a version is what its checksum says."""
+"""``ChecksumCheck``: whether a version is what its checksum says, in all that the checksum says.
+
+A checksum settles protocol and metadata without a look at the log, so that a wrong one is believed until somebody
+compares. Whoever reads the whole log anyway does: the tail goes by here on its way, files are counted by the reader,
+and of the checkpoint only the few rows that are not files are read once more.
+"""
 
 from __future__ import annotations
 
-from lazydelta.errors import ChecksumMismatchError
+import logging
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from lazydelta.errors import ChecksumMismatchError, LazyDeltaError
+from lazydelta.log.actions import DomainMetadata, LogLine, Metadata, Protocol
 from lazydelta.log.checksum.version_checksum import VersionChecksum
 from lazydelta.log.names import LogFile
+from lazydelta.log.properties import TableProperties
+from lazydelta.log.replaced import checkpoint_actions
+from lazydelta.log.reverse_commits import TailCommit
+from lazydelta.log.segment import LogSegment
+from lazydelta.log.snapshot import Snapshot
+from lazydelta.storage import Store
 
-__all__ = ["compare_totals"]
+__all__ = ["ChecksumCheck"]
+
+logger = logging.getLogger(__name__)
+
+_SHOWN = 3
+
+_Fields = dict[str, Any]
 
 
-def compare_totals(
-    checksum: VersionChecksum, file: LogFile, *, num_files: int, size: int
-) -> ChecksumMismatchError | None:
-    """Compare a complete scan with the checksum; return the error to raise or to log where they disagree."""
-    if (checksum.num_files, checksum.table_size_bytes) == (num_files, size):
-        return None
-    message = (
-        f"{file.path} counts {checksum.num_files} files of {checksum.table_size_bytes} bytes, "
-        f"the log gives {num_files} files of {size} bytes"
-    )
-    return ChecksumMismatchError(
-        message,
-        path=file.path,
-        version=file.version,
-        hint="the log or its checksum was damaged; set the option checksum='off' to read on regardless",
-    )
+@dataclass(slots=True)
+class ChecksumCheck:
+    """One comparison; of each kind of action, application and domain the newest one counts."""
+
+    segment: LogSegment
+    file: LogFile
+    checksum: VersionChecksum
+    _newest: dict[tuple[str, str], tuple[float, LogLine]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> ChecksumCheck | None:
+        """Return the comparison for a version, None if it has no checksum of its own."""
+        file, checksum = snapshot.segment.checksum, snapshot.checksum
+        return None if file is None or checksum is None else cls(snapshot.segment, file, checksum)
+
+    def watch(self, commits: Iterable[TailCommit]) -> Iterator[TailCommit]:
+        """Hand on commits, newest first, and note what they say besides files when it is read."""
+        for age, commit in enumerate(commits):
+            yield TailCommit(commit.file, self._watched(commit.actions, age))
+
+    def mismatch(self, store: Store, *, num_files: int, size: int) -> ChecksumMismatchError | None:
+        """Return what to raise or to warn of if the log, with so many files, is not what the checksum says.
+
+        ``store`` is where the checkpoint is read. One that cannot be read proves nothing against the checksum.
+        """
+        problems = list(self._counts(num_files, size))
+        try:
+            self._ask_checkpoint(store)
+        except LazyDeltaError as error:
+            logger.info("%s is compared by its counts only: %s", self.file.path, error)
+        else:
+            problems += self._differences()
+        if not problems:
+            return None
+        return ChecksumMismatchError(
+            f"{self.file.path} {'; '.join(problems)}",
+            path=self.file.path,
+            version=self.file.version,
+            hint="the log or its checksum was damaged; set the option checksum='off' to read on regardless",
+        )
+
+    def _watched(self, actions: Iterable[list[LogLine]], age: int) -> Iterator[list[LogLine]]:
+        for lines in actions:
+            for line in lines:
+                if line.add is None and line.remove is None:
+                    self._note(line, age)
+            yield lines
+
+    def _note(self, line: LogLine, age: float) -> None:
+        if line.txn is not None:
+            key = ("txn", line.txn.app_id)
+        elif line.domain_metadata is not None:
+            key = ("domainMetadata", line.domain_metadata.domain)
+        elif line.describes_table():
+            key = ("protocol" if line.has("protocol") else "metaData", "")
+        else:
+            return
+        known = self._newest.get(key)
+        # Of one commit the last line counts, and a reader may take several commits before it looks into them.
+        if known is None or age <= known[0]:
+            self._newest[key] = (age, line)
+
+    def _ask_checkpoint(self, store: Store) -> None:
+        wanted = [name for name in ("protocol", "metaData") if (name, "") not in self._newest]
+        wanted += ["txn"] if self._compares_transactions() else []
+        wanted += ["domainMetadata"] if self.checksum.domain_metadata is not None else []
+        if wanted:
+            for line in checkpoint_actions(store, self.segment, *wanted):
+                self._note(line, math.inf)
+
+    def _compares_transactions(self) -> bool:
+        # Where transactions expire, which of them still count depends on when one looks.
+        expires = TableProperties.of(self.checksum.metadata, strict=False).transaction_retention is not None
+        return self.checksum.set_transactions is not None and not expires
+
+    def _counts(self, num_files: int, size: int) -> Iterator[str]:
+        said = self.checksum
+        if (said.num_files, said.table_size_bytes) != (num_files, size):
+            yield (
+                f"counts {said.num_files} files of {said.table_size_bytes} bytes, "
+                f"the log gives {num_files} files of {size} bytes"
+            )
+
+    def _differences(self) -> Iterator[str]:
+        said = self.checksum
+        for name, mine in (("protocol", said.protocol), ("metaData", said.metadata)):
+            fields = _differing(mine, self._newest.get((name, "")))
+            if fields:
+                yield f"has another {name} than the log, by its {', '.join(fields)}"
+        lines = [line for _, line in self._newest.values()]
+        if self._compares_transactions():
+            yield from _compared(
+                "application",
+                {each.app_id: each.version for each in said.set_transactions or ()},
+                {line.txn.app_id: line.txn.version for line in lines if line.txn is not None},
+            )
+        if said.domain_metadata is not None:
+            logged = [line.domain_metadata for line in lines if line.domain_metadata is not None]
+            yield from _compared("domain", _configurations(said.domain_metadata), _configurations(logged))
+
+
+def _configurations(domains: Iterable[DomainMetadata]) -> dict[str, str]:
+    return {each.domain: each.configuration for each in domains if not each.removed}
+
+
+def _differing(said: Protocol | Metadata, found: tuple[float, LogLine] | None) -> list[str]:
+    mine, logged = _comparable(said), _Fields()
+    if found is not None:
+        raw = found[1].protocol if isinstance(said, Protocol) else found[1].meta_data
+        try:
+            logged = _comparable(msgspec.json.decode(raw, type=type(said)))
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            logged = _Fields()  # the checksum says something where the log says nothing that anybody could read
+    return [name for name in sorted(mine.keys() | logged.keys()) if mine.get(name) != logged.get(name)]
+
+
+def _comparable(action: Protocol | Metadata) -> _Fields:
+    """Return the fields that say something: what is empty may be left out, and features stand in no order."""
+    fields: _Fields = msgspec.to_builtins(action)
+    for name in ("readerFeatures", "writerFeatures"):
+        if fields.get(name):
+            fields[name] = sorted(fields[name])
+    if "format" in fields:
+        fields["format"] = {key: value for key, value in fields["format"].items() if value}
+    return {name: value for name, value in fields.items() if value not in (None, "", {}, (), [])}
+
+
+def _compared(what: str, said: _Fields, logged: _Fields) -> Iterator[str]:
+    names = [name for name in sorted(said.keys() | logged.keys()) if said.get(name) != logged.get(name)]
+    for name in names[:_SHOWN]:
+        yield f"has the {what} {name!r} at {said.get(name, 'nothing')!r}, the log at {logged.get(name, 'nothing')!r}"
+    if len(names) > _SHOWN:
+        yield f"differs in {len(names) - _SHOWN} more of them"

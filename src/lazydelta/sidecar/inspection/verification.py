@@ -16,7 +16,7 @@ from lazydelta.errors import ObjectNotFoundError, StorageError
 from lazydelta.handle import TableHandle
 from lazydelta.log.checkpoint.checkpoint_columns import add_fields, has_column
 from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader, StatsWanted
-from lazydelta.log.checksum.checksum_check import compare_totals
+from lazydelta.log.checksum.checksum_check import ChecksumCheck
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
@@ -349,10 +349,10 @@ class _Verification:
                 yield from self._read_group(footer, index, layout, data, part).to_batches()
 
     def _checksum(self, files: int, size: int) -> str | None:
-        file, checksum = self._snapshot.segment.checksum, self._snapshot.checksum
-        if file is None or checksum is None:
+        check = ChecksumCheck.of(self._snapshot)
+        if check is None:
             return None
-        error = compare_totals(checksum, file, num_files=files, size=size)
+        error = check.mismatch(self._store, num_files=files, size=size)
         if error is None:
             return "matches"
         self._problems.append(str(error.args[0]))
