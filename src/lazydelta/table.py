@@ -417,7 +417,7 @@ class DeltaTable(LeftToDeltalake):
         """Delete what the table's ``delta.logRetentionDuration`` lets go of its log."""
         from lazydelta.maintenance.log_cleanup import clean_log  # noqa: PLC0415 - as above
 
-        clean_log(self._handle.store)
+        clean_log(self._handle)
 
     def __repr__(self) -> str:
         return f"DeltaTable({self._handle.uri!r}, version={self.version()})"

@@ -98,7 +98,7 @@ def commit_arrow(
                 raise
             return _left_alone(handle.newest(), mode)  # somebody else created it at the same time
     if options.maintain and not done.already_committed:
-        after_commit(handle.store, done.version, done.metadata)
+        after_commit(handle, done.version, done.metadata)
     return done
 
 

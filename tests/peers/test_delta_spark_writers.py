@@ -198,7 +198,7 @@ def test_three_kinds_of_writers_append_and_remove_for_a_while_and_lose_nothing(
     store = new_table(tmp_path / "table")
     witness = Witness(store)
     over = threading.Event()
-    with BackgroundMaintenance(store) as maintenance:
+    with BackgroundMaintenance(TableHandle.of(store)) as maintenance:
         deeds = {1_000: _with_lazydelta(store, maintenance), 2_000: _with_deltalake(store)}
         threads = [
             threading.Thread(target=witness.work, args=(first, do, lambda _: not over.is_set(), _LONGEST_PAUSE))

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.query import StreamingQuery
 
+from lazydelta.handle import TableHandle
 from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.maintenance import own_process as maintenance
 from lazydelta.maintenance.own_process import last_failure, start_maintenance, wait_for_maintenance
@@ -95,7 +96,7 @@ def test_a_micro_batch_waits_for_no_maintenance_and_starts_no_second(spark: Spar
     table = tmp_path / "t"
     make_source(tmp_path / "source", files=3, rows=5)
     interval = {"delta.checkpointInterval": "1"}
-    with maintenance._lock(str(table), None) as mine:  # somebody is at it, for as long as we like
+    with maintenance._lock(TableHandle.open(table)) as mine:  # somebody is at it, for as long as we like
         assert mine is not None
         _stream(spark, tmp_path / "source", table, timestamp_column="ts", properties=interval).awaitTermination()
         ingest(spark.range(1).withColumn("ts", F.current_timestamp()), str(table))
@@ -131,8 +132,8 @@ def _table(folder: Path, commits: int) -> Path:
 
 
 @contextlib.contextmanager
-def _started(table: Path) -> Iterator[subprocess.Popen[str]]:
-    start_maintenance(str(table), {})
+def _started(table: Path) -> Iterator[subprocess.Popen[bytes]]:
+    start_maintenance(TableHandle.open(table))
     process = maintenance._started[-1]
     try:
         yield process
@@ -191,13 +192,13 @@ def test_what_goes_wrong_is_told_when_maintenance_is_due_again(
     obstacle.rmdir()
     with caplog.at_level(logging.WARNING, "lazydelta.maintenance.own_process"), _started(table) as process:
         assert process.wait(60) == 0
-    assert f"The last maintenance of {table} failed, and is tried again" in caplog.text
+    assert f"The last maintenance of file://{table} failed, and is tried again" in caplog.text
     assert _checkpoints(table) == [2]
     assert last_failure(str(table)) is None
 
 
 def test_a_table_has_one_lock_however_it_is_named(tmp_path: Path) -> None:
-    with maintenance._lock(str(tmp_path / "t"), None) as mine:
+    with maintenance._lock(TableHandle.open(tmp_path / "t")) as mine:
         assert mine is not None
         for name in (f"{tmp_path}/t/", f"file://{tmp_path}/t", f"{tmp_path}/./t"):
             assert not wait_for_maintenance(name, 0)
@@ -211,8 +212,8 @@ def test_a_commit_stands_whatever_becomes_of_its_maintenance(
     metadata = open_snapshot(open_store(table)).metadata
     (tmp_path / "file").touch()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))  # no folder, so there can be no lock
-    maintenance.maintain_now(str(table), {}, 2, metadata)
-    start_maintenance(str(table), {})
+    maintenance.maintain_now(TableHandle.open(table), 2, metadata)
+    start_maintenance(TableHandle.open(table))
     assert caplog.text.count("a later commit tries again") == 2
     assert _checkpoints(table) == []
 
@@ -220,7 +221,7 @@ def test_a_commit_stands_whatever_becomes_of_its_maintenance(
 def test_a_batch_sees_to_what_fell_due_while_it_was_at_it(tmp_path: Path) -> None:
     table = _table(tmp_path / "t", 5)
     metadata = open_snapshot(open_store(table)).metadata
-    maintenance.maintain_now(str(table), {}, 2, metadata)
+    maintenance.maintain_now(TableHandle.open(table), 2, metadata)
     _until(lambda: max(_checkpoints(table), default=0) == 4 and wait_for_maintenance(str(table), 0))
 
 
@@ -229,5 +230,5 @@ def test_maintenance_of_what_is_no_table_says_so(tmp_path: Path) -> None:
         process.wait(60)
     assert "no Delta" in str(last_failure(str(tmp_path / "nothing")))
     with contextlib.suppress(FileNotFoundError):
-        maintenance._file(str(tmp_path / "nothing"), None, "failure").unlink()
+        maintenance._file(TableHandle.open(tmp_path / "nothing"), "failure").unlink()
     assert deltalake.DeltaTable.is_deltatable(str(tmp_path / "nothing")) is False

@@ -24,6 +24,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
+from lazydelta.handle import TableHandle
 from lazydelta.maintenance import own_process as maintenance
 from lazydelta.maintenance.own_process import wait_for_maintenance
 from lazydelta.spark import ingest_stream
@@ -270,7 +271,7 @@ def test_files_stay_when_the_committer_is_killed_after_its_commit(spark: SparkSe
 @contextmanager
 def _maintenance_that_waits(table: Path) -> Iterator[None]:
     """Let the maintenance that follows a commit wait for ever: a pipe lies where its lock should, and nobody reads."""
-    lock = maintenance._file(str(table), None, "lock")
+    lock = maintenance._file(TableHandle.open(table), "lock")
     lock.unlink(missing_ok=True)
     os.mkfifo(lock)
     try:

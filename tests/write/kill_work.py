@@ -14,6 +14,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Txn
 from lazydelta.maintenance.once import after_commit
 from lazydelta.maintenance.own_thread import BackgroundMaintenance
@@ -50,7 +51,7 @@ def main() -> None:
     first, commits, at, in_background = (int(each) for each in sys.argv[2:6])
     points = Points(sys.argv[6], at, mark=sys.argv[7], before=_say_last)
     dice = random.Random(first)
-    maintenance = BackgroundMaintenance(store)
+    maintenance = BackgroundMaintenance(TableHandle.of(store))
     _say(ready=True)
     sys.stdin.readline()
     with points.counting():
@@ -79,4 +80,4 @@ def _commit(store: Store, maintenance: BackgroundMaintenance | None, row: int, d
     if maintenance is not None:
         maintenance.offer(result.version, result.metadata)
     else:
-        after_commit(store, result.version, result.metadata)
+        after_commit(TableHandle.of(store), result.version, result.metadata)

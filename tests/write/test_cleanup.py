@@ -11,8 +11,9 @@ import pytest
 
 import lazydelta
 from lazydelta.errors import CorruptLogError, LazyDeltaError, UnsupportedFeatureError, VersionNotFoundError
+from lazydelta.handle import TableHandle
 from lazydelta.maintenance.log_cleanup import CleanupResult, clean_log
-from lazydelta.storage import Request, observe, open_store
+from lazydelta.storage import Request, observe
 from tests.scan.hand_log import HandLog, add
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def _table(
 
 
 def _clean(log: HandLog, **keywords: bool) -> CleanupResult:
-    return clean_log(open_store(log.table), now=NOW, **keywords)
+    return clean_log(TableHandle.open(log.table), now=NOW, **keywords)
 
 
 def _names(log: HandLog) -> list[str]:
@@ -133,7 +134,7 @@ def test_cleaning_twice_finds_nothing_more(tmp_path: Path) -> None:
 
 def test_an_idle_table_keeps_its_newest_version(tmp_path: Path) -> None:
     log = _table(tmp_path, 12, (5, 10), per_day=1000)
-    result = clean_log(open_store(tmp_path), now=NOW + timedelta(days=400))
+    result = clean_log(TableHandle.open(tmp_path), now=NOW + timedelta(days=400))
     assert result.floor == 10
     assert _readable(log) == [10, 11]
 

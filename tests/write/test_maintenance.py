@@ -10,17 +10,19 @@ import sys
 import threading
 import time
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lazydelta import DeltaTable
 from lazydelta.errors import OptionError, StorageError
+from lazydelta.handle import TableHandle
 from lazydelta.log.hint import HINT_PATH, read_hint
 from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.maintenance.due import is_due
 from lazydelta.maintenance.once import after_commit
 from lazydelta.maintenance.own_thread import BackgroundMaintenance, MaintenanceStatus
+from lazydelta.sidecar.building.refresher import refresh_at
 from lazydelta.storage import Request, Store, observe, open_store
 from tests.oracle.observe import observed_facts
 from tests.scan.hand_log import HandLog, Watch, add, remove, watching
@@ -74,7 +76,7 @@ def test_a_commit_after_which_nothing_is_due_makes_no_request(table: Path) -> No
     store = open_store(table)
     metadata = metadata_of(store)
     with watching() as watch:
-        after_commit(store, 9, metadata)
+        after_commit(TableHandle.of(store), 9, metadata)
     assert watch.requests == []
 
 
@@ -82,7 +84,7 @@ def test_what_is_due_comes_in_an_order_that_is_safe_to_interrupt(table: Path) ->
     log = history(table)
     store = open_store(table)
     with watching() as watch:
-        after_commit(store, 10, metadata_of(store))
+        after_commit(TableHandle.of(store), 10, metadata_of(store))
     written = changes(watch)
     assert written.index(CHECKPOINT) < written.index(HINT_PATH) < written.index(MANIFEST)
     hint = read_hint(store)
@@ -94,10 +96,32 @@ def test_what_is_due_comes_in_an_order_that_is_safe_to_interrupt(table: Path) ->
     assert stream.metrics.tier == 1
 
 
+@pytest.mark.parametrize("in_background", [False, True])
+def test_the_options_of_the_table_hold_for_its_maintenance(
+    table: Path, monkeypatch: pytest.MonkeyPatch, *, in_background: bool
+) -> None:
+    history(table)
+    handle = TableHandle.open(table, options={"delta.commit.parallelism": 3})
+    seen: list[int] = []
+
+    def watched(given: TableHandle, **keywords: Any) -> Any:
+        seen.append(given.options.commit_parallelism)
+        return refresh_at(given, **keywords)
+
+    monkeypatch.setattr("lazydelta.maintenance.once.refresh_at", watched)
+    if in_background:
+        with BackgroundMaintenance(handle) as maintenance:
+            maintenance.offer(10, handle.newest().metadata)
+    else:
+        after_commit(handle, 10, handle.newest().metadata)
+    assert seen == [3]
+    assert (table / MANIFEST).exists()
+
+
 def test_the_sidecar_is_left_out_on_request(table: Path) -> None:
     history(table)
     store = open_store(table)
-    after_commit(store, 10, metadata_of(store), sidecar=False)
+    after_commit(TableHandle.of(store), 10, metadata_of(store), sidecar=False)
     assert store.exists(CHECKPOINT)
     assert not store.exists(MANIFEST)
 
@@ -107,11 +131,11 @@ def test_the_log_is_cleaned_where_the_table_wants_it(enabled: bool, table: Path)
     configuration = {"delta.enableExpiredLogCleanup": str(enabled).lower(), "delta.logRetentionDuration": "1 days"}
     log = history(table, 21, configuration)
     store = open_store(table)
-    after_commit(store, 10, metadata_of(store))
+    after_commit(TableHandle.of(store), 10, metadata_of(store))
     for file in log.log.iterdir():
         os.utime(file, (time.time() - 5 * 86_400,) * 2)
     expected = log.state().facts
-    after_commit(store, 20, metadata_of(store))
+    after_commit(TableHandle.of(store), 20, metadata_of(store))
     assert (log.log / f"{0:020d}.json").exists() is not enabled
     assert observed_facts(DeltaTable(table)) == expected
 
@@ -145,7 +169,7 @@ def test_a_failure_at_any_request_is_logged_and_never_raised(table: Path, caplog
         failing = _FailingAt(number)
         caplog.clear()
         with observe(failing):
-            after_commit(open_store(table), 10, metadata)
+            after_commit(TableHandle.open(table), 10, metadata)
         assert observed_facts(DeltaTable(table)) == expected
         assert (table / CHECKPOINT).exists() or caplog.records
         if not failing.failed:
@@ -153,7 +177,7 @@ def test_a_failure_at_any_request_is_logged_and_never_raised(table: Path, caplog
         number += 1
     assert number > 10
     assert not caplog.records
-    after_commit(open_store(table), 10, metadata)
+    after_commit(TableHandle.open(table), 10, metadata)
     assert (table / MANIFEST).exists()
 
 
@@ -167,7 +191,7 @@ def test_a_checkpoint_that_fails_is_followed_by_nothing(table: Path, caplog: pyt
             raise StorageError("the disk is full")
 
     with watching() as watch, observe(fail):
-        after_commit(store, 10, metadata)
+        after_commit(TableHandle.of(store), 10, metadata)
     assert changes(watch) == [CHECKPOINT]
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
     assert "checkpoint 10" in caplog.text
@@ -184,7 +208,7 @@ def test_a_sidecar_that_fails_costs_neither_checkpoint_nor_hint(table: Path, cap
             raise StorageError("forbidden")
 
     with observe(fail):
-        after_commit(store, 10, metadata)
+        after_commit(TableHandle.of(store), 10, metadata)
     assert store.exists(CHECKPOINT)
     assert read_hint(store) is not None
     assert "sidecar" in caplog.text
@@ -193,7 +217,7 @@ def test_a_sidecar_that_fails_costs_neither_checkpoint_nor_hint(table: Path, cap
 def test_a_property_that_makes_no_sense_is_logged(table: Path, caplog: pytest.LogCaptureFixture) -> None:
     history(table, 11, {"delta.checkpointInterval": "often"})
     store = open_store(table)
-    after_commit(store, 10, metadata_of(store))
+    after_commit(TableHandle.of(store), 10, metadata_of(store))
     assert "delta.checkpointInterval" in caplog.text
     assert not store.exists(CHECKPOINT)
 
@@ -215,11 +239,11 @@ def test_one_table_is_worked_on_once_at_a_time_and_the_newest_version_is_not_for
             at_once.append(f"{request.path[11:31]} by {threading.current_thread().name}")
 
     with observe(wait):
-        first = threading.Thread(target=after_commit, args=(store, 10, metadata), name="first")
+        first = threading.Thread(target=after_commit, args=(TableHandle.of(store), 10, metadata), name="first")
         first.start()
         assert inside.wait(30)
         for version in (30, 20):
-            after_commit(store, version, metadata)
+            after_commit(TableHandle.of(store), version, metadata)
         assert at_once == []
         go_on.set()
         first.join(30)
@@ -280,7 +304,7 @@ def test_of_the_versions_that_fall_due_during_a_run_the_newest_follows(table: Pa
     store = open_store(table)
     metadata = metadata_of(store)
     gate = _Gate(CHECKPOINT)
-    with observe(gate), BackgroundMaintenance(store) as maintenance:
+    with observe(gate), BackgroundMaintenance(TableHandle.of(store)) as maintenance:
         maintenance.offer(10, metadata)
         assert gate.inside.wait(30)
         assert [version for version in range(11, 36) if maintenance.offer(version, metadata)] == [20, 30]
@@ -304,7 +328,7 @@ def test_a_checkpoint_that_the_other_writer_made_is_enough(table: Path) -> None:
     history(table, 13)
     store = open_store(table)
     metadata = metadata_of(store)
-    after_commit(store, 10, metadata, sidecar=False)
+    after_commit(TableHandle.of(store), 10, metadata, sidecar=False)
     with watching() as watch, BackgroundMaintenance(table) as maintenance:
         maintenance.offer(9, metadata)
         maintenance.offer(12, metadata)
@@ -327,7 +351,7 @@ def test_without_waiting_what_has_not_begun_is_dropped(table: Path) -> None:
     metadata = metadata_of(store)
     gate = _Gate(CHECKPOINT)
     with observe(gate):
-        maintenance = BackgroundMaintenance(store)
+        maintenance = BackgroundMaintenance(TableHandle.of(store))
         maintenance.offer(10, metadata)
         assert gate.inside.wait(30)
         maintenance.offer(20, metadata)
@@ -344,7 +368,7 @@ def test_closing_waits_no_longer_than_it_is_told(table: Path) -> None:
     store = open_store(table)
     gate = _Gate(CHECKPOINT)
     with observe(gate):
-        maintenance = BackgroundMaintenance(store)
+        maintenance = BackgroundMaintenance(TableHandle.of(store))
         maintenance.offer(10, metadata_of(store))
         assert not maintenance.close(timeout=0.01)
         gate.opened.set()
@@ -358,7 +382,7 @@ def test_a_failure_is_logged_and_told_until_a_later_run_goes_well(
     history(table, 21)
     store = open_store(table)
     metadata = metadata_of(store)
-    maintenance = BackgroundMaintenance(store)
+    maintenance = BackgroundMaintenance(TableHandle.of(store))
 
     def fail(request: Request) -> None:
         if "_sidecars" in request.path:
@@ -388,7 +412,7 @@ def test_an_offer_with_properties_that_make_no_sense_is_logged_and_declined(
 
 def test_the_options_of_an_open_store_are_its_own(table: Path) -> None:
     with pytest.raises(OptionError, match="storage_options"):
-        BackgroundMaintenance(open_store(table), {"key": "value"})
+        BackgroundMaintenance(TableHandle.open(table), {"key": "value"})
 
 
 def test_a_writer_leaves_its_maintenance_to_the_thread_that_is_at_it(table: Path) -> None:
@@ -397,11 +421,11 @@ def test_a_writer_leaves_its_maintenance_to_the_thread_that_is_at_it(table: Path
     store = open_store(table)
     metadata = metadata_of(store)
     gate = _Gate(CHECKPOINT)
-    with observe(gate), BackgroundMaintenance(store) as first, BackgroundMaintenance(table) as second:
+    with observe(gate), BackgroundMaintenance(TableHandle.of(store)) as first, BackgroundMaintenance(table) as second:
         first.offer(10, metadata)
         assert gate.inside.wait(30)
         second.offer(30, metadata)
-        after_commit(store, 20, metadata)
+        after_commit(TableHandle.of(store), 20, metadata)
         assert gate.begun == [CHECKPOINT]
         gate.opened.set()
     assert gate.begun == [CHECKPOINT, checkpoint_path(20), checkpoint_path(30)]
@@ -411,11 +435,12 @@ def test_a_writer_leaves_its_maintenance_to_the_thread_that_is_at_it(table: Path
 _TOGETHER = """
 import sys
 from lazydelta.log.snapshot_opening import open_snapshot
+from lazydelta.handle import TableHandle
 from lazydelta.storage import open_store
 from lazydelta.maintenance.own_thread import BackgroundMaintenance
 store = open_store(sys.argv[1])
 metadata = open_snapshot(store).metadata
-with BackgroundMaintenance(store) as maintenance:
+with BackgroundMaintenance(TableHandle.of(store)) as maintenance:
     print("ready", flush=True)
     sys.stdin.readline()
     maintenance.offer(10, metadata)
@@ -453,10 +478,11 @@ def test_two_processes_may_do_it_at_once(table: Path) -> None:
 _PROGRAM = """
 import pickle, sys
 from lazydelta.log.snapshot_opening import open_snapshot
+from lazydelta.handle import TableHandle
 from lazydelta.storage import open_store
 from lazydelta.maintenance.own_thread import BackgroundMaintenance
 store = pickle.loads(bytes.fromhex(sys.argv[1]))
-maintenance = BackgroundMaintenance(store)
+maintenance = BackgroundMaintenance(TableHandle.of(store))
 maintenance.offer(10, open_snapshot(store).metadata)
 """
 
@@ -491,11 +517,12 @@ def test_a_program_that_writes_to_azure_ends_only_when_its_maintenance_is_done(t
 _FORKED = """
 import os, sys
 from lazydelta.log.snapshot_opening import open_snapshot
+from lazydelta.handle import TableHandle
 from lazydelta.storage import open_store
 from lazydelta.maintenance.own_thread import BackgroundMaintenance
 store = open_store(sys.argv[1])
 metadata = open_snapshot(store).metadata
-maintenance = BackgroundMaintenance(store)
+maintenance = BackgroundMaintenance(TableHandle.of(store))
 maintenance.offer(5, metadata)
 child = os.fork()
 maintenance.offer(20 if child else 10, metadata)

@@ -28,6 +28,7 @@ from lazydelta.errors import OptionError, TableExistsError, TableNotFoundError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from lazydelta.handle import TableHandle
     from lazydelta.storage import Store
 
 __all__ = ["append", "checkpoint", "create", "log"]
@@ -46,10 +47,14 @@ class _Target:
     out: Output
 
     @property
-    def store(self) -> Store:
+    def handle(self) -> TableHandle:
         from lazydelta.handle import TableHandle  # noqa: PLC0415 - `--help` does without PyArrow
 
-        return TableHandle.open(self.uri, self.storage_options or None).store
+        return TableHandle.open(self.uri, self.storage_options or None)
+
+    @property
+    def store(self) -> Store:
+        return self.handle.store
 
 
 def _write_command(function: Callable[Concatenate[_Target, ...], None]) -> Callable[..., None]:
@@ -272,7 +277,7 @@ def clean(target: _Target, *, dry_run: bool) -> None:
     from lazydelta.maintenance.log_cleanup import clean_log  # noqa: PLC0415
 
     with target.out.watch(lambda: "cleaning the log"):
-        result = clean_log(target.store, dry_run=dry_run)
+        result = clean_log(target.handle, dry_run=dry_run)
     target.out.tell(asdict(result), sentences.log_cleaned)
 
 

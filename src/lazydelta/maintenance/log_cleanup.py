@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from lazydelta.errors import CorruptLogError, VersionNotFoundError
+from lazydelta.handle import TableHandle
 from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader
 from lazydelta.log.features.writable import check_writable
 from lazydelta.log.names import FileKind, LogFile
 from lazydelta.log.properties import TableProperties
 from lazydelta.log.segment import Checkpoint, list_from, load_segment
-from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.log.travel import milliseconds, version_at
 from lazydelta.storage import Store
 
@@ -37,12 +37,12 @@ class CleanupResult:
     dry_run: bool = False
 
 
-def clean_log(store: Store, *, dry_run: bool = False, now: datetime | None = None) -> CleanupResult:
+def clean_log(handle: TableHandle, *, dry_run: bool = False, now: datetime | None = None) -> CleanupResult:
     """Delete what ``delta.logRetentionDuration`` lets go, oldest first, so that stopping half-way does no harm.
 
     A table whose property ``delta.enableExpiredLogCleanup`` is false keeps everything.
     """
-    snapshot = open_snapshot(store)
+    store, snapshot = handle.store, handle.newest()
     check_writable(snapshot.protocol, snapshot.metadata, path=store.uri)
     properties = TableProperties.of(snapshot.metadata)
     if not properties.expired_log_cleanup:

@@ -25,7 +25,6 @@ from lazydelta.log.hint.hint_writer import write_last_checkpoint
 from lazydelta.maintenance.due import Due, due_after
 from lazydelta.maintenance.log_cleanup import clean_log
 from lazydelta.sidecar.building.refresher import refresh_at
-from lazydelta.storage import Store
 
 __all__ = ["Outcome", "Run", "after_commit", "find_due", "run_once"]
 
@@ -33,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 def after_commit(
-    store: Store,
+    handle: TableHandle,
     version: int,
     metadata: Metadata,
     *,
@@ -45,9 +44,9 @@ def after_commit(
     If this process is at it for the same table, the work is left to that run, which goes on with the newest version
     that came meanwhile.
     """
-    due = find_due(store, version, metadata)
+    due = find_due(handle, version, metadata)
     if due is not None:
-        _tables.do(Run(store, due, sidecar, memory_budget))
+        _tables.do(Run(handle, due, sidecar, memory_budget))
 
 
 def run_once(run: Run, report: Callable[[Outcome], None]) -> None:
@@ -56,11 +55,11 @@ def run_once(run: Run, report: Callable[[Outcome], None]) -> None:
 
 
 def find_due(
-    store: Store, version: int, metadata: Metadata, *, since: int | None = None, force: bool = False
+    handle: TableHandle, version: int, metadata: Metadata, *, since: int | None = None, force: bool = False
 ) -> Due | None:
     """Return what is due, as `due_after` does; properties that make no sense are logged, and nothing is due."""
     found: Due | None = _attempt(
-        "read the properties", store, lambda: due_after(version, metadata, since=since, force=force), []
+        "read the properties", handle, lambda: due_after(version, metadata, since=since, force=force), []
     )
     return found
 
@@ -72,7 +71,7 @@ def find_due(
 class Run:
     """One run to do."""
 
-    store: Store
+    handle: TableHandle
     due: Due
     sidecar: bool
     memory_budget: int
@@ -88,45 +87,45 @@ class Outcome:
 
 
 def _maintain(run: Run) -> Outcome:
-    store, due, done = run.store, run.due, Outcome()
+    handle, store, due, done = run.handle, run.handle.store, run.due, Outcome()
     written = _attempt(
         f"write the checkpoint {due.version}",
-        store,
+        handle,
         lambda: write_checkpoint(store, due.version, enough=due.enough, memory_budget=run.memory_budget),
         done.errors,
     )
     if written is None:
         return done
     done.checkpoint = written.version
-    _attempt("move _last_checkpoint", store, lambda: write_last_checkpoint(store, written), done.errors)
+    _attempt("move _last_checkpoint", handle, lambda: write_last_checkpoint(store, written), done.errors)
     if run.sidecar:
         built = _attempt(
             "refresh the sidecar",
-            store,
-            lambda: refresh_at(TableHandle.of(store), memory_budget=run.memory_budget),
+            handle,
+            lambda: refresh_at(handle, memory_budget=run.memory_budget),
             done.errors,
         )
         done.sidecar = None if built is None else built.version
     if due.cleans_log:
-        _attempt("clean the log", store, lambda: _clean(store), done.errors)
+        _attempt("clean the log", handle, lambda: _clean(handle), done.errors)
     return done
 
 
-def _clean(store: Store) -> None:
+def _clean(handle: TableHandle) -> None:
     try:
-        clean_log(store)
+        clean_log(handle)
     except UnsupportedFeatureError as error:
         # A fact of the table and no failure: whoever writes such tables cleans their log.
-        logger.info("The log of %s is left as it is: %s", store.uri, error)
+        logger.info("The log of %s is left as it is: %s", handle.uri, error)
 
 
-def _attempt(what: str, store: Store, work: Callable[[], Any], errors: list[str]) -> Any:
+def _attempt(what: str, handle: TableHandle, work: Callable[[], Any], errors: list[str]) -> Any:
     """Return what ``work`` returns; a failure is logged and noted, and None."""
     try:
         return work()
     except Exception as error:
         # Whatever it is: the commit stands, and its writer must not be told that it failed.
-        logger.exception("Could not %s of %s; its commits are unharmed, and a later one tries again", what, store.uri)
+        logger.exception("Could not %s of %s; its commits are unharmed, and a later one tries again", what, handle.uri)
         errors.append(f"{what}: {error}")
         return None
 
@@ -143,7 +142,7 @@ class _OneAtATime:
 
     def do(self, run: Run, report: Callable[[Outcome], None] | None = None, *, patient: bool = False) -> None:
         """Do a run now, or after the run that is under way; who is not ``patient`` leaves it to that one."""
-        table = run.store.uri
+        table = run.handle.uri
         with self.changed:
             if table in self.waiting and not patient:
                 other = self.waiting[table]

@@ -17,7 +17,6 @@ from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Metadata
 from lazydelta.log.checkpoint.writing.checkpoint_writer import MEMORY_BUDGET
 from lazydelta.maintenance.once import Outcome, Run, find_due, run_once
-from lazydelta.storage import Store
 
 __all__ = ["BackgroundMaintenance", "MaintenanceStatus"]
 
@@ -49,19 +48,19 @@ class BackgroundMaintenance:
 
     def __init__(
         self,
-        table: Store | str | os.PathLike[str],
+        table: TableHandle | str | os.PathLike[str],
         storage_options: Mapping[str, str] | None = None,
         *,
         sidecar: bool = True,
         memory_budget: int = MEMORY_BUDGET,
     ) -> None:
-        """Make no request and start no thread; ``table`` is a URI, or a store that is open."""
-        if isinstance(table, Store):
+        """Make no request and start no thread; ``table`` is a URI, or the handle of a table that is open."""
+        if isinstance(table, TableHandle):
             if storage_options is not None:
-                raise OptionError("storage_options belong to a URI", hint="a store that is open has its own")
-            self._store = table
+                raise OptionError("storage_options belong to a URI", hint="a table that is open has its own")
+            self._handle = table
         else:
-            self._store = TableHandle.open(table, storage_options).store
+            self._handle = TableHandle.open(table, storage_options)
         self._sidecar = sidecar
         self._memory_budget = memory_budget
         self._begin()
@@ -84,13 +83,13 @@ class BackgroundMaintenance:
         with self._changed:
             if self._closed:
                 return False
-            due = find_due(self._store, version, metadata, since=self._seen, force=force)
+            due = find_due(self._handle, version, metadata, since=self._seen, force=force)
             self._seen = version if self._seen is None else max(self._seen, version)
             if due is None:
                 return False
             if self._next is None or self._next.due.version < version:
                 # An older version that still waits is not worth a checkpoint of its own.
-                self._next = Run(self._store, due, self._sidecar, self._memory_budget)
+                self._next = Run(self._handle, due, self._sidecar, self._memory_budget)
                 self._status = replace(self._status, waiting=version)
             if self._thread is None:
                 # No daemon: Python waits for it before it takes anything down that the run needs.
