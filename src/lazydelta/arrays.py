@@ -23,7 +23,9 @@ __all__ = [
     "flags",
     "from_numpy",
     "int64_array",
+    "nested",
     "numpy_of",
+    "one_array",
     "string_array",
     "typed_array",
     "typed_scalar",
@@ -107,6 +109,23 @@ def flags(values: pa.BooleanArray) -> npt.NDArray[np.bool_]:
     """Return a boolean array without nulls as a mask."""
     bits = np.frombuffer(values.buffers()[1], np.uint8)
     return np.unpackbits(bits, bitorder="little")[values.offset : values.offset + len(values)].astype(np.bool_)
+
+
+def one_array(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return a column in one piece, which is copied only where it is in several."""
+    if not isinstance(values, pa.ChunkedArray):
+        return values
+    return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
+
+
+def nested(leaves: Sequence[tuple[tuple[str, ...], pa.Array]], mask: pa.Array | None = None) -> pa.StructArray:
+    """Nest arrays by their paths; nothing is copied."""
+    names = dict.fromkeys(path[0] for path, _ in leaves)
+    children = []
+    for name in names:
+        below = [(path[1:], array) for path, array in leaves if path[0] == name]
+        children.append(below[0][1] if not below[0][0] else nested(below))
+    return pa.StructArray.from_arrays(children, names=list(names), mask=mask)
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lazydelta.handle import TableHandle
-from lazydelta.log.actions import Add, Txn
+from lazydelta.log.actions import Add, Remove, Txn
 from lazydelta.storage import Request, observe, open_store
-from lazydelta.write.removals import removal_of
 from lazydelta.write.transaction import Transaction
 
 __all__ = ["commits"]
@@ -39,7 +38,14 @@ def commits(table: str, count: int) -> list[list[int]]:
         ):
             transaction.add(added)
             if before is not None:
-                transaction.remove(removal_of(before, 0))
+                transaction.remove(
+                    Remove(
+                        path=before.path,
+                        deletion_timestamp=0,
+                        partition_values=before.partition_values,
+                        size=before.size,
+                    )
+                )
             transaction.commit()
         before = added
         spent.append([seen.requests, store.counters.bytes_read])

@@ -18,7 +18,7 @@ __all__ = ["commit_info", "history", "milliseconds", "version_at"]
 
 _ENABLED = "delta.enableInCommitTimestamps"
 _ENABLED_SINCE = "delta.inCommitTimestampEnablementVersion"
-_HEAD = 64 << 10
+_FIRST_LINE_BYTES = 64 << 10
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -68,7 +68,11 @@ def version_at(store: Store, metadata: Metadata, moment: int, *, log_tail: Seque
 
 def commit_info(store: Store, file: LogFile) -> dict[str, Any]:
     """Return a commit's ``commitInfo``, empty where it has none; usually just the first line is fetched."""
-    head = bytes(store.get(file.path, length=_HEAD)) if file.info.size > _HEAD else bytes(store.get(file.path))
+    head = (
+        bytes(store.get(file.path, length=_FIRST_LINE_BYTES))
+        if file.info.size > _FIRST_LINE_BYTES
+        else bytes(store.get(file.path))
+    )
     first, newline, _ = head.partition(b"\n")
     if newline or len(head) == file.info.size:
         lines = next(decode_actions([first], file.path, file.version), [])

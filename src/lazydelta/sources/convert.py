@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from lazydelta import compute as pc
+from lazydelta.arrays import one_array
 from lazydelta.errors import SchemaMismatchError
 from lazydelta.write.evolution import Conformer
 
@@ -63,7 +64,7 @@ class Rows:
         columns = []
         for field in self._schema:
             index = read.schema.get_field_index(field.name)
-            whole = pa.nulls(count, field.type) if index < 0 else converted(_joined(read.column(index)), field.type)
+            whole = pa.nulls(count, field.type) if index < 0 else converted(one_array(read.column(index)), field.type)
             columns.append(whole)
         try:
             return self._check(pa.RecordBatch.from_arrays(columns, schema=self._schema))
@@ -73,10 +74,6 @@ class Rows:
     def none(self) -> pa.RecordBatch:
         """Return no rows."""
         return self(self._schema.empty_table())
-
-
-def _joined(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def converted(values: pa.Array, kind: pa.DataType) -> pa.Array:

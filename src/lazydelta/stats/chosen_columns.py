@@ -5,17 +5,14 @@ The one place that says so: to whoever collects statistics, copies them into che
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import pyarrow as pa
 
 from lazydelta.log.properties import TableProperties
-from lazydelta.types.schema import Column, TableSchema
+from lazydelta.types.schema import Column, TableSchema, split_name
 
 __all__ = ["chosen_paths", "has_bounds", "has_range", "stats_columns"]
-
-_PART = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
 
 _Path = tuple[str, ...]
 
@@ -48,13 +45,9 @@ def stats_columns(schema: TableSchema, properties: TableProperties) -> list[Colu
 def chosen_paths(leaves: Sequence[_Path], properties: TableProperties) -> list[_Path]:
     """Return those of all leaf columns that the properties choose: the ones they name, else the first so many."""
     if properties.stats_columns is not None:
-        return _named(leaves, [_parts(name) for name in properties.stats_columns])
+        return _named(leaves, [split_name(name.lower()) for name in properties.stats_columns])
     number = properties.indexed_columns
     return list(leaves if number < 0 else leaves[:number])
-
-
-def _parts(name: str) -> _Path:
-    return tuple((quoted.replace("``", "`") or plain).lower() for quoted, plain in _PART.findall(name))
 
 
 def _named(leaves: Sequence[_Path], names: Sequence[_Path]) -> list[_Path]:

@@ -36,10 +36,10 @@ from lazydelta.types.value_text import plain_text
 
 __all__ = ["StatsCollector", "indexed_columns"]
 
-_PREFIX = 32
+_BOUND_CHARACTERS = 32
 # How far a maximum may grow beyond its prefix in search of a character that the tie-breaker exceeds.
 _LONGEST_SEARCH = 32
-_ASCII_LAST, _LAST = "\x7f", "\U0010ffff"
+_LAST_ASCII, _LAST_CHARACTER = "\x7f", "\U0010ffff"
 
 Path: TypeAlias = tuple[str, ...]
 
@@ -190,18 +190,18 @@ def _floats(values: pa.Array) -> tuple[float, float]:
 
 def _strings(values: pa.Array) -> tuple[str, str | None]:
     low, high = _extremes(values)
-    return low[:_PREFIX], _above(high)
+    return low[:_BOUND_CHARACTERS], _above(high)
 
 
 def _above(text: str) -> str | None:
     """Return a text of little more than 32 characters that is not below ``text``."""
-    if len(text) <= _PREFIX:
+    if len(text) <= _BOUND_CHARACTERS:
         return text
-    for length in range(_PREFIX, min(len(text), _PREFIX + _LONGEST_SEARCH)):
-        if text[length] < _ASCII_LAST:
-            return text[:length] + _ASCII_LAST
-        if text[length] < _LAST:
-            return text[:length] + _LAST
+    for length in range(_BOUND_CHARACTERS, min(len(text), _BOUND_CHARACTERS + _LONGEST_SEARCH)):
+        if text[length] < _LAST_ASCII:
+            return text[:length] + _LAST_ASCII
+        if text[length] < _LAST_CHARACTER:
+            return text[:length] + _LAST_CHARACTER
     return None
 
 

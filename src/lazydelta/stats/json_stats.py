@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lazydelta import compute as pc
-from lazydelta.arrays import typed_array, typed_scalar
+from lazydelta.arrays import one_array, typed_array, typed_scalar
 from lazydelta.execution import give_way
 from lazydelta.stats.chosen_columns import has_range
 from lazydelta.stats.json_texts import end_to_end
@@ -33,7 +33,7 @@ __all__ = ["ranges_from_json"]
 
 _Path: TypeAlias = tuple[str, ...]
 _INT64 = 2**63
-_AT_ONCE = 1024  # half a millisecond's work, after which others are let in
+_TEXTS_AT_ONCE = 1024  # half a millisecond's work, after which others are let in
 _BAD_JSON = (msgspec.DecodeError, RecursionError, ValueError)  # UnicodeDecodeError is a ValueError
 
 
@@ -44,9 +44,7 @@ def ranges_from_json(
 
     ``only_bounds`` leaves out all counts, which saves a quarter of the time; what the bounds alone rule out stays out.
     """
-    if isinstance(stats, pa.ChunkedArray):
-        combined = stats.combine_chunks()
-        stats = combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
+    stats = one_array(stats)
     fields = tuple(_fields(columns, only_bounds=only_bounds))
     values = dict(zip(fields, _decode(stats, fields), strict=True))
     found: dict[_Path, ColumnRange] = {}
@@ -123,8 +121,8 @@ def _decode(stats: pa.Array, fields: tuple[_Field, ...]) -> list[list[Any]]:
     decoder, readers = fast
     lines = end_to_end(stats)
     lists: list[list[Any]] = [[] for _ in fields]
-    for start in range(0, len(stats), _AT_ONCE):
-        texts = stats.slice(start, _AT_ONCE)
+    for start in range(0, len(stats), _TEXTS_AT_ONCE):
+        texts = stats.slice(start, _TEXTS_AT_ONCE)
         rows = None if lines is None else _decode_lines(decoder, *lines, start, start + len(texts))
         found = _one_by_one(decoder, readers, texts, fields) if rows is None else _transposed(rows, readers)
         for values, more in zip(lists, found, strict=True):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from lazydelta import compute as pc
-from lazydelta.arrays import typed_scalar
+from lazydelta.arrays import one_array, typed_scalar
 from lazydelta.stats.ranges import ColumnRange, Ranges
 from lazydelta.types.schema import Column
 from lazydelta.types.text import from_text
@@ -31,7 +31,7 @@ def partition_texts(
     partition_values: pa.Array | pa.ChunkedArray, columns: Sequence[Column]
 ) -> list[tuple[Column, pa.Array, pa.Array | None]]:
     """Return each row's text of the partition columns named, and where there is one (None: in no row)."""
-    maps = _whole(partition_values)
+    maps = one_array(partition_values)
     if not isinstance(maps, pa.MapArray):
         maps = pc.cast(maps, pa.map_(pa.string(), pa.string()))
     return [(column, *_lookup(maps, column.physical_path[0])) for column in columns if column.is_partition]
@@ -39,7 +39,7 @@ def partition_texts(
 
 def partition_ranges_from_parsed(parsed: pa.Array | pa.ChunkedArray, columns: Sequence[Column]) -> Ranges:
     """Read the named partition columns from ``partitionValues_parsed``, a struct of typed values."""
-    structs = _whole(parsed)
+    structs = one_array(parsed)
     found: dict[tuple[str, ...], ColumnRange] = {}
     for column in columns:
         position = structs.type.get_field_index(column.physical_path[0])
@@ -113,10 +113,3 @@ def _text(values: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     return values if pa.types.is_string(values.type) else pc.cast(values, pa.string())
-
-
-def _whole(values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    if not isinstance(values, pa.ChunkedArray):
-        return values
-    combined = values.combine_chunks()
-    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from lazydelta import compute as pc
-from lazydelta.arrays import typed_array
+from lazydelta.arrays import one_array, typed_array
 from lazydelta.stats.chosen_columns import has_range
 from lazydelta.stats.ranges import ColumnRange, Ranges
 from lazydelta.types.schema import Column
@@ -19,9 +19,7 @@ _ZERO, _THOUSAND = typed_array([0, 1000], pa.int64())
 
 def ranges_from_parsed(stats_parsed: pa.Array | pa.ChunkedArray, columns: Sequence[Column]) -> Ranges:
     """Read the named columns (physical names, nested) from a struct of numRecords, minValues, maxValues, nullCount."""
-    if isinstance(stats_parsed, pa.ChunkedArray):
-        combined = stats_parsed.combine_chunks()
-        stats_parsed = combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
+    stats_parsed = one_array(stats_parsed)
     found: dict[tuple[str, ...], ColumnRange] = {}
     for column in columns:
         null_count = _cast(_get(stats_parsed, ("nullCount", *column.physical_path)), pa.int64())

@@ -26,7 +26,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _PREFIX = {"azure": "AZURE_", "s3": "AWS_", "gcs": "GOOGLE_"}
 # What of the environment decides on the host; a client would take it from there itself, and is given it instead, so
 # that it connects to what was judged.
-_DECIDES = {
+_OPTIONS_THAT_DECIDE = {
     "azure": ("endpoint", "use_emulator", "use_fabric_endpoint"),
     "s3": ("endpoint", "region", "default_region", "virtual_hosted_style_request"),
     "gcs": ("base_url",),
@@ -77,7 +77,7 @@ def client_config(
     for name in ("bucket", "container_name", "connection_string"):
         config.pop(name, None)
     around = from_environment(kind, environment)
-    for name in _DECIDES.get(kind, ()):
+    for name in _OPTIONS_THAT_DECIDE.get(kind, ()):
         if name in around:
             config.setdefault(name, around[name][1])
     if kind == "azure":

@@ -21,7 +21,7 @@ __all__ = ["Provider", "check_own_credentials", "isolate", "lasting_credentials"
 Provider: TypeAlias = Callable[[], dict[str, Any]]
 
 # Options that put something secret, or a signature, into a request.
-_SIGN = {
+_SIGNING_OPTIONS = {
     "azure": (
         "token",
         "account_key",
@@ -35,7 +35,7 @@ _SIGN = {
     "gcs": ("bearer_token", "service_account", "service_account_key"),
 }
 # The same, and no other credential takes their place.
-_BESIDE = {"azure": ("encryption_key",), "s3": ("sse_customer_key_base64", "server_side_encryption"), "gcs": ()}
+_SECRETS_BESIDE = {"azure": ("encryption_key",), "s3": ("sse_customer_key_base64", "server_side_encryption"), "gcs": ()}
 _SWITCHES = {
     "azure": ("use_emulator", "use_fabric_endpoint", "use_azure_cli"),
     "s3": ("virtual_hosted_style_request", "s3_express", "request_payer"),
@@ -66,7 +66,11 @@ def lasting_credentials(kind: str, config: Mapping[str, str]) -> Provider | None
 def check_own_credentials(location: Location, config: Mapping[str, str]) -> None:
     """Refuse a place outside the table that was given nothing to sign with: the environment is not to help out."""
     kind = location.kind
-    if kind not in _SIGN or is_true(config.get("skip_signature")) or any(config.get(name) for name in _SIGN[kind]):
+    if (
+        kind not in _SIGNING_OPTIONS
+        or is_true(config.get("skip_signature"))
+        or any(config.get(name) for name in _SIGNING_OPTIONS[kind])
+    ):
         return
     message = f"the external location {location.uri} has no credentials of its own"
     hint = "give them as its options; or skip_signature=true for public data; or use_environment=true for those around"
@@ -99,8 +103,10 @@ def isolate(
             config["endpoint"] = f"https://{location.container}.{host}" if hosted else address.service
     provider = lasting_credentials(kind, config)
     unsigned = is_true(config.get("skip_signature"))
-    mixed = () if provider is not None or unsigned else _SIGN[kind]
-    clash = sorted(around[name][0] for name in others if name in (*mixed, *_BESIDE[kind]) and name not in config)
+    mixed = () if provider is not None or unsigned else _SIGNING_OPTIONS[kind]
+    clash = sorted(
+        around[name][0] for name in others if name in (*mixed, *_SECRETS_BESIDE[kind]) and name not in config
+    )
     if clash:
         message = f"the environment's {', '.join(clash)} would be used for the external location {location.uri} too"
         hint = "give it a key or token of its own, or use_environment=true, or unset the variable"

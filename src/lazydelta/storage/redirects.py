@@ -26,12 +26,12 @@ _NOWHERE = "127.0.0.1:0"
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _METADATA = "169.254.169.254"
 # Whom a client asks for a token when it has nothing lasting to sign with.
-_LASTING = {
+_LASTING_CREDENTIALS = {
     "azure": ("token", "account_key", "sas_key", "skip_signature", "use_emulator"),
     "s3": ("access_key_id", "skip_signature"),
     "gcs": ("bearer_token", "skip_signature"),
 }
-_ASKED = {
+_TOKEN_HOST_OPTIONS = {
     "azure": ("authority_host", "msi_endpoint", "fabric_token_service_url"),
     "s3": ("sts_endpoint", "metadata_endpoint", "container_credentials_full_uri"),
     "gcs": (),
@@ -58,12 +58,12 @@ def fence(kind: str, address: Address, config: Mapping[str, Any], around: Mappin
     if str(config.get("s3_express", "")).lower() in ("true", "1"):
         hosts.append("amazonaws.com")  # the zone is part of the host's name
     known = {**around, **config}
-    if not any(known.get(name) for name in _LASTING[kind]) or known.get("fabric_session_token"):
+    if not any(known.get(name) for name in _LASTING_CREDENTIALS[kind]) or known.get("fabric_session_token"):
         hosts += _ASKED_ALWAYS[kind]
         if kind == "s3":
             region = known.get("region") or known.get("default_region") or "us-east-1"
             hosts.append(f"sts.{region}.amazonaws.com")
-        hosts += [_host(str(known[name])) for name in _ASKED[kind] if known.get(name)]
+        hosts += [_host(str(known[name])) for name in _TOKEN_HOST_OPTIONS[kind] if known.get(name)]
         hosts += [_host(os.environ[name]) for name in ("IDENTITY_ENDPOINT", "MSI_ENDPOINT") if os.environ.get(name)]
     return {"proxy_url": f"http://{_NOWHERE}", "proxy_excludes": ",".join(dict.fromkeys(hosts))}
 

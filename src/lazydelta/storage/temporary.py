@@ -15,7 +15,7 @@ TEMPORARY = ".lazydelta-"
 
 # No writer leaves its temporary file untouched for so long, whatever it is waiting for.
 _STALE_SECONDS = 24 * 3600
-_LOOKED_AT = 10_000
+_MAX_REMEMBERED = 10_000
 _tidied: set[str] = set()
 
 
@@ -37,12 +37,12 @@ def tidy(folder: str) -> None:
     """Remove what writers that were killed long ago left in a folder, once for each folder that we write to."""
     if folder in _tidied:
         return
-    if len(_tidied) >= _LOOKED_AT:
+    if len(_tidied) >= _MAX_REMEMBERED:
         _tidied.clear()
     _tidied.add(folder)
     stale = time.time() - _STALE_SECONDS
     # What was to be written is written; tidying may fail, and another writer tries again.
     with contextlib.suppress(OSError):
-        for name, info in temporaries(folder, _LOOKED_AT):
+        for name, info in temporaries(folder, _MAX_REMEMBERED):
             if info.st_mtime < stale:
                 os.unlink(f"{folder}/{name}")  # noqa: PTH108

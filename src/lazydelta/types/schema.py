@@ -28,6 +28,7 @@ __all__ = [
     "TableSchema",
     "Variant",
     "parse_type",
+    "split_name",
 ]
 
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
@@ -240,7 +241,7 @@ class TableSchema:
         """Find a column by its (dotted) logical name or by the parts of its path."""
         if isinstance(path, str):
             # A top-level name may itself hold dots; such a column is named as it is, and wins.
-            parts = (path,) if _pick(self.fields, path) is not None else _split(path)
+            parts = (path,) if _pick(self.fields, path) is not None else split_name(path)
         else:
             parts = path
         fields: tuple[Field, ...] = self.fields
@@ -288,8 +289,8 @@ def _pick(fields: tuple[Field, ...], name: str) -> Field | None:
     return folded[0] if len(folded) == 1 else None
 
 
-def _split(dotted: str) -> tuple[str, ...]:
-    # Backquotes protect dots, as in Spark: a.`b.c`.d
+def split_name(dotted: str) -> tuple[str, ...]:
+    """Return the parts of a dotted name; backquotes protect dots, as in Spark: a.`b.c`.d."""
     parts = re.findall(r"`((?:[^`]|``)*)`|([^.`]+)", dotted)
     return tuple(quoted.replace("``", "`") or plain for quoted, plain in parts)
 

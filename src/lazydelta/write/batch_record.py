@@ -44,7 +44,7 @@ BATCH_FIELD = "lazydeltaBatch"
 _LISTED_PARTITIONS = 48
 _SHOWN_PARTITIONS = 4
 _NAMED_SOURCES = 3
-_WINDOW = 1000
+_COMMITS_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +150,7 @@ def find_batch(store: Store, txn: Txn, newest: int) -> CommittedBatch:
     """
     upper = newest
     while upper >= 0:
-        lower = max(0, upper - _WINDOW + 1)
+        lower = max(0, upper - _COMMITS_AT_ONCE + 1)
         files = list(list_commits(store, lower, upper))
         if [each.version for each in files] != list(range(lower, upper + 1)):
             return _among(store, files, txn) or CommittedBatch()  # the others were cleaned up

@@ -28,7 +28,7 @@ __all__ = ["commit_files", "delete_files", "unnamed_files"]
 _log = logging.getLogger(__name__)
 
 # How often files are offered to a table whose metadata others change all the while.
-_OFFERS = 5
+_MAX_OFFERS = 5
 
 
 def commit_files(  # noqa: PLR0913 - a commit is all of these
@@ -54,7 +54,7 @@ def commit_files(  # noqa: PLR0913 - a commit is all of these
     existing table rules it out by the transaction's own rules, and the table is looked at anew only if there was none.
     """
     store = handle.store
-    for remaining in reversed(range(_OFFERS)):
+    for remaining in reversed(range(_MAX_OFFERS)):
         mine, begun = begun, None
         told = parameters or plan.parameters
         with mine or Transaction.begin(handle, operation=operation, parameters=told, txn=txn) as offer:

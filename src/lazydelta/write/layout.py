@@ -20,8 +20,8 @@ __all__ = ["BOUNDARIES", "NULL_TIMESTAMPS", "Boundary", "boundary_of", "in_range
 NULL_TIMESTAMPS = ("null-partition", "reject")
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 # The years that four digits can write: a fifth would break the order of the texts.
-_FIRST = np.datetime64("0000-01-01T00:00:00", "s")
-_LAST = np.datetime64("9999-12-31T23:59:59", "s")
+_FIRST_MOMENT = np.datetime64("0000-01-01T00:00:00", "s")
+_LAST_MOMENT = np.datetime64("9999-12-31T23:59:59", "s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def _distinct(numbers: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], np
 
 
 def _in_range(moments: npt.NDArray[np.datetime64]) -> npt.NDArray[np.bool_]:
-    return (moments >= _FIRST) & (moments <= _LAST)
+    return (moments >= _FIRST_MOMENT) & (moments <= _LAST_MOMENT)
 
 
 def _seconds(timestamps: pa.Array) -> npt.NDArray[np.int64]:

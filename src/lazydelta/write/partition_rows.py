@@ -18,7 +18,7 @@ Partition: TypeAlias = tuple[str | None, ...]
 
 _PIECE_ROWS = 1 << 18
 # So many partitions are told apart by counting, however few the rows.
-_FEW_GROUPS = 1 << 12
+_COUNTED_PARTITIONS = 1 << 12
 
 
 def groups_of(
@@ -28,7 +28,7 @@ def groups_of(
     combined, count = columns[0][0], len(columns[0][1])
     for codes, texts in columns[1:]:
         combined, count = combined * len(texts) + codes, count * len(texts)
-    if count > max(len(combined), _FEW_GROUPS):
+    if count > max(len(combined), _COUNTED_PARTITIONS):
         found, inverse = np.unique(combined, return_inverse=True)
     else:
         is_there = np.bincount(combined, minlength=count) > 0

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 _PAUSES = (0.1, 0.4)
 # The id stands at the beginning of the first line; nobody else's commit has it.
-_HEAD = 256
+_BYTES_WITH_ID = 256
 
 
 def commit_path(version: int) -> str:
@@ -40,7 +40,7 @@ def publish(store: Store, version: int, data: bytes, txn_id: str) -> bool:
         else:
             return True
         try:
-            return txn_id.encode() in bytes(store.get(path, length=_HEAD))
+            return txn_id.encode() in bytes(store.get(path, length=_BYTES_WITH_ID))
         except ObjectNotFoundError:
             pass
         except StorageError as error:

@@ -7,38 +7,23 @@ from collections.abc import Iterator
 import msgspec
 
 from lazydelta.handle import TableHandle
-from lazydelta.log.actions import Add, DeletionVector, Remove
+from lazydelta.log.actions import DeletionVector, Remove
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.scan.request import ScanRequest, ScanStrategy
 from lazydelta.write.selection import PartitionSelection
 
-__all__ = ["removal_of", "removals"]
-
-
-def removal_of(add: Add, timestamp: int, *, data_change: bool = True) -> Remove:
-    """Return the action that removes a file, with all that later readers and checksums need of it.
-
-    Statistics are not: Delta-Spark leaves them out too, but for a number of rows where it has counted them.
-    """
-    return Remove(
-        path=add.path,
-        deletion_timestamp=timestamp,
-        data_change=data_change,
-        extended_file_metadata=True,
-        partition_values=add.partition_values,
-        size=add.size,
-        tags=add.tags,
-        deletion_vector=add.deletion_vector,
-        base_row_id=add.base_row_id,
-        default_row_commit_version=add.default_row_commit_version,
-    )
+__all__ = ["removals"]
 
 
 def removals(
     handle: TableHandle, snapshot: Snapshot, timestamp: int, selection: PartitionSelection | None = None
 ) -> Iterator[list[Remove]]:
-    """Yield removes of every active file, or of those in the selected partitions, batch by batch."""
+    """Yield removes of every active file, or of those in the selected partitions, batch by batch.
+
+    They have all that later readers and checksums need. Statistics are not among it: Delta-Spark leaves them out too,
+    but for a number of rows where it has counted them.
+    """
     predicate = None if selection is None else selection.predicate
     request = ScanRequest(predicate=predicate, strategy=ScanStrategy.FORWARD, extra=True)
     for batch in handle.scan(snapshot, request).batches():

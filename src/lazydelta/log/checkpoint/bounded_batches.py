@@ -29,10 +29,10 @@ MEMORY_BUDGET = 150 << 20
 _BATCH_SHARE = 25
 # Whatever the budget: a page has about a megabyte where its rows are of usual size.
 _LEAST_PAGE_BYTES, _LEAST_BATCH_BYTES = 4 << 20, 256 << 10
-_UNEVEN = 2  # how much more than its share a batch may take before it is begun anew
+_TOLERATED_EXCESS = 2  # how much more than its share a batch may take before it is begun anew
 _LONG_TEXT = 4 << 10
 _STATS = ("add.stats", "add.stats_parsed")
-_ANY = "add.size"  # read where nothing else is left, so that rows are still counted
+_COUNTING_COLUMN = "add.size"  # read where nothing else is left, so that rows are still counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class BoundedBatches:
         """Yield the rows of a row group, begun anew with fewer rows a batch as often as it takes."""
         columns, done, count = self.columns, 0, self.metadata.row_group(group).num_rows
         while done < count:
-            watch = PageWatch(self.metadata, watched, [group], self._page_bytes, _UNEVEN * self._batch_bytes)
+            watch = PageWatch(self.metadata, watched, [group], self._page_bytes, _TOLERATED_EXCESS * self._batch_bytes)
             try:
                 for first, batch in self._watched_batches(group, columns, rows, watch):
                     end, skipped = first + batch.num_rows, max(0, done - first)
@@ -128,4 +128,4 @@ class BoundedBatches:
             hint = "give it a larger memory_budget, or let a writer that cuts its pages smaller write the checkpoint"
             raise MemoryLimitError(message, path=self.part.path, version=self.part.version, hint=hint) from None
         logger.warning("%s: files of that row group are listed without statistics", message)
-        return left or [_ANY]
+        return left or [_COUNTING_COLUMN]

@@ -23,7 +23,7 @@ __all__ = ["LargeBatchError", "LargePageError", "PageWatch"]
 _DICTIONARY_PAGE = 2
 _DICTIONARY_CODED = frozenset({2, 8})  # PLAIN_DICTIONARY and RLE_DICTIONARY
 _FIRST_HEADER, _LONGEST_HEADER = 256, 1 << 20
-_SHORT = 4 << 10  # values up to this length need no care of their own: their mean will do
+_LONGEST_PLAIN_VALUE = 4 << 10  # values up to this length need no care of their own: their mean will do
 _CODECS = {"ZSTD": "zstd", "SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "LZ4": "lz4_raw"}
 
 
@@ -227,7 +227,7 @@ def _value_bytes(body: bytes, header: _Header, codec: str) -> float:
         at += 4 + length
         if at >= len(plain):
             break
-    return float(longest) if longest > _SHORT else mean
+    return float(longest) if longest > _LONGEST_PLAIN_VALUE else mean
 
 
 # --- Thrift's compact protocol, as far as a page header has it

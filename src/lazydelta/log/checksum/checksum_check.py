@@ -30,7 +30,7 @@ __all__ = ["ChecksumCheck"]
 
 logger = logging.getLogger(__name__)
 
-_SHOWN = 3
+_NAMED_DIFFERENCES = 3
 
 _Fields = dict[str, Any]
 
@@ -164,7 +164,7 @@ def _comparable(action: Protocol | Metadata) -> _Fields:
 
 def _compared(what: str, said: _Fields, logged: _Fields) -> Iterator[str]:
     names = [name for name in sorted(said.keys() | logged.keys()) if said.get(name) != logged.get(name)]
-    for name in names[:_SHOWN]:
+    for name in names[:_NAMED_DIFFERENCES]:
         yield f"has the {what} {name!r} at {said.get(name, 'nothing')!r}, the log at {logged.get(name, 'nothing')!r}"
-    if len(names) > _SHOWN:
-        yield f"differs in {len(names) - _SHOWN} more of them"
+    if len(names) > _NAMED_DIFFERENCES:
+        yield f"differs in {len(names) - _NAMED_DIFFERENCES} more of them"

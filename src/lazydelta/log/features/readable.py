@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from lazydelta.errors import CorruptLogError, UnsupportedFeatureError
+from lazydelta.errors import UnsupportedFeatureError
+from lazydelta.log.features.feature_lists import LISTS_SINCE, listed_features
 from lazydelta.log.features.feature_table import CATALOG_FEATURES, READER_FEATURES
 from lazydelta.types.schema import TYPE_CHANGES, TableSchema
 from lazydelta.types.widening import check_type_changes
@@ -23,7 +24,6 @@ ColumnMappingMode: TypeAlias = Literal["none", "id", "name"]
 
 _MODES: dict[str, ColumnMappingMode] = {"none": "none", "id": "id", "name": "name"}
 _COLUMN_MAPPING_VERSION = 2
-_TABLE_FEATURES_VERSION = 3
 
 
 def check_readable(
@@ -63,31 +63,20 @@ def column_mapping_mode(metadata: Metadata, protocol: Protocol, *, path: str | N
 
 
 def _supports_column_mapping(protocol: Protocol) -> bool:
-    if protocol.min_reader_version >= _TABLE_FEATURES_VERSION:
+    if protocol.min_reader_version >= LISTS_SINCE["reader"]:
         return "columnMapping" in (protocol.reader_features or ())
     return protocol.min_reader_version == _COLUMN_MAPPING_VERSION
 
 
 def _check_features(protocol: Protocol, *, has_log_tail: bool, path: str | None) -> None:
-    version = protocol.min_reader_version
-    if version < 1:
-        message = f"The table's protocol has the impossible reader version {version}"
-        raise CorruptLogError(message, path=path)
-    if version > _TABLE_FEATURES_VERSION:
-        message = f"The table needs reader version {version}, and lazydelta knows versions up to 3"
+    features, version = listed_features(protocol, "reader", path), protocol.min_reader_version
+    if version > LISTS_SINCE["reader"]:
+        message = (
+            f"The table needs reader version {version}, and lazydelta knows versions up to {LISTS_SINCE['reader']}"
+        )
         raise UnsupportedFeatureError(
             message, features=(f"minReaderVersion {version}",), path=path, hint="a newer lazydelta may read it"
         )
-    features = protocol.reader_features
-    if version < _TABLE_FEATURES_VERSION:
-        # Readers of these versions are told nothing about features, so a list here contradicts the version.
-        if features:
-            message = f"The table's protocol lists reader features but has reader version {version} instead of 3"
-            raise CorruptLogError(message, path=path)
-        return
-    if features is None:
-        message = "The table's protocol has reader version 3 but no list of reader features"
-        raise CorruptLogError(message, path=path)
     _check_names(features, has_log_tail=has_log_tail, path=path)
 
 

@@ -9,23 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lazydelta.errors import CorruptLogError, UnsupportedFeatureError, WriteError
+from lazydelta.errors import UnsupportedFeatureError, WriteError
 from lazydelta.log.actions import Metadata, Protocol
+from lazydelta.log.features.feature_lists import LISTS_SINCE, listed_features
 from lazydelta.log.features.feature_table import CHECKPOINT_FEATURES, FEATURES, LISTED_FEATURES
 from lazydelta.log.features.readable import column_mapping_mode
 from lazydelta.log.properties import is_true
 from lazydelta.types.schema import Array, DataType, Field, Map, Struct, TableSchema, Variant
 
 __all__ = [
-    "TABLE_FEATURES_VERSION",
     "check_copyable",
     "check_removable",
     "check_writable",
     "is_append_only",
     "uses_in_commit_timestamps",
 ]
-
-TABLE_FEATURES_VERSION = 7
 
 _CONSTRAINT = "delta.constraints."
 
@@ -48,7 +46,7 @@ def check_writable(protocol: Protocol, metadata: Metadata, *, path: str | None =
 def check_copyable(protocol: Protocol, *, path: str) -> None:
     """Raise unless a checkpoint that we write holds all that features of the table put into one."""
     unknown = tuple(feature for feature in protocol.writer_features or () if feature not in CHECKPOINT_FEATURES)
-    if protocol.min_writer_version > TABLE_FEATURES_VERSION:
+    if protocol.min_writer_version > LISTS_SINCE["writer"]:
         unknown = (f"minWriterVersion {protocol.min_writer_version}",)
     if unknown:
         message = f"A checkpoint of {path} could lose what these features write: {', '.join(unknown)}"
@@ -74,28 +72,17 @@ def check_removable(protocol: Protocol, metadata: Metadata, *, path: str | None 
 
 
 def _supports(protocol: Protocol, name: str) -> bool:
-    if protocol.min_writer_version >= TABLE_FEATURES_VERSION:
+    if protocol.min_writer_version >= LISTS_SINCE["writer"]:
         return name in (protocol.writer_features or ())
     since = next(each.writer_version for each in FEATURES if each.name == name)
     return since is not None and since <= protocol.min_writer_version
 
 
 def _listed(protocol: Protocol, path: str | None) -> Iterator[tuple[str, str]]:
-    version = protocol.min_writer_version
-    if version < 1:
-        raise CorruptLogError(f"The table's protocol has the impossible writer version {version}", path=path)
-    if version > TABLE_FEATURES_VERSION:
+    features, version = listed_features(protocol, "writer", path), protocol.min_writer_version
+    if version > LISTS_SINCE["writer"]:
         yield f"minWriterVersion {version}", ""
         return
-    features = protocol.writer_features
-    if version < TABLE_FEATURES_VERSION:
-        if features:
-            message = f"The table's protocol lists writer features but has writer version {version} instead of 7"
-            raise CorruptLogError(message, path=path)
-        return
-    if features is None:
-        message = "The table's protocol has writer version 7 but no list of writer features"
-        raise CorruptLogError(message, path=path)
     for feature in features:
         if feature not in LISTED_FEATURES:
             yield feature, ""

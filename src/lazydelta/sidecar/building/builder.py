@@ -56,9 +56,9 @@ T = TypeVar("T")
 Progress = Callable[[int, int | None], None]
 """Called with the files done so far and, where it is known, how many there are."""
 
-_READ_ROWS = 32_768
-_SAMPLED = 200_000
-_TRIES = 5
+_ROWS_PER_BATCH = 32_768
+_SAMPLED_KEYS = 200_000
+_MAX_ATTEMPTS = 5
 
 
 def build(
@@ -115,7 +115,7 @@ def build_at(
     ``replaces`` is the digest of a manifest that gives way to the new one, ``reason`` goes into the result.
     """
     plan = plan_sidecar(snapshot, checkpoint, sort_by, memory_budget=memory_budget)
-    for _ in range(_TRIES):
+    for _ in range(_MAX_ATTEMPTS):
         parts = _sorted_parts(snapshot, checkpoint, plan, memory_budget, progress)
         try:
             result = Publication(store, snapshot, checkpoint, plan, replaces=replaces).publish(parts)
@@ -184,7 +184,7 @@ def _sorted_parts(
     progress: Progress | None,
 ) -> Iterator[pa.Table]:
     """Yield the rows of each part, in order."""
-    reader = CheckpointReader(snapshot.store, checkpoint, batch_size=_READ_ROWS, memory_budget=memory_budget)
+    reader = CheckpointReader(snapshot.store, checkpoint, batch_size=_ROWS_PER_BATCH, memory_budget=memory_budget)
     at_once = plan.rows_at_once(memory_budget)
     splitters = _splitters(reader, plan, at_once)
     sort = ExternalSort(plan.layout, splitters, plan.layout.arrow_schema(plan.schema), most_waiting=at_once)
@@ -230,7 +230,7 @@ def _splitters(reader: CheckpointReader, plan: SidecarPlan, bucket_rows: int) ->
     """Choose splitters from a sample so that buckets have about ``bucket_rows`` rows; few files need none."""
     layout = key_layout(plan.layout)
     wanted = tuple(each.path for each in layout.sort if each.role == ColumnRole.MIN)
-    total, sample = 0, KeySample(_SAMPLED)
+    total, sample = 0, KeySample(_SAMPLED_KEYS)
     for batch in reader.files(StatsWanted(wanted) if wanted else None):
         total += len(batch)
         chosen = sample.chosen(len(batch))

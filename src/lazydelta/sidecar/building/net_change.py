@@ -26,7 +26,7 @@ from lazydelta.sidecar.layout.sidecar_rows import to_rows
 
 __all__ = ["NetChange", "RowSpool", "read_change"]
 
-_SAMPLED = 100_000
+_SAMPLED_KEYS = 100_000
 
 
 @dataclass(slots=True)
@@ -140,7 +140,7 @@ class RowSpool:
         self._held: list[pa.RecordBatch] = []
         self._held_rows = 0
         self._count = 0
-        self._sample = KeySample(_SAMPLED)
+        self._sample = KeySample(_SAMPLED_KEYS)
         self._spilled: list[SpillFile] = []
 
     def __len__(self) -> int:

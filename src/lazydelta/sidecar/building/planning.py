@@ -35,11 +35,11 @@ T = TypeVar("T")
 
 MEMORY_BUDGET = 512 << 20
 PART_ROWS = ROWS_PER_GROUP * GROUPS_PER_FILE
-_INDEXED = 8
+_RANGES_IN_MANIFEST = 8
 _LEAST_ROW_BYTES = 400
 _PART_BYTES = 96 << 20
-_TEXT_BYTES = 32
-_COPIES, _PARTS = 10, 4
+_BOUND_TEXT_BYTES = 32
+_COPIES_WHILE_SORTING, _PARTS_IN_MEMORY = 10, 4
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ class SidecarPlan:
 
     def rows_at_once(self, memory_budget: int) -> int:
         """Return how many rows to sort at a time: they are there as read, sorted, waiting, and as Parquet pages."""
-        return self.rows_in(memory_budget // _COPIES)
+        return self.rows_in(memory_budget // _COPIES_WHILE_SORTING)
 
     def rows_in_part(self, memory_budget: int) -> int:
         """Return how many rows a full part has: fewer where they are wide, or memory is scarce."""
-        rows = self.rows_in(min(_PART_BYTES, memory_budget // _PARTS))
+        rows = self.rows_in(min(_PART_BYTES, memory_budget // _PARTS_IN_MEMORY))
         if rows > ROWS_PER_GROUP:
             rows -= rows % ROWS_PER_GROUP  # else each part would end in a small row group
         return min(PART_ROWS, rows)
@@ -75,7 +75,7 @@ def _width(kind: pa.DataType) -> int:
     try:
         return -(-int(kind.bit_width) // 8)
     except ValueError:
-        return _TEXT_BYTES  # text and maps are as long as they are: bounds of text are cut at 32 characters
+        return _BOUND_TEXT_BYTES  # text and maps are as long as they are: bounds of text are cut at 32 characters
 
 
 def snapshot_at_checkpoint(store: Store, version: int | None = None) -> tuple[Snapshot, Checkpoint]:
@@ -129,7 +129,7 @@ def plan_of(layout: SidecarLayout, schema: TableSchema) -> SidecarPlan:
 def _plan(schema: TableSchema, layout: SidecarLayout, stats: Sequence[Column]) -> SidecarPlan:
     timestamps = [column for column in stats if is_timestamp(column)]
     ranged = [column for column in stats if has_range(column) and column not in timestamps[:1]]
-    indexed = [column.physical_path for column in (*timestamps[:1], *ranged[:_INDEXED])]
+    indexed = [column.physical_path for column in (*timestamps[:1], *ranged[:_RANGES_IN_MANIFEST])]
     indexed += [each.path for each in layout.sort if each.role == ColumnRole.MIN and each.path not in indexed]
     return SidecarPlan(schema, layout, tuple(indexed))
 

@@ -29,7 +29,7 @@ __all__ = ["BuildResult", "PartsGoneError", "Publication", "PublishedPart", "loa
 PublishedPart = tuple[ManifestPart, Sequence[ManifestRowGroup]]
 """A part with its row groups; none are given where a long manifest leaves them to the part's footer."""
 
-_TRIES = 5
+_MAX_ATTEMPTS = 5
 
 
 class PartsGoneError(SidecarError):
@@ -152,7 +152,7 @@ class Publication:
     def _commit(self, data: bytes) -> Manifest | None:
         """Put the manifest where there is no valid one; else return that one."""
         path = manifest_path(self.checkpoint.version)
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             with contextlib.suppress(ObjectExistsError):
                 _undisturbed(lambda: self.store.put_if_absent(path, data))
                 return None
@@ -265,7 +265,7 @@ class Publication:
 
 def _undisturbed(write: Callable[[], None]) -> None:
     """Write an object; on a local disk a ``drop`` may remove the temporary file that was about to become it."""
-    for _ in range(_TRIES):
+    for _ in range(_MAX_ATTEMPTS):
         with contextlib.suppress(ObjectNotFoundError):
             write()
             return

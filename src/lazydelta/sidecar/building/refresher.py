@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lazydelta import compute as pc
-from lazydelta.arrays import boolean_array
+from lazydelta.arrays import boolean_array, one_array
 from lazydelta.errors import LogError, StorageError
 from lazydelta.handle import TableHandle
 from lazydelta.log.actions import DomainMetadata, Txn
@@ -40,8 +40,9 @@ from lazydelta.sidecar.layout.folder import FolderFile, list_folder
 from lazydelta.sidecar.layout.manifest import Manifest, ManifestPart, ManifestRowGroup, SidecarError, file_identity
 from lazydelta.sidecar.layout.mirrored import prove
 from lazydelta.sidecar.layout.order import sortable
-from lazydelta.sidecar.layout.part_reader import part_columns, part_table, vectors_of
+from lazydelta.sidecar.layout.part_reader import part_columns, part_table
 from lazydelta.sidecar.layout.sidecar_columns import ColumnRole
+from lazydelta.sidecar.layout.sidecar_rows import vectors_of
 from lazydelta.sidecar.upkeep.lifecycle import sweep
 from lazydelta.storage import Store
 from lazydelta.types.schema import TableSchema
@@ -344,8 +345,7 @@ class _Refresh:
 
 def _masked(rows: pa.Table | pa.RecordBatch, plan: SidecarPlan, change: NetChange) -> npt.NDArray[np.bool_]:
     """Tell which rows of the base were removed or replaced."""
-    path = rows.column(plan.layout.name_of(ColumnRole.PATH))
-    path = path.combine_chunks() if isinstance(path, pa.ChunkedArray) else path
+    path = one_array(rows.column(plan.layout.name_of(ColumnRole.PATH)))
     return change.seen.find(path, vectors_of(rows, plan.layout))
 
 

@@ -26,7 +26,7 @@ from lazydelta.types.schema import Column, TableSchema
 
 __all__ = ["PredicateCheck"]
 
-_COLUMNS = 16
+_ASKED_COLUMNS = 16
 _OPERATORS = ("=", "!=", "<", ">=")
 
 
@@ -81,7 +81,7 @@ class PredicateCheck:
 def _predicates(layout: SidecarLayout, schema: TableSchema, sample: pa.Table) -> Iterator[Predicate]:
     """Yield what people ask, and its negations, for the columns that prune most often."""
     by_path = {(column.is_partition, column.physical_path): column for column in schema.leaves()}
-    ranged = [each for each in layout.columns if each.role in {ColumnRole.PARTITION, ColumnRole.MIN}][:_COLUMNS]
+    ranged = [each for each in layout.columns if each.role in {ColumnRole.PARTITION, ColumnRole.MIN}][:_ASKED_COLUMNS]
     for stored in ranged:
         column = by_path[stored.role == ColumnRole.PARTITION, stored.path]
         yield is_null(column)

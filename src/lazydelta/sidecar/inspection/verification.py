@@ -55,9 +55,9 @@ from lazydelta.storage import Store
 
 __all__ = ["VerifyReport", "verify"]
 
-_READ_ROWS = 32_768
-_SHOWN = 5
-_LOOKED_AT = 8
+_ROWS_PER_BATCH = 32_768
+_NAMED_DIFFERENCES = 5
+_SEARCHED_BUCKETS = 8
 
 
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +129,7 @@ class _Verification:
             size += int(numpy_of(batch.size).sum())
         if readable:
             self._compare(layout, parts, compared, ours, logged)
-            self._problems += [] if self._asked is None else list(self._asked.problems())[:_SHOWN]
+            self._problems += [] if self._asked is None else list(self._asked.problems())[:_NAMED_DIFFERENCES]
         self._problems += [
             f"the checkpoint has false statistics: {reason}; write a new one, then build the sidecar again"
             for reason in self._timestamps.wrong.values()
@@ -201,7 +201,9 @@ class _Verification:
 
     def _batches(self) -> Iterator[FileBatch]:
         """Yield the files of the log."""
-        reader = CheckpointReader(self._store, self._checkpoint, batch_size=_READ_ROWS, memory_budget=MEMORY_BUDGET)
+        reader = CheckpointReader(
+            self._store, self._checkpoint, batch_size=_ROWS_PER_BATCH, memory_budget=MEMORY_BUDGET
+        )
         for batch in reader.files(StatsWanted(extra=True)):
             yield batch
             self._tell(len(batch))
@@ -327,7 +329,7 @@ class _Verification:
         buckets = ours.differing(logged)
         if not buckets:
             return
-        some = buckets[:_LOOKED_AT]
+        some = buckets[:_SEARCHED_BUCKETS]
         path = layout.name_of(ColumnRole.PATH) or ""
         mine = _picked(self._rows(layout, parts), path, compared, some)
         theirs = _picked(self._logged(layout), path, compared, some)
@@ -337,9 +339,9 @@ class _Verification:
             if text is not None:
                 self._problems.append(text)
                 found += 1
-                if found == _SHOWN:
+                if found == _NAMED_DIFFERENCES:
                     break
-        if len(buckets) > len(some) or found == _SHOWN or not found:
+        if len(buckets) > len(some) or found == _NAMED_DIFFERENCES or not found:
             self._problems.append(f"files differ in at least {len(buckets)} places; these are the first")
 
     def _rows(self, layout: SidecarLayout, parts: Sequence[ManifestPart]) -> Iterator[pa.RecordBatch]:

@@ -24,7 +24,7 @@ _NAME = re.compile(
     r"v(?P<version>0|[1-9]\d{0,18})"
     rf"(?:(?P<manifest>\.manifest\.json)|(?P<single>\.parquet)|-(?P<build>{_UUID})-(?:[1-9]\d*)\.parquet)"
 )
-_MOST_HEADS = 4
+_PARTS_ASKED_ONE_BY_ONE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def _ours(info: ObjectInfo) -> FolderFile | None:
 def are_in_place(store: Store, parts: Iterable[ManifestPart]) -> bool:
     """Tell whether all parts are there with their sizes; many of them are looked up by one listing."""
     wanted = {part.file: part.size for part in parts}
-    if len(wanted) <= _MOST_HEADS:
+    if len(wanted) <= _PARTS_ASKED_ONE_BY_ONE:
         found = {path: size for path in wanted if (size := _size_of(store, path)) is not None}
     else:
         found = {info.path: info.size for info in store.list(FOLDER)}

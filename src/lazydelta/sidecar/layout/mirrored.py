@@ -16,14 +16,14 @@ from lazydelta.storage import ObjectInfo, Pending, Store
 
 __all__ = ["Proof", "prove", "record", "start_proof"]
 
-_TAILS = 64 << 10
-_LEAST_TAIL = 4 << 10
+_BYTES_OF_ALL_ENDS = 64 << 10
+_BYTES_OF_ONE_END = 4 << 10
 
 
 def record(store: Store, files: Sequence[ObjectInfo]) -> tuple[CheckpointFile, ...]:
     """Describe the files of a checkpoint, for a manifest; the end of each is read."""
     # All files together must stay a small read: a reader may have to repeat it.
-    most = max(_LEAST_TAIL, _TAILS // max(1, len(files)))
+    most = max(_BYTES_OF_ONE_END, _BYTES_OF_ALL_ENDS // max(1, len(files)))
     lengths = [min(each.size, most) for each in files]
     fetched = [
         store.fetch(each.path, start=each.size - length, length=length, if_match=each.etag)
@@ -74,7 +74,7 @@ def start_proof(store: Store, recorded: Sequence[CheckpointFile], files: Sequenc
     if all(each.is_untouched(info) for each, info in zip(recorded, files, strict=True)):
         return None
     for each in recorded:
-        if not min(each.size, _LEAST_TAIL) <= each.tail_length <= each.size:
+        if not min(each.size, _BYTES_OF_ONE_END) <= each.tail_length <= each.size:
             message = f"it does not tell {each.name} from others"
             raise SidecarError(message)
     ends = [

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lazydelta import compute as pc
+from lazydelta.arrays import one_array
 from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, SidecarLayout
 
 __all__ = ["places_among", "sortable"]
@@ -20,8 +21,8 @@ _SIGN = {1: 0x80, 4: 0x80000000, 8: 0x8000000000000000, 2: 0x8000}
 
 def sortable(rows: pa.RecordBatch | pa.Table, layout: SidecarLayout) -> pa.BinaryArray:
     """Return bytes that compare as the rows are sorted."""
-    pieces = [_encoded(_flat(rows.column(name))) for name in layout.sort_names()]
-    path = pc.cast(_flat(rows.column(layout.name_of(ColumnRole.PATH))), pa.binary())
+    pieces = [_encoded(one_array(rows.column(name))) for name in layout.sort_names()]
+    path = pc.cast(one_array(rows.column(layout.name_of(ColumnRole.PATH))), pa.binary())
     if not pieces:
         return path
     return pc.binary_join_element_wise(*pieces, path, _EMPTY)
@@ -43,10 +44,6 @@ def _constant(data: bytes) -> pa.BinaryScalar:
 _EMPTY = _constant(b"")
 _PRESENT, _MISSING = _constant(b"\x00"), _constant(b"\x01")
 _TERMINATOR = _constant(b"\x00\x00")
-
-
-def _flat(values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 
 def _encoded(values: pa.Array) -> pa.BinaryArray:

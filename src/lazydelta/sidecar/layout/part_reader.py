@@ -6,14 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from lazydelta import compute as pc
-from lazydelta.log.file_batch import DELETION_VECTOR
 from lazydelta.sidecar.layout.manifest import ManifestPart, SidecarError
 from lazydelta.sidecar.layout.part_file import PartFooter
-from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, SidecarLayout
+from lazydelta.sidecar.layout.sidecar_columns import SidecarLayout
 from lazydelta.storage import Store
 
-__all__ = ["check_part", "open_part", "part_columns", "part_table", "typed", "vectors_of"]
+__all__ = ["check_part", "open_part", "part_columns", "part_table", "typed"]
 
 
 def open_part(store: Store, part: ManifestPart, layout: SidecarLayout) -> tuple[PartFooter, bytes]:
@@ -69,20 +67,6 @@ def typed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     except (pa.ArrowException, ValueError) as error:
         message = f"its columns are not those of the table: {error}"
         raise SidecarError(message) from error
-
-
-def vectors_of(rows: pa.RecordBatch | pa.Table, layout: SidecarLayout) -> pa.StructArray | None:
-    """Return the deletion vectors of rows as the log has them; None where there are none."""
-
-    def named(name: str) -> pa.Array:
-        column = rows.column(layout.name_of(ColumnRole.DV, (name,)))
-        return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-    kind = named("storageType")
-    if kind.null_count == len(kind):
-        return None
-    children = [named(field.name) for field in DELETION_VECTOR]
-    return pa.StructArray.from_arrays(children, fields=list(DELETION_VECTOR), mask=pc.is_null(kind))
 
 
 def _check(footer: PartFooter, part: ManifestPart, layout: SidecarLayout) -> None:

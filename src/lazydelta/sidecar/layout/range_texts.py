@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from lazydelta import compute as pc
-from lazydelta.arrays import boolean_array, flags, int64_array
+from lazydelta.arrays import boolean_array, flags, int64_array, one_array
 from lazydelta.sidecar.layout.manifest import RangeText, range_key
 from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, SidecarColumn, SidecarLayout
 from lazydelta.stats import partition_ranges
@@ -109,4 +109,4 @@ def _unwritable(bounds: dict[str, pa.Scalar] | pa.StructScalar) -> bool:
 
 def _mask(values: pa.ChunkedArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     filled = pc.fill_null(values, _FALSE) if values.null_count else values
-    return flags(filled.combine_chunks() if isinstance(filled, pa.ChunkedArray) else filled)
+    return flags(one_array(filled))

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from lazydelta import compute as pc
-from lazydelta.arrays import from_numpy, string_array
+from lazydelta.arrays import from_numpy, nested, one_array, string_array
 from lazydelta.log.file_batch import DELETION_VECTOR, PARTITION_VALUES, FileBatch
 from lazydelta.sidecar.layout.sidecar_columns import (
     EXTRA_NAMES,
@@ -21,7 +21,7 @@ from lazydelta.sidecar.layout.sidecar_columns import (
 from lazydelta.stats import partition_ranges, stats_ranges
 from lazydelta.types.schema import Column, TableSchema
 
-__all__ = ["from_rows", "has_plain_partitions", "partition_column", "to_rows"]
+__all__ = ["from_rows", "has_plain_partitions", "partition_column", "to_rows", "vectors_of"]
 
 
 def to_rows(batch: FileBatch, layout: SidecarLayout, schema: TableSchema) -> pa.RecordBatch:
@@ -74,8 +74,8 @@ def has_plain_partitions(rows: pa.Table, layout: SidecarLayout) -> bool:
     columns = [each for each in layout.columns if each.role == ColumnRole.PARTITION]
     if len(columns) != 1 or not pa.types.is_string(rows.schema.field(columns[0].name).type) or not rows.num_rows:
         return False
-    values = _flat(rows.column(columns[0].name))
-    maps = _flat(rows.column(layout.name_of(ColumnRole.PARTITION_VALUES)))
+    values = one_array(rows.column(columns[0].name))
+    maps = one_array(rows.column(layout.name_of(ColumnRole.PARTITION_VALUES)))
     offsets = maps.offsets
     starts = np.frombuffer(offsets.buffers()[1], np.int32, len(offsets), offsets.offset * 4)
     if maps.null_count or not (np.diff(starts) == 1).all():
@@ -97,10 +97,6 @@ def _plain_partitions(rows: pa.RecordBatch, column: SidecarColumn) -> pa.MapArra
     return pa.MapArray.from_arrays(offsets, keys, rows.column(column.name), type=PARTITION_VALUES)
 
 
-def _flat(values: pa.ChunkedArray) -> pa.Array:
-    return values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
-
-
 def from_rows(rows: pa.RecordBatch, layout: SidecarLayout, *, tier: int) -> FileBatch:
     """Return sidecar rows as files; statistics among the columns become native ones, of the names that are there.
 
@@ -115,34 +111,32 @@ def from_rows(rows: pa.RecordBatch, layout: SidecarLayout, *, tier: int) -> File
 
     partitions = [each for each in columns if each.role == ColumnRole.PARTITION]
     maps = layout.name_of(ColumnRole.PARTITION_VALUES) in present
-    vectors = None
-    kind_name = layout.name_of(ColumnRole.DV, ("storageType",))
-    kind = rows.column(kind_name) if kind_name in present else None
-    if kind is not None and kind.null_count < len(kind):
-        children = [named(ColumnRole.DV, (field.name,)) for field in DELETION_VECTOR]
-        vectors = pa.StructArray.from_arrays(children, fields=list(DELETION_VECTOR), mask=pc.is_null(kind))
+    has_vectors = layout.name_of(ColumnRole.DV, ("storageType",)) in present
     return FileBatch(
         path=named(ColumnRole.PATH),
         size=named(ColumnRole.SIZE),
         modification_time=named(ColumnRole.MODIFICATION_TIME),
         partition_values=named(ColumnRole.PARTITION_VALUES) if maps else _plain_partitions(rows, partitions[0]),
-        deletion_vector=vectors,
+        deletion_vector=vectors_of(rows, layout) if has_vectors else None,
         parsed_stats=_stats_struct(rows, columns),
-        parsed_partitions=_struct([(each.path, rows.column(each.name)) for each in partitions]) if partitions else None,
+        parsed_partitions=nested([(each.path, rows.column(each.name)) for each in partitions]) if partitions else None,
         tier=tier,
     )
 
 
+def vectors_of(rows: pa.RecordBatch | pa.Table, layout: SidecarLayout) -> pa.StructArray | None:
+    """Return the deletion vectors of rows as the log has them; None where there are none."""
+
+    def named(name: str) -> pa.Array:
+        return one_array(rows.column(layout.name_of(ColumnRole.DV, (name,))))
+
+    kind = named("storageType")
+    if kind.null_count == len(kind):
+        return None
+    children = [named(field.name) for field in DELETION_VECTOR]
+    return pa.StructArray.from_arrays(children, fields=list(DELETION_VECTOR), mask=kind.is_null())
+
+
 def _stats_struct(rows: pa.RecordBatch, columns: Sequence[SidecarColumn]) -> pa.StructArray:
     stats = [each for each in columns if each.role in STATS_NAMES]
-    return _struct([((STATS_NAMES[each.role], *each.path), rows.column(each.name)) for each in stats])
-
-
-def _struct(leaves: Sequence[tuple[tuple[str, ...], pa.Array]]) -> pa.StructArray:
-    """Nest arrays by their paths; nothing is copied."""
-    names = dict.fromkeys(path[0] for path, _ in leaves)
-    children = []
-    for name in names:
-        below = [(path[1:], array) for path, array in leaves if path[0] == name]
-        children.append(below[0][1] if not below[0][0] else _struct(below))
-    return pa.StructArray.from_arrays(children, names=list(names))
+    return nested([((STATS_NAMES[each.role], *each.path), rows.column(each.name)) for each in stats])

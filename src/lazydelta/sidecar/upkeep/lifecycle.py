@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 
 GRACE_HOURS = 24.0
 _HOUR_MS = 3_600_000
-_FEW_MANIFESTS = 32
-_ROUNDS = 10
+_MANIFESTS_READ_AT_ONCE = 32
+_MAX_ROUNDS = 10
 
 Deleted = Callable[[int, int | None], None]
 """Called with the files deleted so far and how many there are to delete."""
@@ -92,7 +92,7 @@ def drop(
     """
     store = _open(table_uri, storage_options, options)
     results: list[CleanResult] = []
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         doomed = [*list_folder(store), *_abandoned(store, FOLDER, 0)]
         if not doomed and results:
             break
@@ -115,7 +115,7 @@ def sweep(store: Store, snapshot: Snapshot) -> None:
         files = list_folder(store)
         now = _now()
         old = [file for file in files if now - file.info.last_modified > GRACE_HOURS * _HOUR_MS]
-        if old and sum(file.kind == "manifest" for file in files) <= _FEW_MANIFESTS:
+        if old and sum(file.kind == "manifest" for file in files) <= _MANIFESTS_READ_AT_ONCE:
             _delete(store, _survey(store, snapshot.metadata.id, files, GRACE_HOURS), dry_run=False, progress=None)
     except LazyDeltaError as error:
         logger.warning("old sidecar files of %s are left to clean: %s", store.uri, error)

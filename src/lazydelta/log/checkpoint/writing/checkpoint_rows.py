@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from lazydelta import compute as pc
-from lazydelta.arrays import bitmap, boolean_array, string_array, typed_array
+from lazydelta.arrays import bitmap, boolean_array, nested, string_array, typed_array
 from lazydelta.log.file_batch import DELETION_VECTOR, PARTITION_VALUES, FileBatch
 from lazydelta.log.properties import TableProperties
 from lazydelta.log.snapshot import Snapshot
@@ -67,7 +67,6 @@ _DOMAIN = pa.struct([("domain", pa.string()), ("configuration", pa.string()), ("
 _encoder = msgspec.json.Encoder(decimal_format="number")
 
 _Path = tuple[str, ...]
-_Leaves = Sequence[tuple[_Path, pa.Array]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +140,7 @@ class CheckpointLayout:
             if self.partitions:
                 values = partition_ranges(batch.partition_values, self.partitions)
                 leaves = [(each.physical_path, _bound(values, each, "min")) for each in self.partitions]
-                fields["partitionValues_parsed"] = _nest(leaves)
+                fields["partitionValues_parsed"] = nested(leaves)
             fields["stats_parsed"] = self._stats_struct(batch)
         return pa.StructArray.from_arrays(list(fields.values()), names=list(fields))
 
@@ -156,7 +155,7 @@ class CheckpointLayout:
         ):
             leaves += [((section, *column.physical_path), _bound(ranges, column, side)) for column in columns]
         leaves.append((("tightBounds",), _or_null(ranges.tight_bounds, len(batch), pa.bool_())))
-        return _nest(leaves, mask=_without_stats(batch))
+        return nested(leaves, mask=_without_stats(batch))
 
 
 def remove_array(removes: Sequence[msgspec.Struct]) -> pa.StructArray:
@@ -211,16 +210,6 @@ def _compact(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {key: _compact(each) for key, each in value.items() if each is not None}
-
-
-def _nest(leaves: _Leaves, mask: pa.Array | None = None) -> pa.StructArray:
-    """Nest arrays by their paths; nothing is copied."""
-    names = dict.fromkeys(path[0] for path, _ in leaves)
-    children = []
-    for name in names:
-        below = [(path[1:], array) for path, array in leaves if path[0] == name]
-        children.append(below[0][1] if not below[0][0] else _nest(below))
-    return pa.StructArray.from_arrays(children, names=list(names), mask=mask)
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:

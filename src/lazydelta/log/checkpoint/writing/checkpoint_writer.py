@@ -44,10 +44,10 @@ _GROUP_SHARE = 6
 _KEYS_SHARE = 4
 _ROW_BYTES = 4_096
 _PAGE_BYTES = 1 << 20
-_LEAST_BATCH, _MOST_BATCH = 1_024, 16_384
+_LEAST_BATCH_ROWS, _MOST_BATCH_ROWS = 1_024, 16_384
 # One leaf of each action has Parquet statistics: its nulls tell readers which row groups hold none of that kind. Ranges
 # of the other columns serve nobody and would make the footer grow with the table.
-_COUNTED = (
+_COLUMNS_WITH_NULL_COUNTS = (
     "txn.appId",
     "add.path",
     "remove.path",
@@ -121,7 +121,7 @@ def _state(snapshot: Snapshot, memory_budget: int, now: int) -> CheckpointState:
         CheckpointLayout.of(snapshot),
         removed_after=_before(now, properties.deleted_file_retention),
         seen_after=None if forgotten is None else _before(now, forgotten),
-        batch_rows=min(max(rows, _LEAST_BATCH), _MOST_BATCH),
+        batch_rows=min(max(rows, _LEAST_BATCH_ROWS), _MOST_BATCH_ROWS),
         key_memory=max(1, memory_budget // _KEYS_SHARE),
         memory_budget=memory_budget,
     )
@@ -165,7 +165,7 @@ class _Writing:
                 pa.PythonFile(sink, mode="w"),
                 self._state.layout.schema,
                 compression="zstd",
-                write_statistics=list(_COUNTED),
+                write_statistics=list(_COLUMNS_WITH_NULL_COUNTS),
                 write_page_checksum=True,
                 # A page is cut where it is full, which is looked at only after so many rows; readers decode it whole.
                 write_batch_size=self._state.layout.rows_in(_PAGE_BYTES),
