@@ -1,1 +1,1 @@
-"""Writing: files first, then one commit that no other writer can have made, then what makes reading fast."""
+"""Writing: files first, then one commit that no other writer can have made."""
