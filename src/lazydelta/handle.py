@@ -21,7 +21,7 @@ from lazydelta.options import Options
 from lazydelta.scan.base import checkpoint_files
 from lazydelta.scan.request import ScanRequest
 from lazydelta.scan.scanner import LazyDeltaScanner
-from lazydelta.sidecar.layout.sidecar_columns import manifest_path
+from lazydelta.sidecar.reading.manifest_mirror import ManifestMirror
 from lazydelta.sidecar.reading.sidecar_base import SidecarBase
 from lazydelta.sidecar.reading.sidecar_cache import SidecarCache
 from lazydelta.storage import Store, open_store
@@ -89,7 +89,7 @@ class TableHandle:
             window=self.options.reverse_window,
             remembered=self.remembered,
             max_staleness=self.options.max_staleness,
-            companions=self._companions if self.options.sidecar_enabled else None,
+            mirror=ManifestMirror(self.cache) if self.options.sidecar_enabled else None,
         )
 
     def newest(self) -> Snapshot:
@@ -100,8 +100,10 @@ class TableHandle:
         """Put a scan together: the tail, and the base from the sidecar where there is one."""
         # A row group of the sidecar is ten thousand files, whatever the budget; how many are under way is not.
         ahead = max(1, min(self.options.sidecar_row_groups_per_batch, self.options.memory_budget // _ROW_GROUP_BYTES))
-        open_base = SidecarBase(ahead, self.cache) if self.options.sidecar_enabled else checkpoint_files
-        return LazyDeltaScanner(snapshot, request, self.options, open_base=open_base)
+        if not self.options.sidecar_enabled:
+            return LazyDeltaScanner(snapshot, request, self.options, open_base=checkpoint_files)
+        base = SidecarBase(ahead, self.cache)
+        return LazyDeltaScanner(snapshot, request, self.options, open_base=base, share_of_base=base.share)
 
     def with_options(self, given: Mapping[str, Any]) -> TableHandle:
         """Return the handle of the same table with other options, for one call."""
@@ -120,10 +122,6 @@ class TableHandle:
 
     def __reduce__(self) -> tuple[Any, tuple[Store, Options]]:
         return (TableHandle.of, (self.store, self.options))
-
-    def _companions(self, version: int) -> list[str]:
-        known = self.cache.knows(self.store.identity, version)
-        return [] if known else [manifest_path(version)]
 
 
 def _memory(size: int) -> ByteLru:

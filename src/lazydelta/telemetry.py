@@ -1,52 +1,114 @@
-"""Export of scan metrics to OpenTelemetry, for applications that use it.
+"""Export to OpenTelemetry, for applications that use it: metrics of scans, and spans around their steps.
 
-Nothing is imported here: an application that exports metrics has loaded the OpenTelemetry API itself, and one that has
-not pays nothing.
+Nothing is imported here: an application that exports metrics or traces has loaded the OpenTelemetry API itself, and one
+that has not pays nothing.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from lazydelta.metrics import ScanMetrics
+from lazydelta.metrics import MEANINGS, ScanMetrics
 
-__all__ = ["export"]
+__all__ = ["ScanSpan", "export", "span"]
 
-_COUNTERS = (
-    "commits_scanned",
-    "files_emitted",
-    "files_pruned",
-    "fallback_triggered",
-    "checksum_mismatches",
-    "requests",
-    "bytes_read",
-    "row_groups_read",
-    "row_groups_pruned",
-    "sidecar_hits",
-    "cache_hits",
-)
-_DISTRIBUTIONS = ("time_to_first_file_ms", "remove_set_size", "peak_buffer_bytes")
+_COUNTERS = {
+    "commits_scanned": "{commit}",
+    "files_emitted": "{file}",
+    "files_pruned": "{file}",
+    "files_masked": "{file}",
+    "fallback_triggered": "{scan}",
+    "checksum_mismatches": "{scan}",
+    "checkpoints_replaced": "{checkpoint}",
+    "compactions_rejected": "{file}",
+    "requests": "{request}",
+    "bytes_read": "By",
+    "row_groups_read": "{row_group}",
+    "row_groups_pruned": "{row_group}",
+    "sidecar_hits": "{scan}",
+    "cache_hits": "{object}",
+}
+_DISTRIBUTIONS = {
+    "open_ms": "ms",
+    "time_to_first_file_ms": "ms",
+    "scan_ms": "ms",
+    "remove_set_size": "{key}",
+    "peak_buffer_bytes": "By",
+}
+_NAME = "lazydelta"
 
 
-def export(metrics: ScanMetrics) -> None:
-    """Record one finished scan under the ``delta.lazy.*`` names."""
+def export(metrics: ScanMetrics, table: str) -> None:
+    """Record one finished scan of a table under the ``delta.lazy.*`` names."""
     api = sys.modules.get("opentelemetry.metrics")
     if api is None:
         return
-    attributes = {"delta.lazy.strategy": metrics.strategy, "delta.lazy.tier": metrics.tier}
-    counters, distributions = _instruments(api)
-    for name, counter in counters.items():
-        counter.add(getattr(metrics, name), attributes)
-    for name, histogram in distributions.items():
+    attributes = {
+        "delta.lazy.table": table,
+        "delta.lazy.strategy": metrics.strategy,
+        "delta.lazy.tier": metrics.tier,
+    }
+    instruments = _instruments(api)
+    instruments["scans"].add(1, attributes)
+    if metrics.sidecar_failure:
+        reason = {"delta.lazy.reason": metrics.sidecar_failure}
+        instruments["sidecar_failures"].add(1, {"delta.lazy.table": table} | reason)
+    for name in _COUNTERS:
+        instruments[name].add(getattr(metrics, name), attributes)
+    for name in _DISTRIBUTIONS:
         value = getattr(metrics, name)
         if value is not None:
-            histogram.record(value, attributes)
+            instruments[name].record(value, attributes)
+
+
+@contextmanager
+def span(name: str, table: str, **attributes: Any) -> Iterator[None]:
+    """Put a span around a step that does not hand over to its consumer on the way."""
+    api = sys.modules.get("opentelemetry.trace")
+    if api is None:
+        yield
+        return
+    with _tracer(api).start_as_current_span(f"delta.lazy.{name}", attributes={"delta.lazy.table": table} | attributes):
+        yield
+
+
+class ScanSpan:
+    """The span of a scan, which goes on while its consumer does other things: it is nobody's current one."""
+
+    def __init__(self, table: str) -> None:
+        api = sys.modules.get("opentelemetry.trace")
+        attributes = {"delta.lazy.table": table}
+        self._span = None if api is None else _tracer(api).start_span("delta.lazy.scan", attributes=attributes)
+
+    def end(self, metrics: ScanMetrics) -> None:
+        """End it with what the scan did."""
+        if self._span is None:
+            return
+        values = {name: value for name, value in metrics.as_dict().items() if value is not None}
+        self._span.set_attributes(values)
+        self._span.end()
 
 
 @cache
-def _instruments(api: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    meter = api.get_meter("lazydelta")
-    counters = {name: meter.create_counter(f"delta.lazy.{name}") for name in _COUNTERS}
-    return counters, {name: meter.create_histogram(f"delta.lazy.{name}") for name in _DISTRIBUTIONS}
+def _tracer(api: Any) -> Any:
+    return api.get_tracer(_NAME)
+
+
+@cache
+def _instruments(api: Any) -> dict[str, Any]:
+    meter = api.get_meter(_NAME)
+    found = {
+        "scans": meter.create_counter("delta.lazy.scans", unit="{scan}", description="scans that have ended"),
+        "sidecar_failures": meter.create_counter(
+            "delta.lazy.sidecar_failures", unit="{scan}", description="sidecars that were not used, by reason"
+        ),
+    }
+    for name, unit in _COUNTERS.items():
+        found[name] = meter.create_counter(f"delta.lazy.{name}", unit=unit, description=MEANINGS[name])
+    for name, unit in _DISTRIBUTIONS.items():
+        found[name] = meter.create_histogram(f"delta.lazy.{name}", unit=unit, description=MEANINGS[name])
+    return found

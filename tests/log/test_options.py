@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MB = 1 << 20
 DEFAULTS: dict[str, Any] = {
     "delta.sidecar.enabled": True,
-    "delta.commit.parallelism": 10,
+    "delta.commit.parallelism": None,
     "delta.sidecar.row_groups_per_batch": 5,
     "delta.reverse.window": 1000,
     "batch_size": 8192,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lazydelta import DeltaTable
+from lazydelta.scan.explanation import meaning
 from tests.scan.hand_log import HandLog, add, paths, remove, watching
 
 if TYPE_CHECKING:
@@ -55,9 +56,8 @@ def test_the_metrics_have_the_names_that_dashboards_know(table: Path) -> None:
 
 @both
 def test_a_whole_scan_counts_everything_once(strategy: str, table: Path) -> None:
-    opened = DeltaTable(table)
     with watching() as watch:
-        stream = opened.files(strategy=strategy)
+        stream = DeltaTable(table).files(strategy=strategy)
         assert len(stream.collect()) == 14
     metrics = stream.metrics
     assert metrics.files_emitted == 14
@@ -67,7 +67,8 @@ def test_a_whole_scan_counts_everything_once(strategy: str, table: Path) -> None
     assert metrics.fallback_triggered == 0
     assert metrics.tier == 3
     assert metrics.strategy == strategy
-    assert metrics.requests == len(watch.requests)
+    assert metrics.requests == len(watch.requests), "those of opening are among them"
+    assert 0 < metrics.open_requests < metrics.requests
     assert metrics.row_groups_read >= 1
     assert metrics.bytes_read > 0
     assert metrics.peak_buffer_bytes > 0
@@ -86,7 +87,7 @@ def test_a_limited_scan_counts_what_it_did_not_what_it_could_have_done(table: Pa
     stream = DeltaTable(table).files(limit=2)
     assert paths(stream) == ["t4", "t5"]
     assert stream.metrics.files_emitted == 2
-    assert stream.metrics.commits_scanned <= 1
+    assert stream.metrics.commits_scanned == 1
     assert stream.metrics.row_groups_read == 0
     assert stream.metrics.tier == 0
     assert (stream.metrics.strategy, stream.metrics.reason) == ("reverse", "a limit of 2 files ends the scan early")
@@ -142,3 +143,89 @@ def test_explain_tells_the_plan_before_and_the_cost_after(table: Path) -> None:
     stream.collect()
     assert stream.explain().metrics["delta.lazy.files_emitted"] == 2
     assert set(stream.explain().as_dict()) == {"plan", "metrics"}
+
+
+def test_a_limited_scan_counts_the_commits_that_opening_read(table: Path) -> None:
+    """Without a checksum the whole tail was looked at for protocol and metadata; the scan gets it for nothing."""
+    (checksum,) = (table / "_delta_log").glob("*.crc")
+    checksum.unlink()
+    with watching() as watch:
+        opened = DeltaTable(table, options={"cache_size": 0})
+        first = opened.files(limit=1)
+        first.collect()
+    assert first.metrics.commits_scanned == 3
+    assert first.metrics.requests == len(watch.requests) > 0
+    assert first.metrics.bytes_read > 0
+
+
+def test_opening_is_charged_once(table: Path) -> None:
+    """A pinned table is scanned again for what the scan itself takes."""
+    opened = DeltaTable(table)
+    first = opened.files(limit=1)
+    first.collect()
+    with watching() as watch:
+        second = opened.files(limit=1)
+        second.collect()
+    assert first.metrics.open_requests > 0
+    assert (second.metrics.open_requests, second.metrics.open_ms) == (0, 0.0)
+    assert second.metrics.requests == len(watch.requests)
+
+
+def test_every_row_of_an_explanation_has_a_meaning(table: Path) -> None:
+    explanation = DeltaTable(table).files("id = 3").explain()
+    for name in (*explanation.plan, *explanation.metrics):
+        assert meaning(name), name
+
+
+def test_time_is_that_of_the_scan_and_not_of_its_consumer(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that only the consumer moves: nothing of it may be counted."""
+    clock = [0.0]
+    opened = DeltaTable(table)
+    monkeypatch.setattr("lazydelta.metrics.time.perf_counter", lambda: clock[0])
+    stream = opened.files(strategy="reverse", batch_size=1)
+    clock[0] += 1000
+    for _ in stream:
+        clock[0] += 1000
+    assert stream.metrics.time_to_first_file_ms == 0.0
+    assert stream.metrics.scan_ms == 0.0
+
+
+def test_time_within_the_scan_is_counted(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counterpart: a clock that moves with every look at it."""
+    ticks = iter(range(1, 10_000))
+    opened = DeltaTable(table)
+    monkeypatch.setattr("lazydelta.metrics.time.perf_counter", lambda: next(ticks))
+    stream = opened.files(strategy="reverse", batch_size=1)
+    pulled = len(stream.collect())
+    assert stream.metrics.time_to_first_file_ms == 1000.0, "one look when it was pulled, one at the first file"
+    assert stream.metrics.scan_ms >= pulled * 1000
+    assert stream.metrics.total_ms == stream.metrics.open_ms + stream.metrics.scan_ms
+
+
+def test_a_mismatch_with_the_checksum_is_counted(table: Path) -> None:
+    (checksum,) = (table / "_delta_log").glob("*.crc")
+    checksum.write_text(checksum.read_text().replace('"numFiles": 14', '"numFiles": 15'))
+    stream = DeltaTable(table, options={"cache_size": 0}).files()
+    stream.collect()
+    assert stream.metrics.checksum_mismatches == 1
+
+
+def test_files_that_the_tail_hides_are_counted(table: Path) -> None:
+    """Ten in the base and five in the tail, of which one of the base is removed."""
+    stream = DeltaTable(table).files("id < 4")
+    stream.collect()
+    metrics = stream.metrics
+    assert metrics.files_considered == metrics.files_emitted + metrics.files_pruned + metrics.files_masked == 15
+
+
+def test_a_hint_that_is_out_of_date_is_told(table: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = table / "_delta_log"
+    with caplog.at_level("INFO", "lazydelta"):
+        DeltaTable(table, options={"cache_size": 0})
+        assert caplog.messages == []
+        (log / f"{2:020d}.checkpoint.parquet").write_bytes((log / f"{0:020d}.checkpoint.parquet").read_bytes())
+        DeltaTable(table, options={"cache_size": 0})
+        assert [each for each in caplog.messages if "out of date" in each and "0" in each and "2" in each]
+        (log / "_last_checkpoint").unlink()
+        DeltaTable(table, options={"cache_size": 0})
+        assert [each for each in caplog.messages if "missing" in each]

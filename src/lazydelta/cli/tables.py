@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table
 
 from lazydelta.cli import wording as text
+from lazydelta.scan.explanation import meaning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,15 +70,16 @@ def history(versions: list[dict[str, Any]]) -> Iterator[Table]:
 
 
 def explanation(found: dict[str, dict[str, Any]]) -> Iterator[Table]:
-    """Show the plan, then what the scan did."""
+    """Show the plan, then what the scan did, and what each line means."""
     facts = _facts()
+    facts.add_column(style="dim", overflow="fold")
     for name, fact in _flat(found).items():
         if name == "conditions":  # a line for each: they are sentences
             for each in fact:
-                facts.add_row("condition", text.printable(each))
+                facts.add_row("condition", text.printable(each), meaning(name))
             continue
         label = name.removesuffix("_ms").removesuffix("_bytes").replace("_", " ")
-        facts.add_row(label, text.printable(_measure(name, fact)))
+        facts.add_row(label, text.printable(_measure(name, fact)), meaning(name))
     yield facts
 
 

@@ -42,22 +42,27 @@ class TailReader:
         store: Store,
         segment: LogSegment,
         *,
-        parallelism: int = 10,
+        parallelism: int | None = None,
         cache: CommitCache | None = None,
         key_memory: int = KEY_MEMORY,
+        whole: bool = False,
     ) -> None:
         self._store = store
         self._segment = segment
         self._parallelism = parallelism
         self._cache = CommitCache() if cache is None else cache
         self._key_memory = key_memory
+        self._whole = whole
 
     def __iter__(self) -> Iterator[TailCommit]:
         return self._read(self._segment.base_version + 1, self._segment.version)
 
     def _read(self, first: int, last: int) -> Iterator[TailCommit]:
         files = self._segment.cover(first, last, self._cache.rejected)
-        for commit in ReverseCommitReader(self._store, files, parallelism=self._parallelism, cache=self._cache):
+        reader = ReverseCommitReader(
+            self._store, files, parallelism=self._parallelism, cache=self._cache, whole=self._whole
+        )
+        for commit in reader:
             if commit.file.kind is not FileKind.COMPACTION:
                 yield commit
                 continue

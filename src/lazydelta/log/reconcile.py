@@ -41,7 +41,7 @@ def active_tail_files(
     """
     joined, target, taken, held = _JoinedCommits(extra=extra), 1, 0, 0
     for commit in commits:
-        metrics.commits_scanned += 1 + commit.file.end - commit.file.version
+        metrics.count_commits(1 + commit.file.end - commit.file.version)
         lines = next(commit.actions, [])
         more = next(commit.actions, None)
         if more is None and len(lines) <= _MOST_ACTIONS:

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 
 from lazydelta.errors import CorruptLogError, LazyDeltaError
 from lazydelta.log.actions import DomainMetadata, LogLine, Metadata, Protocol, Txn
+from lazydelta.log.checkpoint_mirror import CheckpointMirror, PendingState
 from lazydelta.log.checksum import VersionChecksum, read_checksum
 from lazydelta.log.commit_cache import CommitCache
 from lazydelta.log.compactions import KEY_MEMORY, TailReader
 from lazydelta.log.features import check_readable, column_mapping_mode
+from lazydelta.log.opening_cost import OpeningCost
 from lazydelta.log.replaced import checkpoint_actions, current_checkpoint, is_curable
 from lazydelta.log.reverse_commits import ReverseCommitReader, TailCommit
 from lazydelta.log.segment import LogSegment
@@ -37,7 +39,8 @@ class Snapshot:
     checksum: VersionChecksum | None = None
     changes: tuple[TailChange, ...] = ()
     commits: CommitCache = field(default_factory=CommitCache, compare=False, repr=False)
-    parallelism: int = 10
+    parallelism: int | None = None
+    opening: OpeningCost = field(default_factory=OpeningCost, compare=False, repr=False)
 
     @property
     def version(self) -> int:
@@ -91,10 +94,10 @@ class Snapshot:
             yield from reversed(lines)
         yield from checkpoint_actions(self.store, self.segment, action)
 
-    def tail(self, store: Store | None = None, key_memory: int = KEY_MEMORY) -> TailReader:
+    def tail(self, store: Store | None = None, key_memory: int = KEY_MEMORY, *, whole: bool = False) -> TailReader:
         """Return a reader over the tail, newest first; ``store`` counts its requests elsewhere.
 
-        ``key_memory`` bounds what it takes to check a compaction.
+        ``key_memory`` bounds what it takes to check a compaction; ``whole`` says that all of it will be wanted.
         """
         return TailReader(
             store or self.store,
@@ -102,6 +105,7 @@ class Snapshot:
             parallelism=self.parallelism,
             cache=self.commits,
             key_memory=key_memory,
+            whole=whole,
         )
 
 
@@ -110,21 +114,32 @@ def load_snapshot(
     segment: LogSegment,
     *,
     has_log_tail: bool = False,
-    parallelism: int = 10,
+    parallelism: int | None = None,
     cache: CommitCache | None = None,
+    mirror: CheckpointMirror | None = None,
+    opening: OpeningCost | None = None,
 ) -> Snapshot:
-    """Settle protocol and metadata: from the checksum, else the commits after it, else the tail and the checkpoint."""
+    """Settle protocol and metadata: from the checksum, else the commits after it, else the tail and the checkpoint.
+
+    In place of the checkpoint its ``mirror`` serves, where it is proven to be one; it is read beside the tail.
+    """
     cache = CommitCache() if cache is None else cache
+    opening = OpeningCost() if opening is None else opening
     tripwire = FeatureTripwire()
     file = segment.checksum
     checksum = None if file is None else read_checksum(store, file, cache)
     if file is not None and checksum is not None:
         newer = [each for each in segment.commits if each.version > file.version]
-        _watch(tripwire, ReverseCommitReader(store, newer, parallelism=parallelism, cache=cache))
+        reader = ReverseCommitReader(store, newer, parallelism=parallelism, cache=cache, whole=True)
+        opening.commits += _watch(tripwire, reader)
         tripwire.fill(checksum.protocol, checksum.metadata, file.path)
     else:
-        _watch(tripwire, TailReader(store, segment, parallelism=parallelism, cache=cache))
-        _ask_checkpoint(tripwire, store, segment)
+        state: PendingState | None = None
+        if mirror is not None and segment.checkpoint is not None:
+            state = mirror.begin(store, segment.checkpoint, cache.ahead)
+        tail = TailReader(store, segment, parallelism=parallelism, cache=cache, whole=True)
+        opening.commits += _watch(tripwire, tail)
+        _ask_checkpoint(tripwire, store, segment, state)
     protocol, metadata = tripwire.protocol, tripwire.metadata
     if protocol is None or metadata is None:
         raise _absent(segment, "protocol" if protocol is None else "metaData")
@@ -144,19 +159,29 @@ def load_snapshot(
         changes=tuple(tripwire.changes),
         commits=cache,
         parallelism=parallelism,
+        opening=opening,
     )
 
 
-def _watch(tripwire: FeatureTripwire, commits: Iterable[TailCommit]) -> None:
+def _watch(tripwire: FeatureTripwire, commits: Iterable[TailCommit]) -> int:
+    """Look at commits until both are known, and return how many it took."""
+    count = 0
     for commit in commits:
+        count += 1 + commit.file.end - commit.file.version
         # A commit of a million adds streams by; only the rare lines that matter are kept.
         tripwire.watch((line for lines in commit.actions for line in lines if line.describes_table()), commit.file)
         if tripwire.settled():
-            return
+            break
+    return count
 
 
-def _ask_checkpoint(tripwire: FeatureTripwire, store: Store, segment: LogSegment) -> None:
+def _ask_checkpoint(
+    tripwire: FeatureTripwire, store: Store, segment: LogSegment, state: PendingState | None = None
+) -> None:
     if segment.checkpoint is None or tripwire.settled():
+        return
+    if state is not None and (mirrored := state()) is not None:
+        tripwire.fill(mirrored.protocol, mirrored.metadata, mirrored.path)
         return
     # What the tail has superseded is not asked for: whatever is wrong with it does not matter any more.
     known = {"protocol": tripwire.protocol, "metaData": tripwire.metadata}

@@ -2,7 +2,9 @@
 
 ``_last_checkpoint`` names the checkpoint C. On a remote store the commits and checksums just behind C are then asked
 for together with the listing: with a tail of up to ten commits and a checksum, the first file of the tail is known
-after two round trips. What turns out not to exist is a cheap miss; what is not wanted is cancelled.
+after two round trips. Without a checksum all commits of the tail have to be looked at for protocol and metadata before
+a file may leave: they are fetched together, once for opening and scan, beside what proves that the mirror of the
+checkpoint is one. With a checksum the newest commits come beside it, for the scan that will begin with them.
 
 A process that has opened the table before knows a checkpoint already and lists from there without asking for the hint:
 the listing shows every newer one. Opening then takes one LIST, and none at all within ``max_staleness`` seconds.
@@ -10,19 +12,26 @@ the listing shows every newer one. Opening then takes one LIST, and none at all 
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
+from lazydelta.log.checkpoint_mirror import CheckpointMirror
 from lazydelta.log.commit_cache import CommitCache
-from lazydelta.log.hint import CheckpointHint, read_hint
+from lazydelta.log.hint import HINT_PATH, CheckpointHint, read_hint
 from lazydelta.log.names import LOG, LogFile, checksum_name, commit_name
+from lazydelta.log.opening_cost import OpeningCost
+from lazydelta.log.reverse_commits import LEAST_PARALLELISM, is_small
 from lazydelta.log.segment import WINDOW, LogSegment, load_segment
 from lazydelta.log.snapshot import Snapshot, load_snapshot
 from lazydelta.lru import ByteLru
 from lazydelta.storage import Store
+from lazydelta.telemetry import span
 
 __all__ = ["open_snapshot"]
+
+logger = logging.getLogger(__name__)
 
 _GUESSED_VERSIONS = 10
 _HINT_BYTES = 200
@@ -34,39 +43,71 @@ def open_snapshot(
     *,
     version: int | None = None,
     log_tail: Sequence[LogFile] | None = None,
-    parallelism: int = 10,
+    parallelism: int | None = None,
     window: int = WINDOW,
     remembered: ByteLru | None = None,
     max_staleness: float = 0.0,
-    companions: Callable[[int], Sequence[str]] | None = None,
+    mirror: CheckpointMirror | None = None,
 ) -> Snapshot:
     """Pin ``version`` (or the newest) and settle its protocol and metadata.
 
     ``log_tail`` is what a catalog has ratified, which may be nothing that is not published; None means no catalog.
-    ``companions`` names objects beside a checkpoint that the caller will want, so that they are asked for early too.
+    ``mirror`` is what may lie beside a checkpoint and say the same; it is asked for early too.
     """
     newest = version is None and log_tail is None
     if newest and remembered is not None and max_staleness > 0:
         known: tuple[float, Snapshot] | None = remembered.get(("snapshot", store.identity))
         if known is not None and time.monotonic() - known[0] <= max_staleness:
             return replace(known[1], store=store)
-    hint, is_known = _hint(store, remembered)
-    cache = CommitCache(store.identity, remembered)
-    beside = list(companions(hint.version)) if companions is not None and hint is not None else []
-    if store.is_remote and hint is not None and newest:
-        cache.expect(store, beside if is_known else [*_likely_paths(hint), *beside])
-    try:
-        segment = load_segment(store, version=version, hint=hint, log_tail=log_tail or (), window=window)
-        cache.forget_all_but({*_wanted_paths(segment), *(beside if _is_at(segment, hint) else ())})
-        snapshot = load_snapshot(
-            store, segment, has_log_tail=log_tail is not None, parallelism=parallelism, cache=cache
+    with span("open", store.uri):
+        snapshot, hint = _opened(
+            store, version, log_tail, parallelism=parallelism, window=window, remembered=remembered, mirror=mirror
         )
-    except BaseException:
-        cache.forget_all_but(())
-        raise
     if newest and remembered is not None:
         _remember(remembered, store, snapshot, hint)
     return snapshot
+
+
+def _opened(
+    store: Store,
+    version: int | None,
+    log_tail: Sequence[LogFile] | None,
+    *,
+    parallelism: int | None,
+    window: int,
+    remembered: ByteLru | None,
+    mirror: CheckpointMirror | None,
+) -> tuple[Snapshot, CheckpointHint | None]:
+    newest = version is None and log_tail is None
+    opening = OpeningCost()
+    counted = store.with_counters(opening.io)
+    hint, is_known = _hint(counted, remembered)
+    cache = CommitCache(store.identity, remembered)
+    beside = list(mirror.paths(store, hint.version)) if mirror is not None and hint is not None else []
+    if store.is_remote and hint is not None and newest:
+        cache.ahead.ask(counted, beside if is_known else [*_likely_paths(hint), *beside])
+    try:
+        with span("list", store.uri):
+            segment = load_segment(counted, version=version, hint=hint, log_tail=log_tail or (), window=window)
+        if newest and not is_known:
+            _compare_hint(segment, hint)
+        cache.ahead.keep_only({*_wanted_paths(segment), *(beside if _is_at(segment, hint) else ())})
+        if store.is_remote:
+            _ask_for_newest(counted, segment, cache, parallelism)
+        snapshot = load_snapshot(
+            counted,
+            segment,
+            has_log_tail=log_tail is not None,
+            parallelism=parallelism,
+            cache=cache,
+            mirror=mirror,
+            opening=opening,
+        )
+    except BaseException:
+        cache.ahead.keep_only(())
+        raise
+    opening.opened()
+    return replace(snapshot, store=store), hint
 
 
 def _hint(store: Store, remembered: ByteLru | None) -> tuple[CheckpointHint | None, bool]:
@@ -89,6 +130,19 @@ def _is_at(segment: LogSegment, hint: CheckpointHint | None) -> bool:
     return hint is not None and segment.base_version == hint.version
 
 
+def _compare_hint(segment: LogSegment, hint: CheckpointHint | None) -> None:
+    """Say when the hint is behind: the listing begins there, so that it costs more the older the hint is."""
+    if segment.checkpoint is None:
+        return
+    found = segment.base_version
+    if hint is None:
+        logger.info(
+            "%s is missing, and the log was listed from its beginning: the newest checkpoint is %d", HINT_PATH, found
+        )
+    elif hint.version != found:
+        logger.info("%s is out of date: it names checkpoint %d, and the newest is %d", HINT_PATH, hint.version, found)
+
+
 def _likely_paths(hint: CheckpointHint) -> list[str]:
     versions = range(hint.version + 1, hint.version + 1 + _GUESSED_VERSIONS)
     return [f"{LOG}/{name(version)}" for name in (commit_name, checksum_name) for version in versions]
@@ -96,4 +150,14 @@ def _likely_paths(hint: CheckpointHint) -> list[str]:
 
 def _wanted_paths(segment: LogSegment) -> set[str]:
     files = [*segment.tail(), *segment.commits, *([segment.checksum] if segment.checksum else [])]
-    return {file.path for file in files}
+    # What is too large to hold is streamed when its turn comes.
+    return {file.path for file in files if is_small(file)}
+
+
+def _ask_for_newest(store: Store, segment: LogSegment, cache: CommitCache, parallelism: int | None) -> None:
+    """Ask for the commits that a scan begins with, beside the checksum that has all else."""
+    if segment.checksum is None or segment.checksum.version != segment.version:
+        return  # they are read next anyway
+    newest = segment.tail()[-(parallelism or LEAST_PARALLELISM) :]
+    wanted = [file for file in reversed(newest) if is_small(file) and cache.known(file.path, file.info.etag) is None]
+    cache.ahead.ask(store, [file.path for file in wanted])

@@ -19,7 +19,7 @@ from lazydelta.pruning import Predicate, partition_columns
 from lazydelta.scan.emitted import EmittedKeys
 from lazydelta.storage import ObjectInfo, Store
 
-__all__ = ["BaseScan", "OpenBase", "checkpoint_files"]
+__all__ = ["BaseScan", "OpenBase", "ShareOfBase", "checkpoint_files"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,8 @@ STORAGE_ORDER = "as stored: a checkpoint is not sorted"
 
 OpenBase = Callable[[BaseScan], Iterator[FileBatch]]
 """Yields the files at the checkpoint, with the statistics wanted; files that cannot match may be left out."""
+ShareOfBase = Callable[[Store, Snapshot, Predicate | None], float | None]
+"""Returns which share of the base a lower bound on what it is sorted by leaves, None where that is not known early."""
 
 
 def checkpoint_files(scan: BaseScan) -> Iterator[FileBatch]:

@@ -5,10 +5,35 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lazydelta.metrics import MEANINGS
 from lazydelta.pruning import conjuncts
+from lazydelta.scan.request import ScanStrategy
 from lazydelta.scan.scanner import LazyDeltaScanner
 
-__all__ = ["Explanation"]
+__all__ = ["Explanation", "meaning"]
+
+_PREFIX = "delta.lazy."
+_PLAN_MEANINGS = {
+    "table": "what is scanned",
+    "version": "the version that is pinned",
+    "base_version": "the checkpoint that the base is read from",
+    "tail_commits": "commits since the checkpoint",
+    "strategy": MEANINGS["strategy"],
+    "reason": MEANINGS["reason"],
+    "order": "in which order the files come",
+    "base_order": MEANINGS["base_order"],
+    "sidecar": MEANINGS["sidecar"],
+    "predicate": "what rows must satisfy, as understood",
+    "conditions": "whether files can be left out by it, and how",
+    "limit": "files that are enough",
+    "row_limit": "rows that are enough",
+    "settled_by": "what says which protocol and metadata are in force",
+    "changes": "protocol and metadata actions in the tail",
+}
+_ORDERS = {
+    ScanStrategy.REVERSE: "the tail by commit, newest first; then the base",
+    ScanStrategy.FORWARD: "the tail; then the base, whose order is not looked at",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +55,9 @@ class Explanation:
                 "tail_commits": segment.version - segment.base_version,
                 "strategy": plan.strategy.value,
                 "reason": plan.reason,
+                "order": _ORDERS[plan.strategy],
                 "base_order": scanner.metrics.base_order or None,
+                "sidecar": scanner.metrics.sidecar or None,
                 "predicate": None if request.predicate is None else str(request.predicate),
                 "conditions": [str(each) for each in conjuncts(request.predicate)],
                 "limit": request.limit,
@@ -46,9 +73,20 @@ class Explanation:
         return {"plan": self.plan, "metrics": self.metrics}
 
     def __str__(self) -> str:
-        plan = {key: value for key, value in self.plan.items() if value not in (None, [], "")}
-        conditions = plan.pop("conditions", [])
-        lines = [f"{key.replace('_', ' '):>24}  {value}" for key, value in plan.items()]
-        lines += [f"{'condition':>24}  {each}" for each in conditions]
-        lines += [f"{key:>24}  {value}" for key, value in self.metrics.items() if value is not None]
+        rows = {key: value for key, value in self.plan.items() if value not in (None, [])}
+        for key, value in self.metrics.items():
+            if value not in (None, ""):
+                rows.setdefault(key.removeprefix(_PREFIX), value)
+        width = max(map(len, rows))
+        lines = []
+        for key, value in rows.items():
+            # Conditions are sentences: a line for each.
+            for each in value if key == "conditions" else [value]:
+                label = "condition" if key == "conditions" else key.replace("_", " ")
+                lines.append(f"{label:>{width}}  {each}  ({meaning(key)})")
         return "\n".join(lines)
+
+
+def meaning(name: str) -> str:
+    """Return what a row of an explanation means, in a few words."""
+    return _PLAN_MEANINGS.get(name) or MEANINGS.get(name.removeprefix(_PREFIX), "")

@@ -62,7 +62,7 @@ class Pruner:
         if self._columns and len(batch):
             # Statistics are parsed for the survivors only: on V1 checkpoints this is JSON, the dearest step of all.
             batch = self._by_stats(self._predicate, batch)
-        self._metrics.files_pruned += before - len(batch)
+        self._metrics.files_pruned_one_by_one += before - len(batch)
         return batch
 
     def _by_partitions(self, predicate: Predicate, batch: FileBatch) -> pa.BooleanArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from lazydelta.arrays import numpy_of
@@ -12,18 +13,19 @@ from lazydelta.errors import FallbackDisabledError, RetentionGuardError
 from lazydelta.execution import ReadAhead, release_memory
 from lazydelta.log.checksum.checksum_check import ChecksumCheck
 from lazydelta.log.file_batch import FileBatch
+from lazydelta.log.opening_cost import Charge
 from lazydelta.log.reconcile import active_tail_files, unmasked
 from lazydelta.log.remove_set import RemoveSet
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.metrics import ScanMetrics
 from lazydelta.options import Options
-from lazydelta.scan.base import BaseScan, OpenBase, checkpoint_files
+from lazydelta.scan.base import BaseScan, OpenBase, ShareOfBase, checkpoint_files
 from lazydelta.scan.limits import Limits
 from lazydelta.scan.pruner import Pruner
 from lazydelta.scan.request import ScanRequest, ScanStrategy
 from lazydelta.scan.strategy_choice import ScanPlan, choose_plan
 from lazydelta.storage import IoCounters
-from lazydelta.telemetry import export
+from lazydelta.telemetry import ScanSpan, export
 from lazydelta.warned import ChecksumWarning
 
 __all__ = ["LazyDeltaScanner"]
@@ -34,12 +36,13 @@ _READ_AHEAD_BATCHES = 2
 _RELEASE_EVERY = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LazyDeltaScanner:
     """One scan of one snapshot: the tail newest first, then the base without what the tail removed or replaced.
 
     ``io`` counts the scan's requests and ends them: once it is stopped, no request of this scan leaves any more.
-    ``open_base`` says where the files at the checkpoint are read from.
+    ``open_base`` says where the files at the checkpoint are read from, and ``share_of_base`` how many of them a
+    predicate leaves, where that can be told before they are read.
     """
 
     snapshot: Snapshot
@@ -48,17 +51,46 @@ class LazyDeltaScanner:
     metrics: ScanMetrics = field(default_factory=ScanMetrics)
     io: IoCounters = field(default_factory=IoCounters)
     open_base: OpenBase = checkpoint_files
+    share_of_base: ShareOfBase | None = None
+    plan: ScanPlan = field(init=False)
+    _charge: Charge = field(init=False, default_factory=Charge)
 
-    @property
-    def plan(self) -> ScanPlan:
-        """How the scan goes, and why."""
-        return choose_plan(self.request, self.snapshot.segment)
+    def __post_init__(self) -> None:
+        # How the scan goes, and why, as far as it is known without a request; the first pull may know more.
+        self.plan = choose_plan(self.request, self.snapshot.segment)
 
     def batches(self) -> Generator[FileBatch]:
         """Yield the files that may match; nothing is read before the consumer asks, and nothing after it stops."""
+        self.metrics.resume()
+        span = ScanSpan(self.snapshot.store.uri)
+        try:
+            self._begin()
+            with closing(self._limited()) as found:
+                for batch in found:
+                    self.metrics.first_file()
+                    self.metrics.files_emitted += len(batch)
+                    self._count_io()
+                    self.metrics.pause()
+                    yield batch
+                    self.metrics.resume()
+        finally:
+            self._count_io()
+            self.metrics.pause()
+            export(self.metrics, self.snapshot.store.uri)
+            span.end(self.metrics)
+
+    def _begin(self) -> None:
         self._check_floor()
         self._check_tripwire()
+        self._charge = charge = self.snapshot.opening.charge()
+        self.metrics.open_ms, self.metrics.open_requests = charge.ms, charge.requests
+        self.metrics.commits_scanned = charge.commits
+        store, share = self.snapshot.store.with_counters(self.io), self.share_of_base
+        known = None if share is None else lambda: share(store, self.snapshot, self.request.predicate)
+        self.plan = choose_plan(self.request, self.snapshot.segment, known)
         self.metrics.strategy, self.metrics.reason = self.plan.strategy.value, self.plan.reason
+
+    def _limited(self) -> Generator[FileBatch]:
         seen = RemoveSet(self.options.keys_in_memory)
         pruner = Pruner(self.request, self.metrics)
         limits = Limits(self.request, pruner)
@@ -72,11 +104,7 @@ class LazyDeltaScanner:
                 self._release(totals.batches)
                 found = limits.cut(batch)
                 for start in range(0, len(found), self.request.batch_size):
-                    self.metrics.first_file()
-                    part = found.slice(start, self.request.batch_size)
-                    self.metrics.files_emitted += len(part)
-                    self._count_io()
-                    yield part
+                    yield found.slice(start, self.request.batch_size)
                 if limits.reached:
                     return
             if check is not None and not limits.reached:
@@ -84,8 +112,6 @@ class LazyDeltaScanner:
         finally:
             active.close()
             seen.close()
-            self._count_io()
-            export(self.metrics)
 
     def _active(self, seen: RemoveSet, pruner: Pruner, check: ChecksumCheck | None) -> Generator[FileBatch]:
         store = self.snapshot.store.with_counters(self.io)
@@ -103,11 +129,11 @@ class LazyDeltaScanner:
                 memory_budget=self.options.memory_budget,
             )
         )
-        if not newest_first:
+        if self.plan.whole:
             # The base is decoded while the tail is read, but no row of it leaves before all keys are known.
             base = ReadAhead(base, depth=_READ_AHEAD_BATCHES, stop=self.io.stop)
         try:
-            commits = self.snapshot.tail(store, self.options.keys_in_memory)
+            commits = self.snapshot.tail(store, self.options.keys_in_memory, whole=self.plan.whole)
             tail = active_tail_files(
                 commits if check is None else check.watch(commits), seen, self.metrics, extra=self.request.extra
             )
@@ -115,7 +141,10 @@ class LazyDeltaScanner:
                 yield pruner.prune(batch)
             for batch in base:
                 # All keys are known by now, so base rows may be pruned first: few are left to look up.
-                yield unmasked(pruner.prune(batch), seen)
+                kept = pruner.prune(batch)
+                found = unmasked(kept, seen)
+                self.metrics.files_masked += len(kept) - len(found)
+                yield found
         finally:
             close = getattr(base, "close", None)
             if close is not None:
@@ -152,7 +181,8 @@ class LazyDeltaScanner:
         self.metrics.fallback_triggered = 1
 
     def _count_io(self) -> None:
-        self.metrics.requests, self.metrics.bytes_read = self.io.requests, self.io.bytes_read
+        self.metrics.requests = self._charge.requests + self.io.requests
+        self.metrics.bytes_read = self._charge.bytes_read + self.io.bytes_read
         self.metrics.compactions_rejected = len(self.snapshot.commits.rejected)
 
     def _checksum_check(self) -> ChecksumCheck | None:

@@ -211,7 +211,7 @@ class _Refresh:
 
     def run(self) -> BuildResult:
         order = PartOrder(self._parts, self._plan.layout, self._plan.schema)
-        commits = TailReader(self._store, self._base.segment, parallelism=self._settings.commit_parallelism)
+        commits = TailReader(self._store, self._base.segment, parallelism=self._settings.commit_parallelism, whole=True)
         change = read_change(
             commits, self._plan, order, len(self._parts), memory_rows=self._memory_rows, check=self._check_size
         )

@@ -26,6 +26,7 @@ from lazydelta.sidecar.layout.manifest import (
 from lazydelta.sidecar.layout.mirrored import Proof, start_proof
 from lazydelta.sidecar.layout.part_file import PartFooter, checkpoint_of, state_of
 from lazydelta.sidecar.layout.sidecar_columns import SidecarLayout, manifest_path, sidecar_path
+from lazydelta.sidecar.reading.opened_manifest import open_manifest
 from lazydelta.sidecar.reading.sidecar_cache import SidecarCache
 from lazydelta.storage import Store
 from lazydelta.types.schema import TableSchema
@@ -34,8 +35,15 @@ __all__ = ["Sidecar", "find_sidecar"]
 
 logger = logging.getLogger(__name__)
 
+Failed = Callable[[str, object], None]
+"""Called with the reason in a word and in full."""
+
 _TRAILER = 8
 _GUESSED_FOOTER = 64 << 10
+
+
+def _unnoticed(_reason: str, _words: object) -> None:
+    """Nobody counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,43 +75,41 @@ class Sidecar:
 
 
 def find_sidecar(
-    store: Store, snapshot: Snapshot, checkpoint: Checkpoint, cache: SidecarCache, *, look_again: bool = True
+    store: Store,
+    snapshot: Snapshot,
+    checkpoint: Checkpoint,
+    cache: SidecarCache,
+    *,
+    look_again: bool = True,
+    failed: Failed = _unnoticed,
 ) -> Sidecar | None:
     """Return the best sidecar there is for a checkpoint; None sends the scan to the checkpoint itself.
 
     A manifest that mirrors another checkpoint of the version may be ahead of us: a table that was pinned before the
-    checkpoint was replaced still knows the old one. ``look_again`` lists the log once more to see.
+    checkpoint was replaced still knows the old one. ``look_again`` lists the log once more to see. ``failed`` is told
+    why something that is there is not used.
     """
     manifest = cache.manifest(store.identity, checkpoint)
-    if manifest is not None and manifest.table_id == snapshot.metadata.id:
-        return _by_manifest(manifest, None, from_cache=True)
     path = manifest_path(checkpoint.version)
+    if manifest is not None and manifest.table_id == snapshot.metadata.id:
+        # One that was read to open this very snapshot was no find.
+        return _by_manifest(manifest, None, from_cache=not snapshot.commits.ahead.drop(path))
     try:
-        data = snapshot.commits.get(path) or store.get(path)
-        manifest = ManifestIndex.decode(data)
-        manifest.check(table_id=snapshot.metadata.id, checkpoint=checkpoint)
-        manifest.check_numbers()
-        proof = start_proof(store, manifest.checkpoint, [each.info for each in checkpoint.files])
+        data = snapshot.commits.ahead.read(path) or store.get(path)
+        manifest, proof = open_manifest(store, data, checkpoint, cache, table_id=snapshot.metadata.id)
     except ObjectNotFoundError:
-        return _alone(store, snapshot, checkpoint)
+        return _alone(store, snapshot, checkpoint, failed)
     except OtherCheckpointError as error:
         current = _replaced(store, snapshot, checkpoint) if look_again else None
         if current is not None:
-            return find_sidecar(store, snapshot, current, cache, look_again=False)
+            return find_sidecar(store, snapshot, current, cache, look_again=False, failed=failed)
         logger.warning("%s is not used: %s", path, error)
-        return _alone(store, snapshot, checkpoint)
+        failed("stale", error)
+        return _alone(store, snapshot, checkpoint, failed)
     except (SidecarError, StorageError) as error:
         logger.warning("%s is not used: %s", path, error)
-        return _alone(store, snapshot, checkpoint)
-    size = len(data)
-
-    def keep() -> None:
-        cache.keep_manifest(store.identity, checkpoint, manifest, size)
-
-    if proof is None:
-        keep()
-    else:
-        proof.when_proven = keep
+        failed(_reason(error), error)
+        return _alone(store, snapshot, checkpoint, failed)
     return _by_manifest(manifest, proof, from_cache=False)
 
 
@@ -130,7 +136,11 @@ def _by_manifest(manifest: ManifestIndex, proof: Proof | None, *, from_cache: bo
     )
 
 
-def _alone(store: Store, snapshot: Snapshot, checkpoint: Checkpoint) -> Sidecar | None:
+def _reason(error: Exception) -> str:
+    return "storage" if isinstance(error, StorageError) else "damaged"
+
+
+def _alone(store: Store, snapshot: Snapshot, checkpoint: Checkpoint, failed: Failed) -> Sidecar | None:
     path = sidecar_path(checkpoint.version)
     try:
         part, footer = read_single(store, path)
@@ -140,6 +150,7 @@ def _alone(store: Store, snapshot: Snapshot, checkpoint: Checkpoint) -> Sidecar 
         return None
     except (SidecarError, StorageError) as error:
         logger.warning("%s is not used: %s", path, error)
+        failed(_reason(error), error)
         return None
     metadata, protocol = state_of(footer.state)
     groups = list(footer.row_groups())

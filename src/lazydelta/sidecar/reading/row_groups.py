@@ -184,8 +184,10 @@ class RowGroups:
         numbers = list(range(len(parts)))
         if len(parts) > 1:
             numbers = surviving(self._scan.predicate, [part.ranges for part in parts])
-            self._scan.metrics.row_groups_pruned += sum(part.num_row_groups for part in parts)
-            self._scan.metrics.row_groups_pruned -= sum(parts[number].num_row_groups for number in numbers)
+            left = set(numbers)
+            pruned = [part for number, part in enumerate(parts) if number not in left]
+            self._scan.metrics.row_groups_pruned += sum(part.num_row_groups for part in pruned)
+            self._scan.metrics.files_pruned_by_groups += sum(part.num_rows for part in pruned)
         # Footers that a long scan meets once would only push out those that short ones ask for again and again.
         self._keeps_footers = len(numbers) <= _FEW_PARTS
         groups = self._sidecar.groups_of(numbers)
@@ -213,6 +215,8 @@ class RowGroups:
     def _kept(self, groups: Sequence[ManifestRowGroup]) -> list[ManifestRowGroup]:
         kept = [groups[index] for index in surviving(self._scan.predicate, [group.ranges for group in groups])]
         self._scan.metrics.row_groups_pruned += len(groups) - len(kept)
+        self._scan.metrics.files_pruned_by_groups += sum(group.num_rows for group in groups)
+        self._scan.metrics.files_pruned_by_groups -= sum(group.num_rows for group in kept)
         return newest_first(kept) if self._scan.newest_first else kept
 
     def _start(self, waiting: Iterator[ManifestRowGroup], ahead: int) -> None:

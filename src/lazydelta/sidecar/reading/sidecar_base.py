@@ -8,17 +8,23 @@ from dataclasses import dataclass, field
 
 from lazydelta.errors import StorageError
 from lazydelta.log.file_batch import FileBatch
+from lazydelta.log.snapshot import Snapshot
+from lazydelta.pruning import Predicate
 from lazydelta.scan.base import BaseScan, checkpoint_files
-from lazydelta.sidecar.layout.manifest import SidecarError
-from lazydelta.sidecar.layout.sidecar_columns import ColumnRole
+from lazydelta.sidecar.layout.manifest import ManifestIndex, SidecarError, mirrors
+from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, manifest_path
 from lazydelta.sidecar.reading.discovery import Sidecar, find_sidecar
 from lazydelta.sidecar.reading.row_groups import RowGroups
+from lazydelta.sidecar.reading.share_of_base import share_left
 from lazydelta.sidecar.reading.sidecar_cache import SidecarCache, shared_cache
 from lazydelta.sidecar.reading.used import Used, without
+from lazydelta.storage import Store
 
 __all__ = ["SidecarBase"]
 
 logger = logging.getLogger(__name__)
+
+_TIERS = {1: "by its manifest", 2: "by its file alone, because there is no good manifest"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +39,13 @@ class SidecarBase:
         checkpoint = scan.snapshot.segment.checkpoint
         if checkpoint is None:
             return
-        sidecar = find_sidecar(scan.store, scan.snapshot, checkpoint, self.cache)
+        sidecar = find_sidecar(scan.store, scan.snapshot, checkpoint, self.cache, failed=scan.metrics.sidecar_failed)
         if sidecar is None:
+            scan.metrics.sidecar = scan.metrics.sidecar or f"none of version {checkpoint.version}"
             yield from checkpoint_files(scan)
             return
         scan.metrics.tier = sidecar.tier
+        scan.metrics.sidecar = f"version {checkpoint.version}, {_TIERS[sidecar.tier]}"
         scan.metrics.base_order = _order(sidecar, scan)
         scan.metrics.sidecar_hits += 1
         scan.metrics.cache_hits += sidecar.from_cache
@@ -49,18 +57,44 @@ class SidecarBase:
                 used.append(group)
         except (SidecarError, StorageError) as error:
             logger.warning("the sidecar of version %d fails, the checkpoint goes on: %s", checkpoint.version, error)
+            scan.metrics.sidecar_failed("storage" if isinstance(error, StorageError) else "damaged", error)
             self.cache.forget_manifest(scan.store.identity, checkpoint)
         else:
             return
         finally:
             groups.close()
         scan.metrics.sidecar_hits -= 1
+        scan.metrics.files_pruned_by_groups = 0  # the checkpoint has those files too, and they are looked at there
         inside = sorted(each.keys(sidecar.layout) for each in used)
         gone = frozenset(file for each in used for file in each.files(sidecar.layout))
         for batch in checkpoint_files(scan):
             rest = without(batch, inside, gone, sidecar)
             if len(rest):
                 yield rest
+
+    def share(self, store: Store, snapshot: Snapshot, predicate: Predicate | None) -> float | None:
+        """Return which share of the base the predicate leaves, if a manifest at hand tells (see ``ShareOfBase``).
+
+        It decides about an order and nothing else, so that nothing is proven here, and on a remote store nothing is
+        waited for that was not asked for before.
+        """
+        checkpoint = snapshot.segment.checkpoint
+        if checkpoint is None or predicate is None:
+            return None
+        try:
+            manifest = self.cache.manifest(store.identity, checkpoint)
+            if manifest is None:
+                path = manifest_path(checkpoint.version)
+                data = snapshot.commits.ahead.read(path)
+                if data is None and not store.is_remote:
+                    snapshot.commits.ahead.ask(store, [path])
+                    data = snapshot.commits.ahead.read(path)
+                manifest = None if data is None else ManifestIndex.decode(data)
+            if manifest is None or not mirrors(manifest.checkpoint, checkpoint):
+                return None
+            return share_left(manifest, predicate)
+        except (SidecarError, IndexError):
+            return None  # the scan will find out what is wrong with it, and say so
 
 
 def _order(sidecar: Sidecar, scan: BaseScan) -> str:
