@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -206,3 +207,36 @@ def test_a_condition_that_cannot_prune_is_a_line_on_standard_error_and_in_explai
 def test_text_that_is_no_predicate_is_an_error_on_the_command_line(invoke: Invoke, table: Path) -> None:
     done = invoke("files", table, "--where", "device_id ~~~ 3", code=2)
     assert "at line 1, column 11: there is no operator '~~~'" in done.stderr
+
+
+def test_explain_says_what_each_line_means_and_adds_up(invoke: Invoke, table: Path) -> None:
+    where = f"_event_hour = '{HOURS[1]}'"
+    metrics = json.loads(invoke("explain", table, "--json", "--where", where).stdout)["metrics"]
+    parts = [metrics[f"delta.lazy.files_{name}"] for name in ("emitted", "pruned", "masked")]
+    assert metrics["delta.lazy.files_considered"] == sum(parts)
+    assert metrics["delta.lazy.requests"] >= metrics["delta.lazy.open_requests"] > 0
+    shown = invoke("explain", table, "--where", where).stdout
+    for words in ("total", "files that cannot match", "why this strategy", "from the first pull to the first file"):
+        assert words in shown
+
+
+def test_explain_says_whether_a_sidecar_is_used_stale_or_absent(invoke: Invoke, table: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(table, copy)
+
+    def sidecar() -> str:
+        plan = json.loads(invoke("explain", copy, "--json").stdout)["plan"]
+        return str(plan["sidecar"])
+
+    assert sidecar().startswith("none of version 3, nor of an older one")
+    invoke("sidecar", "build", copy)
+    assert sidecar() == "version 3, by its manifest"
+    DeltaTable(copy).create_checkpoint()
+    assert sidecar().startswith("none of version 6: stale, the newest is of version 3")
+    invoke("sidecar", "refresh", copy)
+    (manifest,) = copy.glob("_delta_log/_sidecars/v6.manifest.json")
+    manifest.write_text("{}")
+    assert sidecar().startswith("version 6, by its file alone")
+    for part in copy.glob("_delta_log/_sidecars/v6*.parquet"):
+        part.write_bytes(b"PAR1")
+    assert sidecar().startswith("not used (damaged): ")

@@ -15,8 +15,6 @@ from tests.scan.hand_log import HandLog, add, remove
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk comes with `make setup`")
-
 PROGRAM = """
 import json, sys
 from opentelemetry import metrics, trace

@@ -124,7 +124,10 @@ def explain(
         with _watched(out, stream):
             for _ in stream.batches():
                 pass
-        out.tell(stream.explain().as_dict(), _words("explanation"))
+        explained = stream.explain().as_dict()
+        if str(explained["plan"]["sidecar"]).startswith("none"):
+            explained["plan"]["sidecar"] = _absence(source, explained["plan"]["base_version"])
+        out.tell(explained, _words("explanation"))
 
 
 @click.command("rows", context_settings=CONTEXT)
@@ -176,6 +179,13 @@ def _file_records(stream: FileStream, resolve: TableSource | None = None) -> Ite
             yield records(batch)
         else:
             yield ({"uri": store.uri_of(record["path"])} | record for record in records(batch))
+
+
+def _absence(source: TableSource, version: int) -> str:
+    from lazydelta.sidecar.inspection.staleness import why_absent  # noqa: PLC0415 - rarely wanted
+
+    options, external = source.storage_options or None, source.external_locations
+    return why_absent(TableHandle.open(source.uri, options, external_locations=external).store, version)
 
 
 def _names(text: str) -> list[str]:

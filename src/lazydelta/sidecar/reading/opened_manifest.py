@@ -18,16 +18,17 @@ def open_manifest(
 ) -> tuple[ManifestIndex, Proof | None]:
     """Return a manifest with what is still to be proven of it; the cache keeps it as soon as that is done.
 
-    Who does not know the table's id yet leaves it out: then the manifest must agree with itself, and the proof tells
-    whether it speaks of this checkpoint.
+    Who does not know the table's id yet leaves it out: the proof tells whether the manifest speaks of this checkpoint.
     """
     manifest = ManifestIndex.decode(data)
-    manifest.check(table_id=manifest.meta_data.id if table_id is None else table_id, checkpoint=checkpoint)
+    metadata = manifest.meta_data
+    manifest.check(table_id=metadata.id if table_id is None else table_id, checkpoint=checkpoint)
     manifest.check_numbers()
-    if (
-        table_id is None
-        and hashlib.sha256(manifest.meta_data.schema_string.encode()).hexdigest() != manifest.schema_hash
-    ):
+    # What is in the cache serves those who open the table, too: it must not contradict itself.
+    if metadata.id != manifest.table_id:
+        message = f"its metadata belongs to table {metadata.id}"
+        raise SidecarError(message)
+    if hashlib.sha256(metadata.schema_string.encode()).hexdigest() != manifest.schema_hash:
         message = "its metadata has another schema than the sidecar"
         raise SidecarError(message)
     proof = start_proof(store, manifest.checkpoint, [each.info for each in checkpoint.files])
