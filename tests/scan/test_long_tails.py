@@ -127,7 +127,7 @@ def test_commits_with_long_statistics_do_not_pile_up(tmp_path: Path, monkeypatch
     held: list[int] = []
     plain = FileBatch.from_adds.__func__  # type: ignore[attr-defined]
 
-    def watched(cls: type[FileBatch], adds: Any, **keywords: Any) -> FileBatch:
+    def watched(cls: type[FileBatch], /, adds: Any, **keywords: Any) -> FileBatch:
         held.append(sum(len(each.stats or "") for each in adds))
         return plain(cls, adds, **keywords)  # type: ignore[no-any-return]
 

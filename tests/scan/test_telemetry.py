@@ -83,7 +83,7 @@ def received(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def total(received: dict[str, Any], name: str) -> float:
     """Return the sum of a metric over its attributes."""
-    return sum(point["value"] for point in received["metrics"][f"delta.lazy.{name}"]["points"])
+    return float(sum(point["value"] for point in received["metrics"][f"delta.lazy.{name}"]["points"]))
 
 
 def test_counters_add_up_over_scans(received: dict[str, Any]) -> None:

@@ -182,6 +182,7 @@ def _file_records(stream: FileStream, resolve: TableSource | None = None) -> Ite
 
 
 def _absence(source: TableSource, version: int) -> str:
+    from lazydelta.handle import TableHandle  # noqa: PLC0415
     from lazydelta.sidecar.inspection.staleness import why_absent  # noqa: PLC0415 - rarely wanted
 
     options, external = source.storage_options or None, source.external_locations

@@ -36,8 +36,8 @@ from lazydelta.log.checkpoint.checkpoint_columns import (
     read_batches,
     stats_columns,
 )
-from lazydelta.log.checkpoint.later_stats import LaterStats
 from lazydelta.log.checkpoint.parquet_pages import PageWatch
+from lazydelta.log.checkpoint.stats_cursor import StatsCursor
 from lazydelta.log.commits import read_actions
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.names import LOG, FileKind, LogFile
@@ -196,7 +196,7 @@ class CheckpointReader:
                     yield joined(paths.slice(0, count), None if more is None else more.slice(0, count), part)
                     paths, more = paths.slice(count), None if more is None else more.slice(count)
 
-    def _later_stats(self, part: LogFile, available: dict[str, pa.DataType]) -> LaterStats | None:
+    def _later_stats(self, part: LogFile, available: dict[str, pa.DataType]) -> StatsCursor | None:
         columns = stats_columns(StatsWanted(), available)
         if not columns:
             return None
@@ -207,7 +207,7 @@ class CheckpointReader:
                 metadata = parquet.metadata
             yield from reader._rows(part, metadata, columns)  # noqa: SLF001 - itself, over another store
 
-        return LaterStats(part, read)
+        return StatsCursor(part, read)
 
     @contextmanager
     def open(

@@ -36,4 +36,5 @@ def newest_first(stretches: Iterable[Stretch]) -> list[Stretch]:
 def dated_rows(rows: pa.RecordBatch, layout: SidecarLayout) -> int:
     """Return how many rows of a row group, from its beginning, have a sort key."""
     names = layout.sort_names()
-    return rows.num_rows - (rows.column(names[0]).null_count if names else 0)
+    missing: int = rows.column(names[0]).null_count if names else 0
+    return int(rows.num_rows) - missing

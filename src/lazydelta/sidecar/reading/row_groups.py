@@ -2,42 +2,34 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
-from typing import Any
 from weakref import WeakSet
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 
-from lazydelta import compute as pc
-from lazydelta.arrays import boolean_array, from_numpy
-from lazydelta.errors import StorageError
 from lazydelta.execution import in_parallel, release_memory
-from lazydelta.log.checkpoint.checkpoint_columns import StatsWanted
-from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader
 from lazydelta.log.file_batch import FileBatch
-from lazydelta.log.segment import Checkpoint
+from lazydelta.log.later_stats import with_later_stats
 from lazydelta.scan.base import BaseScan
 from lazydelta.sidecar.layout.manifest import ManifestRowGroup, SidecarError
 from lazydelta.sidecar.layout.part_file import PartFooter, read_groups
 from lazydelta.sidecar.layout.range_texts import key_at
-from lazydelta.sidecar.layout.sidecar_columns import STATS_OF_COLUMNS, ColumnRole, SidecarLayout
+from lazydelta.sidecar.layout.sidecar_columns import ColumnRole
 from lazydelta.sidecar.layout.sidecar_rows import from_rows
 from lazydelta.sidecar.reading.discovery import Sidecar
+from lazydelta.sidecar.reading.group_stats import GroupStats, stats_column_names
 from lazydelta.sidecar.reading.newest_first import dated_rows, is_undated, newest_first
 from lazydelta.sidecar.reading.sidecar_cache import SidecarCache
 from lazydelta.sidecar.reading.surviving import surviving
 from lazydelta.sidecar.reading.used import Used
-from lazydelta.storage import Pending, Store
+from lazydelta.storage import Pending
 
 __all__ = ["RowGroups"]
-
-logger = logging.getLogger(__name__)
 
 _FEW_PARTS = 16  # of so few, the footers are kept for the next scan
 _FEW_GROUPS = 4  # so few are read in little memory, more in little time
@@ -111,7 +103,7 @@ class RowGroups:
         self._frugal = True
         self._keeps_footers = True
         self._part = -1
-        self._names = _named_columns(sidecar.layout, scan.wanted)
+        self._names = stats_column_names(sidecar.layout, scan.wanted)
         self._all_names = [*sidecar.layout.names(core=True), *self._names]
         self._aside: Generator[_Decoded] | None = None
         self._maps = sidecar.layout.name_of(ColumnRole.PARTITION_VALUES)
@@ -304,70 +296,9 @@ class RowGroups:
             raise SidecarError(message) from error
         self._scan.metrics.row_groups_read += len(groups)
         if self._scan.wanted is None:
-            files = replace(files, load_stats=self._later_stats(files, groups, found.footer))
+            snapshot = self._scan.snapshot
+            stats = GroupStats(snapshot.store, layout, part, groups, found.footer, snapshot.segment.checkpoint)
+            files = with_later_stats(files, partial(stats.read, files))
         if not self._scan.newest_first:
             return [(files, used[0])]
         return [(files.slice(*span).reversed(), ends) for span, ends in zip(spans, used, strict=True)]
-
-    def _later_stats(
-        self, files: FileBatch, groups: Sequence[ManifestRowGroup], footer: PartFooter
-    ) -> Callable[[], FileBatch]:
-        """Return what reads the statistics of files that were read without."""
-        scan, layout, part = self._scan, self._sidecar.layout, self._sidecar.parts[groups[0].part]
-        store = scan.snapshot.store
-
-        def reading(group: ManifestRowGroup, names: Sequence[str]) -> _Reading:
-            core = store.fetch(part.file, start=group.byte_offset, length=group.core_byte_length)
-            spans = footer.spans(group.index, names)
-            return _Reading(group, core, spans, store.fetch_ranges(part.file, spans))
-
-        def load() -> FileBatch:
-            names = _named_columns(layout, StatsWanted())
-            try:
-                together = [reading(group, names) for group in groups]
-                blocks = [block for each in together for block in each.blocks()]
-                indices, columns = [group.index for group in groups], [*layout.names(core=True), *names]
-                rows = read_groups(footer, indices, columns, blocks, part.size)
-                return from_rows(rows, layout, tier=files.tier)
-            except (SidecarError, StorageError) as error:
-                logger.warning("%s fails, statistics come from the checkpoint: %s", part.file, error)
-                checkpoint = scan.snapshot.segment.checkpoint
-                return files if checkpoint is None else _stats_from_checkpoint(files, store, checkpoint)
-
-        return load
-
-
-def _named_columns(layout: SidecarLayout, wanted: StatsWanted | None) -> list[str]:
-    if wanted is None or wanted.columns == ():
-        return []
-    others = set(layout.names(core=False))
-    return [
-        column.name
-        for column in layout.columns
-        if column.name in others
-        and column.role in STATS_OF_COLUMNS
-        and (wanted.columns is None or column.path in wanted.columns)
-    ]
-
-
-def _stats_from_checkpoint(files: FileBatch, store: Store, checkpoint: Checkpoint) -> FileBatch:
-    """Look the files of a batch up in the checkpoint, for somebody who asks for statistics of a lost sidecar."""
-    places = {path: row for row, path in enumerate(files.path.to_pylist())}
-    order: list[int] = []
-    found: list[FileBatch] = []
-    for batch in CheckpointReader(store, checkpoint).files(StatsWanted()):
-        rows = [places.get(path, -1) for path in batch.path.to_pylist()]
-        keep = np.array(rows) >= 0
-        if keep.any():
-            order += [row for row in rows if row >= 0]
-            found.append(batch.filter(boolean_array(keep)))
-    if len(order) != len(files):
-        return replace(files, load_stats=None)
-    back = np.argsort(np.array(order), kind="stable")
-    take = from_numpy(back.astype(np.int64))
-    columns: dict[str, Any] = {
-        name: pc.take(pa.concat_arrays([getattr(each, name) for each in found]), take)
-        for name in ("json_stats", "parsed_stats")
-        if all(getattr(each, name) is not None for each in found)
-    }
-    return replace(files, **({"parsed_stats": None} | columns), load_stats=None)

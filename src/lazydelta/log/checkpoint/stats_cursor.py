@@ -1,9 +1,8 @@
-"""``LaterStats``: statistics of files that were listed without them, read when somebody asks after all."""
+"""``StatsCursor``: the statistics of a checkpoint file, read in order for the batches that somebody asks for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from threading import Lock
 
 import pyarrow as pa
@@ -12,12 +11,13 @@ from lazydelta import compute as pc
 from lazydelta.errors import CorruptLogError
 from lazydelta.log.checkpoint.checkpoint_columns import stats_of
 from lazydelta.log.file_batch import FileBatch
+from lazydelta.log.later_stats import StatsColumns, with_later_stats
 from lazydelta.log.names import LogFile
 
-__all__ = ["LaterStats"]
+__all__ = ["StatsCursor"]
 
 
-class LaterStats:
+class StatsCursor:
     """Serves the batches of one checkpoint file.
 
     ``read`` opens the file anew and yields its rows with nothing but statistics. The cursor moves forward with the
@@ -38,13 +38,12 @@ class LaterStats:
         live = pc.is_valid(adds) if adds.null_count else None
         count = len(adds)
 
-        def load() -> FileBatch:
+        def read() -> StatsColumns:
             with self._lock:
                 found = self._read(first_row, count)
-            found = found if live is None else pc.filter(found, live)
-            return replace(files, **stats_of(found), load_stats=None)
+            return stats_of(found if live is None else pc.filter(found, live))
 
-        return replace(files, load_stats=load)
+        return with_later_stats(files, read)
 
     def _read(self, first_row: int, count: int) -> pa.Array:
         start = self._held[0][0] if self._held else self._next_row
