@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lazydelta import DeltaTable
 from lazydelta.scan.explanation import meaning
+from lazydelta.scan.strategy_choice import ScanPlan, choose_plan
 from tests.scan.hand_log import HandLog, add, paths, remove, watching
 
 if TYPE_CHECKING:
@@ -229,3 +230,20 @@ def test_a_hint_that_is_out_of_date_is_told(table: Path, caplog: pytest.LogCaptu
         (log / "_last_checkpoint").unlink()
         DeltaTable(table, options={"cache_size": 0})
         assert [each for each in caplog.messages if "missing" in each]
+
+
+def test_the_plan_is_made_once_before_the_scan_and_once_when_it_begins(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[object] = []
+
+    def counted(*given: Any) -> ScanPlan:
+        made.append(given)
+        return choose_plan(*given)
+
+    monkeypatch.setattr("lazydelta.scan.scanner.choose_plan", counted)
+    stream = DeltaTable(table).files("id > 2", batch_size=1)
+    stream.explain()
+    assert len(stream.collect()) > 5
+    assert stream.explain().plan["strategy"] == stream.metrics.strategy
+    assert len(made) == 2

@@ -53,7 +53,7 @@ def test_a_lower_bound_that_leaves_little_of_the_base_is_a_reverse_scan(place: P
     stream = place.open().files(where)
     found = sorted(file.path for file in stream)
     assert stream.metrics.strategy == "reverse"
-    assert f"{hours}.0%" in stream.explain().plan["reason"]
+    assert f"at most {hours}.0%" in stream.explain().plan["reason"]
     assert found == sorted(file.path for file in place.open(**DISABLED).files(where))
 
 

@@ -75,8 +75,9 @@ class LatencyProxy:
                 await writer.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)  # before anything is waited for: whoever winds down meanwhile has to close it
         up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._upstream)
-        self._writers += [writer, up_writer]
+        self._writers.append(up_writer)
         current: list[Exchange] = []
 
         async def forth() -> None:

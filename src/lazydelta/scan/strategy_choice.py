@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from lazydelta.log.segment import LogSegment
 from lazydelta.scan.request import ScanRequest, ScanStrategy
 
-__all__ = ["ScanPlan", "choose_plan"]
+__all__ = ["SMALL_SHARE", "ScanPlan", "choose_plan"]
 
 _LONG_TAIL = 100
-_SMALL_SHARE = 0.05
+SMALL_SHARE = 0.05
 
 Share = Callable[[], float | None]
 """Returns which share of the base is left by a lower bound on what it is sorted by; None where there is no such."""
@@ -44,8 +44,8 @@ def _without_limit(request: ScanRequest, segment: LogSegment, share: Share | Non
     if tail > _LONG_TAIL:
         return ScanStrategy.FORWARD, f"{tail} commits since the checkpoint and no limit"
     left = share() if share is not None and request.predicate is not None else None
-    if left is not None and left < _SMALL_SHARE:
-        return ScanStrategy.REVERSE, f"a lower bound on what the base is sorted by leaves {left:.1%} of it"
+    if left is not None and left < SMALL_SHARE:
+        return ScanStrategy.REVERSE, f"a lower bound on what the base is sorted by leaves at most {left:.1%} of it"
     tail_bytes = sum(max(0, file.info.size) for file in segment.tail())
     if tail_bytes * 2 > segment.base_bytes:
         share_of_tail = f"{tail_bytes} bytes against {segment.base_bytes}"

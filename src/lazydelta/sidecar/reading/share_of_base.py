@@ -12,8 +12,8 @@ from lazydelta.sidecar.reading.surviving import surviving
 __all__ = ["share_left"]
 
 
-def share_left(manifest: ManifestIndex, predicate: Predicate) -> float | None:
-    """Return the share of files in parts and row groups that the sort column's ranges leave.
+def share_left(manifest: ManifestIndex, predicate: Predicate, enough: float) -> float | None:
+    """Return the share of files in parts and row groups that the sort column's ranges leave, exact from ``enough`` on.
 
     None if the oldest files with a sort key are among them: then nothing bounds it from below, and the newest files
     are not what is asked for.
@@ -27,9 +27,11 @@ def share_left(manifest: ManifestIndex, predicate: Predicate) -> float | None:
     oldest = next((number for number, part in enumerate(parts) if not is_undated(part)), None)
     if oldest is None:
         return None
-    groups = manifest.groups_of(numbers)
+    by_parts = None if oldest in numbers else left / manifest.num_files
+    # Row groups tell more exactly, and take time to decode: only for those whom the parts leave undecided.
+    groups = None if by_parts is not None and by_parts < enough else manifest.groups_of(numbers)
     if groups is None:
-        return None if oldest in numbers else left / manifest.num_files
+        return by_parts
     kept = surviving(predicate, _only(key, [group.ranges for group in groups]))
     if any((groups[index].part, groups[index].index) == (oldest, 0) for index in kept):
         return None

@@ -11,6 +11,7 @@ from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.pruning import Predicate
 from lazydelta.scan.base import BaseScan, checkpoint_files
+from lazydelta.scan.strategy_choice import SMALL_SHARE
 from lazydelta.sidecar.layout.manifest import ManifestIndex, SidecarError, mirrors
 from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, manifest_path
 from lazydelta.sidecar.reading.discovery import Sidecar, find_sidecar
@@ -92,7 +93,7 @@ class SidecarBase:
                 manifest = None if data is None else ManifestIndex.decode(data)
             if manifest is None or not mirrors(manifest.checkpoint, checkpoint):
                 return None
-            return share_left(manifest, predicate)
+            return share_left(manifest, predicate, SMALL_SHARE)
         except (SidecarError, IndexError):
             return None  # the scan will find out what is wrong with it, and say so
 
