@@ -90,6 +90,7 @@ class TableHandle:
             remembered=self.remembered,
             max_staleness=self.options.max_staleness,
             mirror=ManifestMirror(self.cache) if self.options.sidecar_enabled else None,
+            scan_follows=True,
         )
 
     def newest(self) -> Snapshot:

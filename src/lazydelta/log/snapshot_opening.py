@@ -38,7 +38,7 @@ _HINT_BYTES = 200
 _SNAPSHOT_BYTES = 50_000
 
 
-def open_snapshot(
+def open_snapshot(  # noqa: PLR0913 - keyword-only but for the store
     store: Store,
     *,
     version: int | None = None,
@@ -48,11 +48,13 @@ def open_snapshot(
     remembered: ByteLru | None = None,
     max_staleness: float = 0.0,
     mirror: CheckpointMirror | None = None,
+    scan_follows: bool = False,
 ) -> Snapshot:
     """Pin ``version`` (or the newest) and settle its protocol and metadata.
 
     ``log_tail`` is what a catalog has ratified, which may be nothing that is not published; None means no catalog.
-    ``mirror`` is what may lie beside a checkpoint and say the same; it is asked for early too.
+    ``mirror`` is what may lie beside a checkpoint and say the same; it is asked for early too, and so are the newest
+    commits where ``scan_follows``.
     """
     newest = version is None and log_tail is None
     if newest and remembered is not None and max_staleness > 0:
@@ -61,7 +63,14 @@ def open_snapshot(
             return replace(known[1], store=store)
     with span("open", store.uri):
         snapshot, hint = _opened(
-            store, version, log_tail, parallelism=parallelism, window=window, remembered=remembered, mirror=mirror
+            store,
+            version,
+            log_tail,
+            parallelism=parallelism,
+            window=window,
+            remembered=remembered,
+            mirror=mirror,
+            scan_follows=scan_follows,
         )
     if newest and remembered is not None:
         _remember(remembered, store, snapshot, hint)
@@ -77,6 +86,7 @@ def _opened(
     window: int,
     remembered: ByteLru | None,
     mirror: CheckpointMirror | None,
+    scan_follows: bool,
 ) -> tuple[Snapshot, CheckpointHint | None]:
     newest = version is None and log_tail is None
     opening = OpeningCost()
@@ -92,7 +102,7 @@ def _opened(
         if newest and not is_known:
             _compare_hint(segment, hint)
         cache.ahead.keep_only({*_wanted_paths(segment), *(beside if _is_at(segment, hint) else ())})
-        if store.is_remote:
+        if store.is_remote and scan_follows:
             _ask_for_newest(counted, segment, cache, parallelism)
         snapshot = load_snapshot(
             counted,
