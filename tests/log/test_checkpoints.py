@@ -395,3 +395,20 @@ def test_breaking_out_of_a_scan_opens_one_part_of_many(tmp_path: Path) -> None:
     with requests() as seen:
         take(table, 10, "reverse")
     assert {name for name in seen.gets if "checkpoint" in name} == {parts[0].name}
+
+
+@pytest.mark.parametrize("files", [1_000, 4_000])
+def test_row_groups_of_files_are_not_read_for_other_actions(files: int, tmp_path: Path) -> None:
+    """However many there are: their statistics say that they hold no such action."""
+    log = Log(tmp_path)
+    log.commit(0, protocol(), metadata(), *(add(f"f{number}") for number in range(files)))
+    log.commit(1, {"txn": {"appId": "a", "version": 5}})
+    (path,) = log.checkpoint(1)
+    log.delete(0, 1)
+    assert pq.ParquetFile(path).metadata.num_row_groups > files // 200
+    uri = log.in_memory()
+    with requests() as seen:
+        table = DeltaTable(uri)
+        assert table.transaction_version("a") == 5
+        assert table.domain_metadata() == {}
+    assert len(seen.ranges(f"_delta_log/{path.name}")) <= 12

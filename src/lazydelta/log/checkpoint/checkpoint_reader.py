@@ -58,6 +58,13 @@ _ACTIONS: dict[str, type[msgspec.Struct]] = {
     "domainMetadata": DomainMetadata,
     "sidecar": SidecarFile,
 }
+# A field that every action of the kind has. What names further files is read whatever statistics say of it.
+_PRESENT = {
+    "protocol": "protocol.minReaderVersion",
+    "metaData": "metaData.id",
+    "txn": "txn.appId",
+    "domainMetadata": "domainMetadata.domain",
+}
 _FIELDS = {
     "protocol": "protocol",
     "metaData": "meta_data",
@@ -255,9 +262,11 @@ class _RowGroups:
 
 
 def _parquet_actions(parquet: pq.ParquetFile, file: LogFile, names: Sequence[str]) -> Iterator[LogLine]:
-    if not names:
+    with corrupt_if_unreadable(file):
+        groups = _groups_with(parquet.metadata, names)
+    if not groups:
         return
-    for batch in read_batches(parquet, file, names, BATCH_SIZE):
+    for batch in read_batches(parquet, file, names, BATCH_SIZE, groups):
         for name in names:
             column = batch.column(name)
             if column.null_count == len(column):
@@ -270,6 +279,22 @@ def _parquet_actions(parquet: pq.ParquetFile, file: LogFile, names: Sequence[str
                 actions = [msgspec.convert(_without_nulls(row), _ACTIONS[name], strict=True) for row in rows]
             for action in actions:
                 yield _line(name, action)
+
+
+def _groups_with(metadata: pq.FileMetaData, names: Sequence[str]) -> list[int]:
+    """Return the row groups that may hold such actions: nearly all of a large checkpoint hold files and no others."""
+    wanted = {_PRESENT.get(name) for name in names}
+    columns = [index for index in range(metadata.num_columns) if metadata.schema.column(index).path in wanted]
+    if len(columns) < len(names):
+        return list(range(metadata.num_row_groups)) if names else []
+    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+    return [number for number, group in enumerate(groups) if not all(_is_null(group, index) for index in columns)]
+
+
+def _is_null(group: pq.RowGroupMetaData, column: int) -> bool:
+    chunk = group.column(column)
+    known = chunk.is_stats_set and chunk.statistics.has_null_count
+    return bool(known and chunk.statistics.null_count == group.num_rows)
 
 
 def _nothing() -> None:
