@@ -28,6 +28,7 @@ DEFAULTS: dict[str, Any] = {
     "enable_fallback": True,
     "checksum": "warn",
     "max_staleness": 0.0,
+    "float_max": "ignore",
     "retries": 5,
     "request_timeout": 30.0,
 }

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from tests.oracle.replay import Json, Key, Snapshot
     from tests.pruning.worlds import Node
 
+# Some expressions are opaque, which is not what these tests are about.
+pytestmark = pytest.mark.filterwarnings("ignore::lazydelta.PredicateWarning")
+
 STRATEGIES = ("auto", "reverse", "forward")
 LIMITS = (0, 1, 7, 1_000_000)
 CHUNKS = 6

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
     from tests.pruning.worlds import Node, Row
 
+# Some expressions are opaque, which is not what these tests are about.
+pytestmark = pytest.mark.filterwarnings("ignore::lazydelta.PredicateWarning")
+
 SCHEMA = worlds.schema()
 FILES = 30
 STRATEGIES = ("auto", "reverse", "forward")

@@ -25,6 +25,9 @@ from tests.scan.typed_log import COLUMNS, typed_log
 from tests.sidecar.conftest import Split
 from tests.sidecar.sidecars import DISABLED, Answer, Place, checkpoint, rows
 
+# Some expressions are opaque, which is not what these tests are about.
+pytestmark = pytest.mark.filterwarnings("ignore::lazydelta.PredicateWarning")
+
 STRATEGIES = ("auto", "reverse", "forward")
 CHUNKS = 4
 LOGS = 7

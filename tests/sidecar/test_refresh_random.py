@@ -28,6 +28,10 @@ from tests.sidecar.sidecars import DISABLED, Place, rows
 refreshing = importlib.import_module("lazydelta.sidecar.building.refresher")
 
 
+# Some expressions are opaque, which is not what these tests are about.
+pytestmark = pytest.mark.filterwarnings("ignore::lazydelta.PredicateWarning")
+
+
 @pytest.fixture(autouse=True)
 def any_change(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a change be as large as it likes: small tables change by more than a quarter easily."""

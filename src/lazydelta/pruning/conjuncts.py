@@ -83,7 +83,7 @@ def _why_not(part: Predicate) -> str | None:
             reasons = [_why_not(each) for each in parts]
             return None if None in reasons else reasons[0]
         case Or(parts):
-            return next((reason for each in parts if (reason := _why_not(each)) is not None), None)
+            return next((why for each in parts if (why := _why_not(each)) is not None), None)
     return next((leaf.reason for leaf in leaves(part) if isinstance(leaf, Opaque)), None)
 
 

@@ -27,7 +27,7 @@ def moment_of(now: dt.datetime | str | None) -> int:
     if isinstance(now, dt.datetime):
         since = (now if now.tzinfo is not None else now.replace(tzinfo=dt.UTC)) - _EPOCH
         return ((since.days * 86_400 + since.seconds) * 10**6 + since.microseconds) * 1_000
-    instant = parse_instant(now) if isinstance(now, str) else None
+    instant = parse_instant(str(now))
     if instant is None:
         message = f"now={short_repr(now)} is no moment"
         raise OptionError(message, hint="give a datetime, or text such as '2026-02-08T10:00:00Z'")
@@ -55,7 +55,7 @@ def last_window(column: Column, last: str | dt.timedelta, now: dt.datetime | str
 
     Without it there is no end: clocks differ, and rows from a minute ahead are among the newest.
     """
-    span = parse_timespan(last) if isinstance(last, str | dt.timedelta) else None
+    span = parse_timespan(last if isinstance(last, dt.timedelta) else str(last))
     if span is None or (span.months, span.nanoseconds) <= (0, 0):
         message = f"last={short_repr(last)} is no span of time"
         raise OptionError(message, hint="write 30m, 1h, 2d, '1 hour 30 minutes', or give a timedelta")
