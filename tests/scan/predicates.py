@@ -126,6 +126,8 @@ def _conjunction(node: Node) -> list[Any] | None:
 
 def _condition(node: Node) -> tuple[Any, ...] | None:
     match node:
+        case ("in", _, items) | ("not", ("in", _, items)) if any(item != item for item in items):  # noqa: PLR0124
+            return None  # PyArrow finds NaN in a list, and so do tuples
         case ("cmp", column, op, item):
             return (column, op, item)
         case ("in", column, items):
