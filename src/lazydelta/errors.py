@@ -25,7 +25,8 @@
     ├── ScanError                   the scan may not go on
     │   ├── FallbackDisabledError   the tripwire fired and `enable_fallback` is off
     │   ├── RetentionGuardError     the caller's guard refused the scan's floor
-    │   └── StreamClosedError       the stream was used again after it ended
+    │   ├── StreamClosedError       the stream was used again after it ended
+    │   └── StreamSharedError       two threads read one stream at the same time
     └── WriteError                  a write that may not or cannot happen; nothing was committed
         ├── CommitConflictError     another writer was faster, and this write does not fit behind it
         ├── SchemaMismatchError     the data does not have the table's columns and types
@@ -65,6 +66,7 @@ __all__ = [
     "StorageError",
     "StorageTimeoutError",
     "StreamClosedError",
+    "StreamSharedError",
     "TableExistsError",
     "TableNotFoundError",
     "UnknownColumnError",
@@ -244,6 +246,10 @@ class RetentionGuardError(ScanError):
 
 class StreamClosedError(ScanError):
     """A stream is single use; this one has ended or was closed."""
+
+
+class StreamSharedError(ScanError):
+    """A stream is read by one thread at a time; the other one goes on."""
 
 
 class WriteError(LazyDeltaError):

@@ -225,7 +225,13 @@ class DeltaTable(LeftToDeltalake):
 
     def scan(self, columns: list[str] | None = None, predicate: Where = None) -> pa.RecordBatchReader:
         """Return the rows that match ``predicate`` as a stream of record batches, read while files are found."""
-        return self.rows(columns, predicate).to_reader()
+        # A column may be asked for twice; it is read once.
+        once = None if columns is None else list(dict.fromkeys(columns))
+        found = self.rows(once, predicate).to_reader()
+        if columns is None or once == columns:
+            return found
+        asked = found.schema.empty_table().select(columns).schema
+        return pa.RecordBatchReader.from_batches(asked, (batch.select(columns) for batch in found))
 
     def load_cdf(
         self,
@@ -338,7 +344,9 @@ class DeltaTable(LeftToDeltalake):
             raise OptionError("lazydelta reads through its own store", hint="leave filesystem out; use storage_options")
         if partitions is not None:
             warn_of("`partitions` is deprecated; use `filters` instead")
-        return self.rows(columns, self._both(partitions, filters)).read_all()
+        once = None if columns is None else list(dict.fromkeys(columns))  # one may be asked for twice
+        table = self.rows(once, self._both(partitions, filters)).read_all()
+        return table if columns is None or once == columns else table.select(columns)
 
     def to_pandas(
         self,

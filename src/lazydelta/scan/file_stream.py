@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Iterator
+import threading
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 import pyarrow as pa
 
-from lazydelta.errors import StreamClosedError
+from lazydelta.errors import StreamClosedError, StreamSharedError
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.metrics import ScanMetrics
 from lazydelta.scan.data_file import DataFile, data_files
@@ -18,12 +19,14 @@ from lazydelta.scan.scanner import LazyDeltaScanner
 
 __all__ = ["FileStream"]
 
+T = TypeVar("T")
+
 
 class FileStream:
     """The files of a scan, single use: iterate it once, as objects or as record batches.
 
     Nothing is read before the first file is asked for. Closing the stream, leaving its ``with`` block or dropping it
-    ends the scan and its requests.
+    ends the scan and its requests. A stream belongs to one thread at a time; any thread may close it.
     """
 
     def __init__(self, scanner: LazyDeltaScanner) -> None:
@@ -31,6 +34,7 @@ class FileStream:
         self._batches: Generator[FileBatch] | None = None
         self._closed = False
         self._objects: Iterator[DataFile] = iter(())
+        self._in_use = threading.Lock()
 
     @property
     def metrics(self) -> ScanMetrics:
@@ -43,21 +47,12 @@ class FileStream:
 
     def __iter__(self) -> Iterator[DataFile]:
         self._begin()
-        return self._files()
-
-    def _files(self) -> Iterator[DataFile]:
-        # An iterator of its own: it may be handed on to another loop, and a loop that breaks drops and so closes it.
-        try:
-            while True:
-                try:
-                    file = self.__next__()
-                except StopIteration:
-                    return
-                yield file
-        finally:
-            self.close()
+        return _Pulling(self, self._in_use, self._next_file)
 
     def __next__(self) -> DataFile:
+        return _alone(self._in_use, self._next_file)
+
+    def _next_file(self) -> DataFile:
         while True:
             file = next(self._objects, None)
             if file is not None:
@@ -90,7 +85,7 @@ class FileStream:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Return the files as Arrow record batches: no Python object per file."""
         self._begin()
-        return self._record_batches()
+        return _Pulling(self, self._in_use, self._next_record_batch)
 
     def collect(self) -> list[DataFile]:
         """Return all files as a list."""
@@ -126,13 +121,11 @@ class FileStream:
             raise StreamClosedError("This stream of files was already used", hint="call files() again for another scan")
         self._batches = self._scanner.batches()
 
-    def _record_batches(self) -> Iterator[pa.RecordBatch]:
-        schema, reported = self._scanner.snapshot.schema, self._scanner.request.stats_columns
-        try:
-            while (batch := self._next_batch()) is not None:
-                yield to_record_batch(batch, schema, reported)
-        finally:
-            self.close()
+    def _next_record_batch(self) -> pa.RecordBatch:
+        batch = self._next_batch()
+        if batch is None:
+            raise StopIteration
+        return to_record_batch(batch, self._scanner.snapshot.schema, self._scanner.request.stats_columns)
 
     def _next_batch(self) -> FileBatch | None:
         if self._batches is None:
@@ -147,3 +140,47 @@ class FileStream:
     def _fill(self, batch: FileBatch) -> None:
         snapshot = self._scanner.snapshot
         self._objects = data_files(batch, snapshot.store, snapshot.schema)
+
+
+def _alone(in_use: threading.Lock, pull: Callable[[], T]) -> T:
+    """Pull, and refuse a second thread meanwhile, in words instead of ``generator already executing``."""
+    if not in_use.acquire(blocking=False):
+        message = "Another thread is reading this stream of files at the same time"
+        hint = "let one thread read it and hand the files on, or call files() once for each thread"
+        raise StreamSharedError(message, hint=hint)
+    try:
+        return pull()
+    finally:
+        in_use.release()
+
+
+class _Pulling(Generic[T]):
+    """An iterator over a stream: it may be handed on to another loop, and a loop that breaks drops and so closes it."""
+
+    def __init__(self, stream: FileStream, in_use: threading.Lock, pull: Callable[[], T]) -> None:
+        self._stream = stream
+        self._in_use = in_use
+        self._pull = pull
+        self._over = False
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        if self._over:
+            raise StopIteration
+        try:
+            return _alone(self._in_use, self._pull)
+        except StreamSharedError:
+            raise  # the thread that was here first goes on
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the scan."""
+        self._over = True
+        self._stream.close()
+
+    def __del__(self) -> None:
+        self.close()
