@@ -80,7 +80,11 @@ def _member(name: str, value: Any) -> str:
 
 def _class(cls: type, name: str | None = None) -> str:
     parts = [f"### `{name or cls.__name__}`", _own_text(cls)]
-    if cls.__init__ is not object.__init__ and not issubclass(cls, msgspec.Struct | tuple) and _shows_init(cls):
+    if (
+        any("__init__" in vars(base) for base in cls.__mro__[:-1])
+        and not issubclass(cls, msgspec.Struct | tuple)
+        and _shows_init(cls)
+    ):
         parts.append(f"`{_signature(cls.__name__, cls)}`")
     fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
     if fields and "." in (name or ""):

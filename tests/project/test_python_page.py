@@ -67,7 +67,7 @@ def test_the_page_names_every_option_and_every_column_of_batches() -> None:
 def test_every_method_of_deltalake_has_an_answer() -> None:
     assert public(deltalake.DeltaTable) - named(COMING) == set()
     assert {name for name in deltalake.__all__ if not name.startswith("__")} - named(COMING) == set()
-    assert set(deltalake.exceptions.__all__) - named(COMING) == set()  # type: ignore[attr-defined]
+    assert set(deltalake.exceptions.__all__) - named(COMING) == set()
 
 
 def test_what_is_said_to_be_refused_is_refused_and_nothing_else() -> None:

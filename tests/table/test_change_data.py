@@ -130,12 +130,12 @@ def test_moments_select_versions_as_in_deltalake(tmp_path: Path) -> None:
         (None, "11T00:00:00"),
         ("13T00:00:00", None),
     ]:
-        asked = {
+        asked: dict[str, Any] = {
             "starting_timestamp": None if first is None else f"2026-02-{first}Z",
             "ending_timestamp": None if last is None else f"2026-02-{last}Z",
         }
         assert plain(ours.load_cdf(**asked).read_all()) == plain(theirs.load_cdf(**asked).read_all()), asked
-    late = {"starting_timestamp": "2033-01-01T00:00:00Z"}
+    late: dict[str, Any] = {"starting_timestamp": "2033-01-01T00:00:00Z"}
     with pytest.raises(VersionNotFoundError, match="greater than latest commit timestamp"):
         ours.load_cdf(**late)
     assert ours.load_cdf(**late, allow_out_of_range=True).read_all().num_rows == 0
@@ -236,7 +236,8 @@ def handmade(root: Path, *commits: list[dict[str, Any]]) -> None:
         "readerFeatures": ["deletionVectors"],
         "writerFeatures": ["deletionVectors", "changeDataFeed"],
     }
-    for version, actions in enumerate([[{"protocol": protocol}, {"metaData": metadata}], *commits]):
+    history: list[list[dict[str, Any]]] = [[{"protocol": protocol}, {"metaData": metadata}], *commits]
+    for version, actions in enumerate(history):
         lines = [{"commitInfo": {"timestamp": version}}, *actions]
         (log / f"{version:020}.json").write_text("".join(json.dumps(each) + "\n" for each in lines))
 

@@ -180,7 +180,7 @@ def test_errors_are_what_python_and_deltalake_call_them(tmp_path: Path, table: P
         lazydelta.write_deltalake(table, pa.table({"other": [1]}), mode="append")
     assert exceptions.DeltaError is LazyDeltaError
     assert exceptions.TableNotFoundError is TableNotFoundError
-    assert set(exceptions.__all__) == set(deltalake.exceptions.__all__)  # type: ignore[attr-defined]
+    assert set(exceptions.__all__) == set(deltalake.exceptions.__all__)
 
 
 # --- reading
@@ -199,7 +199,7 @@ def test_a_scan_gives_deltalakes_rows(table: Path) -> None:
         assert plain(ours.read_all()) == plain(theirs.read_all())
     for bad in ({"columns": ["nothing"]}, {"predicate": "nothing = 1"}):
         with pytest.raises(LazyDeltaError, match="nothing"):
-            lazydelta.DeltaTable(table).scan(**bad)  # type: ignore[arg-type]
+            lazydelta.DeltaTable(table).scan(**bad)
 
 
 def test_deletion_vectors_are_masks_of_the_rows_that_are_kept(tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ class VersionRange:
         may_be_outside: bool = False,
     ) -> VersionRange:
         """Check a range as a caller gives it; moments are texts in ISO 8601."""
-        for name, version in (("starting_version", first), ("ending_version", last)):
+        given: tuple[tuple[str, object], ...] = (("starting_version", first), ("ending_version", last))
+        for name, version in given:
             if version is not None and (isinstance(version, bool) or not isinstance(version, int) or version < 0):
                 raise OptionError(f"{name}={version!r} is not a table version", hint="versions are numbers from 0")
         if last is not None and first > last:
