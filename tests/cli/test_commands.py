@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from click.testing import Result
 
-    from tests.cli.conftest import Invoke
+    from tests.cli.conftest import Invoke, Spawn
 
 
 def lines(result: Result) -> list[dict[str, Any]]:
@@ -240,3 +240,24 @@ def test_explain_says_whether_a_sidecar_is_used_stale_or_absent(invoke: Invoke, 
     for part in copy.glob("_delta_log/_sidecars/v6*.parquet"):
         part.write_bytes(b"PAR1")
     assert sidecar().startswith("not used (damaged): ")
+
+
+def test_the_list_of_commands_has_whole_sentences(invoke: Invoke) -> None:
+    for group in ([], ["sidecar"], ["log"]):
+        said = " ".join(invoke(*group, "--help").output.split())
+        assert "..." not in said.replace("[ARGS]...", "")
+        assert said.endswith(".")
+    assert "Append the rows of FILES to the table at URI in one commit, and create the table if there is none." in (
+        " ".join(invoke("--help").output.split())
+    )
+
+
+def test_the_shell_completes_commands_and_options(spawn: Spawn) -> None:
+    for words, expected in (
+        ("lazydelta fi", b"files"),
+        ("lazydelta files --ro", b"--row-limit"),
+        ("lazydelta sidecar v", b"verify"),
+    ):
+        process = spawn(_LAZYDELTA_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(len(words.split()) - 1))
+        stdout, _ = process.communicate()
+        assert stdout.split() == [b"plain," + expected]

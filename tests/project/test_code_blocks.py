@@ -1,0 +1,88 @@
+"""Every code block of README and docs is run, page by page as one story, or stands in the list with the reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import lazydelta
+from tests.support.code_blocks import PAGES, ROOT, blocks, make_world, run_python, run_shell
+
+# Pictures and output; data that is parsed.
+NOT_CODE = {"", "text"}
+RUN = {"python", "sh", "console", "json"}
+# By page and first line: what is not run here, and why. A line that no page has any more is a failure, too.
+NOT_RUN = {
+    ("README.md", "pip install lazydelta"): "installs what is being tested",
+    ("README.md", "make demo"): "make runs these tests; the demo has tests of its own",
+    ("CONTRIBUTING.md", "$ make setup"): "make has set up what these tests run in",
+    (
+        "docs/cli.md",
+        'lazydelta ingest ./incoming ./telemetry --timestamp-column timestamp --stream --trigger "5 seconds"',
+    ): ("goes on until Ctrl-C; tests/cli/test_ingest.py has streams that end"),
+    ("docs/cli.md", 'eval "$(_LAZYDELTA_COMPLETE=zsh_source lazydelta)"'): "needs zsh and fish",
+    ("docs/spark.md", "python3 -m venv env && env/bin/pip install 'lazydelta[spark]' venv-pack"): (
+        "downloads half a gigabyte for another machine"
+    ),
+    ("docs/spark.md", "spark-submit --master yarn --deploy-mode cluster \\"): "needs a cluster of YARN",
+}
+# Run with Spark, in tests/spark/test_code_blocks_of_spark.py.
+WITH_SPARK = {
+    ("README.md", 'stream.writeStream.format("lazydelta") \\'),
+    ("docs/cli.md", "lazydelta ingest ./incoming ./telemetry --timestamp-column timestamp"),
+    ("docs/spark.md", "from lazydelta.spark import start_session"),
+    ("docs/spark.md", "from lazydelta.spark import ingest, ingest_stream"),
+    ("docs/spark.md", "from lazydelta.spark.source import LazyDeltaSource"),
+}
+ALL = [block for page in PAGES for block in blocks(page)]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_runs_from_top_to_bottom(
+    page: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = make_world(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    names = {
+        "DeltaTable": lazydelta.DeltaTable,
+        "credentials": None,
+        "dt": lazydelta.DeltaTable("telemetry"),
+        "lazydelta": lazydelta,
+        "rows": rows,
+        "storage_options": None,
+        "uri": "telemetry",
+    } | _for_page(page.name)
+    for block in blocks(page):
+        if block.title in NOT_RUN or block.title in WITH_SPARK or block.language in NOT_CODE:
+            continue
+        if block.language == "python":
+            run_python(block, names)
+        elif block.language == "json":
+            json.loads(block.code)
+        else:
+            assert block.language in RUN, f"{block.page}:{block.line}: how is a block of {block.language} run?"
+            run_shell(block, tmp_path, tmp_path_factory.getbasetemp() / "compiled")
+
+
+def _for_page(name: str) -> dict[str, object]:
+    """Return the names that a page says its reader has."""
+    if name == "security.md":
+        return {"key": "c2VjcmV0", "sas": "sv=1&sig=x"}
+    return {}
+
+
+def test_the_lists_name_blocks_that_exist() -> None:
+    titles = {block.title for block in ALL}
+    assert {title for title in {*NOT_RUN, *WITH_SPARK} if title not in titles} == set()
+    assert not set(NOT_RUN) & WITH_SPARK
+
+
+def test_most_blocks_are_run() -> None:
+    """What is left out is counted, and each has its reason."""
+    code = [block for block in ALL if block.language not in NOT_CODE]
+    left_out = [block for block in code if block.title in NOT_RUN]
+    assert len(left_out) == len(NOT_RUN)
+    assert len(left_out) < len(code) / 2
+    assert all(NOT_RUN.values())
