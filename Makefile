@@ -26,7 +26,8 @@ help:  ## show this list
 
 setup: $(VENV)/.deps $(PEERS)/.deps $(VENV)/.delta-spark azurite  ## install everything into .venv (a second run is quick)
 
-demo: setup  ## show what lazydelta does, on a real table made on the spot
+# The demo does without Azurite and the other readers.
+demo: $(VENV)/.deps $(VENV)/.java  ## show what lazydelta does, on a real table made on the spot
 	@JAVA_HOME="$$(scripts/find_java --home)" $(VENV)/bin/lazydelta demo $(ARGS)
 
 test: setup lint unit  ## lint, then all tests but the soak tests
@@ -59,41 +60,44 @@ clean:  ## remove what builds, tests and tools leave behind
 distclean: clean  ## also remove the environments
 	rm -rf $(VENV) $(PEERS)
 
-# Stamp files: each is written when its step is whole, so an interrupted setup goes on where it stopped.
+# Stamp files: each is written when its step is whole, so an interrupted setup goes on where it stopped. `scripts/step`
+# says in a line what is done; what tools print goes to build/setup.log, and is shown where they fail.
 
 # A working environment that somebody made by hand is adopted as it is.
 $(VENV)/.venv: scripts/find_python
 	@if ! $(PY) -m pip --version >/dev/null 2>&1; then \
 	    python="$(PYTHON)"; [ -n "$$python" ] || python=$$(scripts/find_python) || exit 1; \
-	    echo "creating $(VENV) with $$python"; "$$python" -m venv $(VENV) || exit 1; \
+	    scripts/step "making $(VENV) with $$python" "$$python" -m venv $(VENV) || exit 1; \
 	fi
 	@touch $@
 
 $(VENV)/.uv: $(VENV)/.venv
-	$(PY) -m pip install --quiet 'uv==$(UV_VERSION)'
+	@scripts/step "installing uv $(UV_VERSION)" $(PY) -m pip install 'uv==$(UV_VERSION)'
 	@touch $@
 
 # The pins go in as constraints, so that a dependency missing from them is installed rather than forgotten.
 $(VENV)/.deps: $(VENV)/.uv pyproject.toml requirements/dev.txt
-	$(UV) pip install --quiet --python $(PY) --constraint requirements/dev.txt \
-	    --build-constraint requirements/dev.txt --editable '.[dev]'
+	@scripts/step "installing lazydelta with PySpark and what its tests need" $(UV) pip install --python $(PY) \
+	    --constraint requirements/dev.txt --build-constraint requirements/dev.txt --editable '.[dev]'
 	@touch $@
 
 $(PEERS)/.deps: $(VENV)/.uv requirements/peers.txt
-	$(UV) venv --quiet --allow-existing --python $(PY) $(PEERS)
-	$(UV) pip install --quiet --python $(PEERS)/bin/python --requirement requirements/peers.txt
+	@scripts/step "making $(PEERS)" $(UV) venv --allow-existing --python $(PY) $(PEERS)
+	@scripts/step "installing the other readers" $(UV) pip install --python $(PEERS)/bin/python \
+	    --requirement requirements/peers.txt
 	@touch $@
 
 # The JAR comes with the first session that asks for it; a set-up without Java or network goes on without this peer.
 $(VENV)/.delta-spark: $(VENV)/.deps | $(VENV)/.java
-	@$(PY) tests/peers/delta_spark_server.py --fetch || echo "Delta-Spark cannot run here; its tests are skipped" >&2
+	@scripts/step --optional "fetching Delta-Spark" $(PY) tests/peers/delta_spark_server.py --fetch \
+	    || echo "warning: tests with Delta-Spark are skipped" >&2
 	@touch $@
 
 # Java is for the Spark pipeline only, so its absence is a warning. Asked for once, not at every run.
 $(VENV)/.java: scripts/find_java | $(VENV)/.venv
-	@scripts/find_java --install >/dev/null || echo "warning: going on without Java" >&2
+	@scripts/step --optional "looking for Java 17" scripts/find_java --install || echo "warning: going on without Java" >&2
 	@touch $@
 
 # Looked at every time, because the cache it lives in is outside this folder and may be emptied.
 azurite: $(VENV)/.deps
-	@$(PY) scripts/install_azurite.py
+	@$(PY) scripts/install_azurite.py --is-there || scripts/step "installing Azurite" $(PY) scripts/install_azurite.py

@@ -95,7 +95,9 @@ def _drop_abandoned(target: Path) -> None:
 
 
 def main() -> int:
-    """Install and report in one line what went wrong, if anything did."""
+    """Install and report in one line what went wrong, if anything did; with ``--is-there`` only look."""
+    if sys.argv[1:] == ["--is-there"]:
+        return 0 if entry_point(location()).exists() else 1
     try:
         install()
     except (OSError, ImportError, subprocess.CalledProcessError) as error:
