@@ -456,7 +456,7 @@ class DeltaTable(LeftToDeltalake):
 def _whole_number(version: object) -> int:
     """Return the number of a version; a date is none, because nobody knows which moment of its day is meant."""
     try:
-        number = -1 if isinstance(version, bool) else index(version)  # type: ignore[call-overload]
+        number = -1 if isinstance(version, bool) else index(version)  # type: ignore[arg-type]
     except TypeError:
         number = -1
     if number < 0:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-STEP = ROOT / "scripts" / "step"
+STEP = str(ROOT / "scripts" / "step")
 CHATTY = ["sh", "-c", "i=0; while [ $i -lt 100 ]; do i=$((i+1)); echo resolving $i; echo warning $i >&2; done; exit $0"]
 
 

@@ -47,8 +47,8 @@ _COMMANDS = {
     "sidecar": "lazydelta.cli.sidecar",
     "checkpoint": "lazydelta.cli.write",
     "log": "lazydelta.cli.write",
-    "demo": "lazydelta.cli.demo_command",
-    "bench": "lazydelta.cli.bench",
+    "demo": "lazydelta.cli.showcase_commands",
+    "bench": "lazydelta.cli.showcase_commands",
 }
 # What a full or broken disk says behind a redirected output.
 _CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})

@@ -53,7 +53,7 @@ class ConsoleOutput:
             if isinstance(each, str):
                 self._lines([each])
             else:
-                from lazydelta.cli.rich_console import console  # noqa: PLC0415 - see above
+                from lazydelta.cli.tables import console  # noqa: PLC0415 - see above
 
                 console().print(each)
 

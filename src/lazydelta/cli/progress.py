@@ -84,7 +84,7 @@ class Progress:
 def _print_dim(line: str) -> None:
     from rich.text import Text  # noqa: PLC0415
 
-    from lazydelta.cli.rich_console import console  # noqa: PLC0415
+    from lazydelta.cli.tables import console  # noqa: PLC0415
 
     console(stderr=True).print(Text(line, style="dim", no_wrap=True, overflow="crop"), end="")
 
@@ -93,6 +93,6 @@ def _erase_line() -> None:
     from rich.control import Control  # noqa: PLC0415
     from rich.segment import ControlType  # noqa: PLC0415
 
-    from lazydelta.cli.rich_console import console  # noqa: PLC0415
+    from lazydelta.cli.tables import console  # noqa: PLC0415
 
     console(stderr=True).control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))

@@ -170,7 +170,7 @@ def show(target: Target, *, version: int | None, everything: bool) -> None:
         info = library.show(target.uri, version, **target.common)
 
     def words(found: SidecarInfo) -> Iterator[str]:
-        from lazydelta.cli.rich_console import console  # noqa: PLC0415 - it knows the terminal
+        from lazydelta.cli.tables import console  # noqa: PLC0415 - it knows the terminal
 
         screen = console()
         has_blocks = "utf" in screen.encoding.lower()

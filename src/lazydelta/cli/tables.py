@@ -1,10 +1,12 @@
-"""What commands that look at a table show to people: Rich tables, from what the library returned."""
+"""What commands that look at a table show to people: Rich's tables, from what the library returned; its consoles."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 
 from lazydelta.cli import wording as text
@@ -13,10 +15,12 @@ from lazydelta.scan.explanation import meaning
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lazydelta.cli.table_info import TableInfo
+    from lazydelta.cli.commands import TableInfo
 
-__all__ = ["explanation", "history", "info"]
+__all__ = ["console", "explanation", "history", "info"]
 
+# A pipe has no width: lines there are as long as they need to be, for grep and cut.
+_ENDLESS = 4000
 _METRICS = "delta.lazy."
 # What operations report, by the names that Delta-Spark and delta-rs use.
 _DEEDS = (
@@ -25,6 +29,19 @@ _DEEDS = (
     ("+{} rows", ("numOutputRows", "num_added_rows", "num_output_rows")),
     ("-{} rows", ("numDeletedRows", "num_deleted_rows")),
 )
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command, which knows the exit code; Rich would exit here."""
+        raise BrokenPipeError
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console on a standard stream that takes text literally: paths are full of brackets and colons."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else _ENDLESS
+    return _Console(file=stream, width=width, markup=False, highlight=False, emoji=False)
 
 
 def info(found: TableInfo) -> Iterator[Table]:

@@ -12,11 +12,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lazydelta.cli import tables
 from lazydelta.cli import wording as text
 from lazydelta.cli.console_output import ConsoleOutput
 from lazydelta.cli.json_output import JsonOutput
-from lazydelta.cli.rich_console import console
+from lazydelta.cli.tables import console, explanation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,7 +122,7 @@ class _Story:
             self._say(f"... and {query.num_rows - _SHOWN_ROWS:,} more")
         self._say("deltalake agrees." if query.same_as_deltalake else "deltalake DISAGREES.")
         self._say(f"$ {text.printable(query.command)}", style="cyan")
-        self._tables.tell({"scan": _brief(query.explanation)}, tables.explanation)
+        self._tables.tell({"scan": _brief(query.explanation)}, explanation)
 
     def making(self, files: int) -> None:
         self._say("")

@@ -1,4 +1,4 @@
-"""``lazydelta demo``: what makes the table and tells the story is loaded only when somebody asks for it."""
+"""``lazydelta demo`` and ``lazydelta bench``: what they show and measure is loaded when somebody asks for it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import sys
 
 import click
 
+from lazydelta.cli.command_group import CommandGroup
 from lazydelta.cli.parameters import debug_option
 from lazydelta.errors import OptionError
 
-__all__ = ["demo"]
+__all__ = ["bench", "demo"]
 
 # Enough for every hour to have rows of every device that the questions are about.
 _LEAST_ROWS = 2_000
@@ -56,3 +57,18 @@ def demo(*, folder: str | None, rows: int, files: int, keep: bool, as_json: bool
 
     if not tell(printer(as_json=as_json), folder=folder, rows=rows, files=files, keep=keep):
         sys.exit(1)
+
+
+class _Benchmarks(CommandGroup):
+    """Commands that live with the benchmarks, which do not know the options of this command line."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        command = super().get_command(ctx, cmd_name)
+        if command is not None and all("--debug" not in each.opts for each in command.params):
+            command = debug_option(command)
+        return command
+
+
+@click.group("bench", cls=_Benchmarks, homes={"make-table": "lazydelta.showcase.bench.command"})
+def bench() -> None:
+    """Make tables to measure with."""
