@@ -34,13 +34,14 @@ MACROS = {
     ),
     "kql_json(d, path)": "CAST(nullif(CAST(json_extract(d, path) AS VARCHAR), 'null') AS JSON)",
     "kql_parse_json(s)": (
-        "CASE WHEN s = '' THEN NULL WHEN json_valid(s) THEN kql_json(CAST(s AS JSON), '$') ELSE to_json(s) END"
+        "CASE WHEN s = '' THEN NULL WHEN json_valid(s) THEN kql_json(TRY_CAST(s AS JSON), '$') ELSE to_json(s) END"
     ),
     "kql_long(s)": "CASE WHEN regexp_full_match(trim(s), '[+-]?[0-9]+') THEN TRY_CAST(trim(s) AS BIGINT) END",
     "kql_bool(s)": (
         "CASE WHEN lower(trim(s)) IN ('true', '1') THEN TRUE WHEN lower(trim(s)) IN ('false', '0') THEN FALSE END"
     ),
     "kql_from(s, n)": "CASE WHEN n < 0 THEN greatest(length(s) + n, 0) ELSE n END",
+    "kql_next(s, m, start, n)": "nullif(instr(substr(s, start + 1, n), m), 0) + start - 1",
     "kql_found(parts, m, start, n)": (
         "CASE WHEN len(parts) > n THEN length(array_to_string(list_slice(parts, 1, n), m)) + start ELSE -1 END"
     ),

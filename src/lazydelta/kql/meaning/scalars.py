@@ -183,8 +183,10 @@ class Scalars:
                 if binding is None:
                     return self._session.tables.columns(name) is not None
                 return not isinstance(binding, Typed)
-            case syntax.Call(name="external_table" | "table"):
+            case syntax.Call(name="external_table" | "table" | "materialize"):
                 return True
+            case syntax.Call():
+                return _calls_table(node, self._scope)
             case _:
                 return False
 
@@ -244,8 +246,7 @@ class Scalars:
         if len(node.arguments) != 1:
             raise self._session.error(node.at, "toscalar() takes one table or value")
         (argument,) = node.arguments
-        binding = self._scope.get(argument.name) if isinstance(argument, syntax.Call) else None
-        if not self._is_table(argument) and not isinstance(binding, TableFunction):
+        if not self._is_table(argument):
             return self.bind(argument)
         relation = self._bind_relation(argument, self._scope)
         first = Relation(Limit(relation.plan, 1), relation.columns[:1])
@@ -298,7 +299,7 @@ def bind_let(session: Session, let: syntax.Let, scope: Scope, bind_relation: Bin
     if isinstance(value, syntax.Function):
         return scope.having(let.name, TableFunction(value.parameters, value.program, scope, is_function=True))
     scalars = Scalars(session, scope, (), bind_relation)
-    if scalars._is_table(value) or _calls_table(value, scope):  # noqa: SLF001 - the same module
+    if scalars._is_table(value):  # noqa: SLF001 - the same module
         program = syntax.Program(let.at, (), value)
         return scope.having(let.name, TableFunction((), program, scope, is_function=False))
     return scope.having(let.name, scalars.bind(value))
@@ -318,7 +319,7 @@ def returns_table(function: TableFunction) -> bool:
         return True
     if isinstance(body, syntax.Call):
         inner = function.scope.get(body.name)
-        if body.name in {"external_table", "table"}:
+        if body.name in {"external_table", "table", "materialize"}:
             return True
         return isinstance(inner, TableFunction) and returns_table(inner)
     if isinstance(body, syntax.Column):

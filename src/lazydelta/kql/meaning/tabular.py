@@ -106,6 +106,9 @@ class Tabular:
                 raise self._session.error(node.at, f"{node.name}() takes the name of a table")
             name = self._scalars(scope, ()).constant(node.arguments[0], "the name of a table", "string").value
             return self._table(node.arguments[0], name)
+        if node.name == "materialize" and len(node.arguments) == 1:
+            # A promise about speed, not about rows.
+            return self.relation(node.arguments[0], scope)
         function = scope.get(node.name)
         if not isinstance(function, TableFunction):
             hint = "write external_table('name'), or a name"

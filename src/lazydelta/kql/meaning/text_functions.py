@@ -8,6 +8,7 @@ from lazydelta.kql.meaning.typed import Typed
 __all__ = ["TEXT_FUNCTIONS"]
 
 _MANY = 64
+_FEW_OCCURRENCES = 8
 
 
 def _strcat(given: Given) -> Typed:
@@ -83,9 +84,16 @@ def _indexof(given: Given) -> Typed:
     nth = given.constant(4, "int", "long") if len(given) > 4 else 1  # noqa: PLR2004
     if length < -1 or nth < 1:
         return given.of("long", "CAST(NULL AS BIGINT)")
-    looked_at = f"substr({text}, {start} + 1{'' if length < 0 else f', {length}'})"
-    parts = f"string_split({looked_at}, {wanted})"
-    return given.of("long", f"CAST(kql_found({parts}, {wanted}, {start}, {nth}) AS BIGINT)")
+    if length < 0:
+        parts = f"string_split(substr({text}, {start} + 1), {wanted})"
+        return given.of("long", f"CAST(kql_found({parts}, {wanted}, {start}, {nth}) AS BIGINT)")
+    if nth > _FEW_OCCURRENCES:
+        raise given.complain(f"indexof() with a length finds {_FEW_OCCURRENCES} occurrences at most", "leave it out")
+    # The length counts anew from each occurrence.
+    position = f"({start} - 1)"
+    for _ in range(nth):
+        position = f"kql_next({text}, {wanted}, {position} + 1, {length})"
+    return given.of("long", f"CAST(coalesce({position}, -1) AS BIGINT)")
 
 
 TEXT_FUNCTIONS = {

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -162,6 +164,21 @@ def run(
         raise
 
 
+@functools.lru_cache(maxsize=1)
+def _database(_process: int) -> duckdb.DuckDBPyConnection:
+    """Open an empty database for all queries of a process: making one takes longer than most queries.
+
+    A forked child may not use its parent's threads, hence the process as a key.
+    """
+    connection = duckdb.connect()
+    for setting in _SETTINGS[:-1]:
+        connection.execute(setting)
+    for head, body in MACROS.items():
+        connection.execute(f"CREATE MACRO {head} AS {body}")
+    connection.execute(_SETTINGS[-1])
+    return connection
+
+
 class _Run:
     """The connection of one query, and what must run before the rest."""
 
@@ -169,12 +186,8 @@ class _Run:
         self.tables = tables
         self._pushdown = pushdown
         self._views = 0
-        self._connection = duckdb.connect()
-        for setting in _SETTINGS[:-1]:
-            self._connection.execute(setting)
-        for head, body in MACROS.items():
-            self._connection.execute(f"CREATE TEMP MACRO {head} AS {body}")
-        self._connection.execute(_SETTINGS[-1])
+        # Readers and temporary tables belong to the cursor, so queries do not see each other's.
+        self._connection = _database(os.getpid()).cursor()
 
     def prepare(self, relation: Relation) -> tuple[str, list[tuple[Scan, list[str], Pushed]]]:
         """Return the SQL of a relation, with its scans registered for one run."""
