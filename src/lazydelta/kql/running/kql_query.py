@@ -32,10 +32,10 @@ _BATCH_ROWS = 8192
 _FEW_VALUES = 1000
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _SETTINGS = (
-    "SET TimeZone = 'UTC'",
-    "SET error_on_division_by_zero = false",
-    "SET ieee_floating_point_ops = true",
-    "SET preserve_insertion_order = true",
+    "SET GLOBAL TimeZone = 'UTC'",
+    "SET GLOBAL error_on_division_by_zero = false",
+    "SET GLOBAL ieee_floating_point_ops = true",
+    "SET GLOBAL preserve_insertion_order = true",
     "SET autoinstall_known_extensions = false",
     "SET autoload_known_extensions = false",
     # A query reads the tables that it was given and nothing else.
