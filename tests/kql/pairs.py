@@ -161,7 +161,7 @@ WRITTEN = [
     Pair("Telemetry | summarize avg(value) by bin(timestamp, 1h), device_id",
          f"SELECT {HOUR}, {D}, coalesce(avg(value), 'nan'::DOUBLE) FROM t GROUP BY 1, 2"),
     Pair("Telemetry | summarize count() by bin(n, 10)", "SELECT floor(n / 10.0)::BIGINT * 10, count(*) FROM t GROUP BY 1"),
-    Pair("Telemetry | where isnotnull(timestamp) | summarize first = min(timestamp), last = max(timestamp)",
+    Pair("Telemetry | where isnotnull(timestamp) | summarize earliest = min(timestamp), latest = max(timestamp)",
          "SELECT min(timestamp), max(timestamp) FROM t"),
     Pair("Telemetry | where isnotnull(n) | sort by n asc, timestamp asc, device_id asc, value asc | project n, timestamp",
          "SELECT n, timestamp FROM t WHERE n IS NOT NULL ORDER BY n, timestamp NULLS FIRST", ordered=True),

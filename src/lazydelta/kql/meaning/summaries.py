@@ -74,7 +74,7 @@ class Aggregates:
             return self._add("long", "count(*)", [], "count_")
         if node.name == "countif":
             condition = self._scalars.condition(node.arguments[0])
-            return self._add("long", f"count(*) FILTER (WHERE {condition.sql})", [condition], "countif_")
+            return self._add("long", f"count(*) FILTER (WHERE {condition.sql})", [condition], self._named("countif", condition))
         value = self._scalars.bind(node.arguments[0])
         if node.name == "percentile":
             return self._percentile(node, value, node.arguments[1])
