@@ -60,6 +60,7 @@ LAYERS: dict[str, int] = {
     "_util": 17,
     "_internal": 18,
     "__init__": 19,
+    "kql": 20,
     "showcase.bench": 20,
     "spark": 20,
     "cli": 21,

@@ -28,8 +28,8 @@ import click
 from lazydelta import __version__
 from lazydelta.cli.command_group import CommandGroup
 from lazydelta.cli.parameters import debug_option, in_debug_mode
-from lazydelta.cli.wording import one_line
-from lazydelta.errors import LazyDeltaError
+from lazydelta.cli.wording import one_line, printable
+from lazydelta.errors import KqlError, LazyDeltaError
 from lazydelta.warned import ChecksumWarning, PredicateWarning
 
 __all__ = ["cli", "main"]
@@ -41,6 +41,7 @@ _COMMANDS = {
     "rows": "lazydelta.cli.commands",
     "explain": "lazydelta.cli.commands",
     "history": "lazydelta.cli.commands",
+    "kql": "lazydelta.cli.kql_command",
     "create": "lazydelta.cli.write",
     "append": "lazydelta.cli.write",
     "ingest": "lazydelta.cli.ingest_command",
@@ -196,6 +197,9 @@ def _report(ctx: click.Context, error: Exception, line: str) -> None:
         _discard_output()
     if in_debug_mode(ctx):
         click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+    if isinstance(error, KqlError) and error.excerpt is not None:
+        # The place in the query, above the line that scripts look for.
+        click.echo("\n".join(map(printable, error.excerpt.split("\n"))), err=True)
     click.echo(line, err=True)
 
 

@@ -1,7 +1,7 @@
 """KQL, the language of Azure Data Explorer, over Delta tables.
 
 ``query`` runs a documented subset (see ``docs/kql.md``) in DuckDB over rows that are read while they are asked for.
-It needs the extra ``kql``.
+``rewrite`` turns a query into one for a cluster. It needs the extra ``kql``.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import datetime as dt
 from collections.abc import Mapping
 
 from lazydelta.errors import KqlError
+from lazydelta.kql.running.cluster_rewrite import rewrite
 from lazydelta.kql.running.kql_query import KqlResult, run
 from lazydelta.kql.running.kql_tables import Queryable
 
-__all__ = ["KqlError", "KqlResult", "query"]
+__all__ = ["KqlError", "KqlResult", "query", "rewrite"]
 
 
 def query(text: str, tables: Mapping[str, Queryable] | None = None, now: dt.datetime | None = None) -> KqlResult:

@@ -40,11 +40,15 @@ class OutputColumn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scan:
-    """The rows of a table; ``columns`` has the table's name of each identity. Each reference is a scan of its own."""
+    """The rows of a table; ``columns`` has the table's name of each identity. Each reference is a scan of its own.
+
+    ``at`` is where the query refers to it.
+    """
 
     table: str
     view: str
     columns: dict[str, str]
+    at: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -88,9 +88,9 @@ class Tabular:
             raise self._session.error(node.at, f"{name!r} is a function", f"call it: {name}(…)")
         if isinstance(binding, Typed):
             raise self._session.error(node.at, f"{name!r} is a value, and a table is expected")
-        return self._table(node, name)
+        return self._table(node, name, node)
 
-    def _table(self, node: syntax.Node, name: str) -> Relation:
+    def _table(self, node: syntax.Node, name: str, reference: syntax.Node) -> Relation:
         found = self._session.tables.columns(name)
         if found is None:
             names = self._session.tables.names()
@@ -98,14 +98,14 @@ class Tabular:
             raise self._session.error(node.at, f"there is no table {name!r}", hint)
         shown = tuple(OutputColumn(each, kind, self._session.identity()) for each, kind in found)
         view = f"v{self._session.identity()}"
-        return Relation(Scan(name, view, {each.identity: each.name for each in shown}), shown)
+        return Relation(Scan(name, view, {each.identity: each.name for each in shown}, reference.at), shown)
 
     def _called(self, node: syntax.Call, scope: Scope) -> Relation:
         if node.name in {"external_table", "table"}:
             if len(node.arguments) != 1:
                 raise self._session.error(node.at, f"{node.name}() takes the name of a table")
             name = self._scalars(scope, ()).constant(node.arguments[0], "the name of a table", "string").value
-            return self._table(node.arguments[0], name)
+            return self._table(node.arguments[0], name, node)
         if node.name == "materialize" and len(node.arguments) == 1:
             # A promise about speed, not about rows.
             return self.relation(node.arguments[0], scope)

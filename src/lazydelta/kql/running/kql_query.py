@@ -26,7 +26,7 @@ from lazydelta.kql.running.plan_sql import PlanSql
 from lazydelta.kql.running.pushdown import Pushed, push_down
 from lazydelta.table import DeltaTable
 
-__all__ = ["KqlResult", "run"]
+__all__ = ["KqlResult", "reached", "run"]
 
 _BATCH_ROWS = 8192
 _FEW_VALUES = 1000
@@ -145,12 +145,32 @@ def run(
     open_table: Callable[[str], DeltaTable] | None = None,
 ) -> KqlResult:
     """Bind a query and start it; ``pushdown=False`` reads every row of every table, for comparison."""
+    running, relation, render = _bound(text, KqlTables(tables, open_table), now, pushdown=pushdown)
+    try:
+        return KqlResult(running, relation, render)
+    except BaseException:
+        running.close(None)
+        raise
+
+
+def reached(text: str, tables: KqlTables, now: dt.datetime | None = None) -> dict[Scan, Pushed]:
+    """Return what of a query reaches its tables, without running more of it than ``toscalar`` and ``in`` need."""
+    running, relation, _ = _bound(text, tables, now, pushdown=True)
+    try:
+        return running.pushed(relation)
+    finally:
+        running.close(None)
+
+
+def _bound(
+    text: str, tables: KqlTables, now: dt.datetime | None, *, pushdown: bool
+) -> tuple[_Run, Relation, syntax.Render | None]:
     program = parse(text)
     moment = dt.datetime.now(dt.UTC) if now is None else now
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=dt.UTC)
     ticks = (moment - _EPOCH) // dt.timedelta(microseconds=1) * 10
-    running = _Run(KqlTables(tables, open_table), pushdown=pushdown)
+    running = _Run(tables, pushdown=pushdown)
     try:
         session = Session(text, ticks, running.tables, running)
         tabular = Tabular(session)
@@ -158,10 +178,10 @@ def run(
             relation = tabular.program(program, Scope())
         except RecursionError as error:
             raise session.error(0, "the query is nested too deeply", "name parts of it with let") from error
-        return KqlResult(running, relation, tabular.render)
     except BaseException:
         running.close(None)
         raise
+    return running, relation, tabular.render
 
 
 @functools.lru_cache(maxsize=1)
@@ -195,13 +215,17 @@ class _Run:
         return writer.relation(relation), self._register(relation, writer)
 
     def _register(self, relation: Relation, writer: PlanSql) -> list[tuple[Scan, list[str], Pushed]]:
-        pushed = push_down(relation, self._known, self.tables.has_bounds) if self._pushdown else {}
+        pushed = self.pushed(relation) if self._pushdown else {}
         registered = []
         for scan, columns in writer.scans.items():
             asked = pushed.get(scan, Pushed())
             self._connection.register(scan.view, self.tables.reader(scan, columns, asked))
             registered.append((scan, columns, asked))
         return registered
+
+    def pushed(self, relation: Relation) -> dict[Scan, Pushed]:
+        """Return what reaches each scan."""
+        return push_down(relation, self._known, self.tables.has_bounds)
 
     def start(self, sql: str) -> pa.RecordBatchReader:
         """Return the rows of SQL as they are made."""

@@ -66,7 +66,7 @@ class KqlTables:
         table = self.open(scan.table)
         if not isinstance(table, DeltaTable):
             return False
-        kind = table.schema().field(name).type
+        kind = table.schema().to_arrow().field(name).type
         return not (pa.types.is_binary(kind) or pa.types.is_nested(kind) or pa.types.is_null(kind))
 
     def column_sql(self, scan: Scan, identity: str) -> str:
@@ -144,7 +144,7 @@ class KqlTables:
 
 
 def _schema(table: DeltaTable | pa.Table) -> pa.Schema:
-    return table.schema() if isinstance(table, DeltaTable) else table.schema
+    return table.schema().to_arrow() if isinstance(table, DeltaTable) else table.schema
 
 
 def _kind(kind: pa.DataType) -> str:
