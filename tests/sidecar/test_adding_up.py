@@ -1,4 +1,4 @@
-"""Every file is counted once: found, pruned (by itself or with its row group), or hidden by the tail."""
+"""Every file of tail and base is counted once: found, pruned (itself or with its row group), or hidden by the tail."""
 
 from __future__ import annotations
 
