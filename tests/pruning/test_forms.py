@@ -16,7 +16,14 @@ import pyarrow.compute as pc
 import pytest
 
 from lazydelta.errors import PredicateError, UnknownColumnError
-from lazydelta.pruning import parse_predicate, partition_columns, referenced_columns, stats_columns, to_arrow_expression
+from lazydelta.pruning import (
+    NanOrder,
+    parse_predicate,
+    partition_columns,
+    referenced_columns,
+    stats_columns,
+    to_arrow_expression,
+)
 from lazydelta.pruning.tree import And, Compare, Constant, Opaque, WithExpression
 from tests.pruning import worlds
 
@@ -325,6 +332,33 @@ def test_an_expression_translated_in_part_prunes_by_that_part_and_filters_by_the
     assert isinstance(predicate, WithExpression)
     assert [column.name for column in referenced_columns(predicate)] == ["i"]
     assert to_arrow_expression(predicate, SCHEMA).equals(expression)
+
+
+def test_an_engine_says_that_nan_is_largest_in_the_expressions_that_it_hands_over() -> None:
+    rows = pa.table({"f": [1.5, 9.0, float("nan"), None], "i": [1, 1, 1, 1]})
+    for expression, kept in (
+        (pc.field("f") > 5, 2),
+        (pc.field("f") >= pa.scalar(float("nan")), 1),
+        (~(pc.field("f") <= 5), 2),
+        (~(pc.field("f") > 5), 1),
+        ((pc.field("f") > 5) & (pc.field("i") == 1), 2),
+    ):
+        predicate = parse_predicate(expression, SCHEMA, nan=NanOrder.LARGEST)
+        assert predicate is not None
+        assert rows.filter(to_arrow_expression(predicate, SCHEMA)).num_rows == kept, str(expression)
+
+
+def test_what_pyarrow_would_have_to_evaluate_filters_no_rows_for_an_engine_with_another_nan() -> None:
+    upper = pc.utf8_upper(pc.field("s")) == "A"
+    floats = parse_predicate((pc.field("f") > 3) & upper, SCHEMA, nan=NanOrder.LARGEST)
+    assert floats is not None
+    assert [column.name for column in referenced_columns(floats)] == ["f"]
+    with pytest.raises(PredicateError, match="Rows cannot be filtered"):
+        to_arrow_expression(floats, SCHEMA)
+    expression = (pc.field("i") > 3) & upper
+    integers = parse_predicate(expression, SCHEMA, nan=NanOrder.LARGEST)
+    assert integers is not None
+    assert to_arrow_expression(integers, SCHEMA).equals(expression)
 
 
 def test_referenced_columns_are_told_apart_by_where_their_values_are() -> None:

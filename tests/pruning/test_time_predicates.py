@@ -175,9 +175,13 @@ def condition(rng: random.Random, depth: int = 2) -> tuple[str, str]:
     op = rng.choice(["=", "!=", "<", "<=", ">", ">="])
     if kind < 0.5:
         column = rng.choice(["t", "ntz", "u", "d", "p"])
-        part = rng.choice(["year", "year", "year", "month", "day", "quarter"])
-        asked = rng.choice([f"{part}({column})", f"extract({part} FROM {column})"])
-        return (f"({asked} {op} {rng.choice([2026, 2025, 2, 1601])})",) * 2
+        part = rng.choice(["year", "year", "year", "month", "day", "quarter", "dayofyear"])
+        if column not in {"d", "p"} and rng.random() < 0.4:
+            part = rng.choice(["hour", "minute", "second"])
+        asked = f"{part}({column})"
+        if part not in {"dayofyear", "second"} and rng.random() < 0.5:
+            asked = f"extract({part} FROM {column})"
+        return (f"({asked} {op} {rng.choice([2026, 2025, 2, 1601, 23, 30, 59, 60])})",) * 2
     if kind < 0.6:
         column = rng.choice(["d", "p", "CAST(t AS DATE)"])
         text = rng.choice([str(moment(rng).date()), "2026-02", "2026", "202", "abc", "2026-02-30"])

@@ -12,9 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lazydelta import DeltaTable, PredicateWarning, write_arrow
+from lazydelta import DeltaTable, PredicateWarning, sidecar, write_arrow
 from lazydelta.errors import OptionError, PredicateError
 from lazydelta.pruning import conjuncts, parse_predicate
+from lazydelta.storage import open_store
+from lazydelta.write.checkpoint import write_checkpoint
 from tests.pruning import worlds
 
 NOON = dt.datetime(2026, 2, 8, 12, tzinfo=dt.UTC)
@@ -158,9 +160,12 @@ def test_explain_has_a_line_for_each_condition(tmp_path: Path) -> None:
         ("i = 1 OR upper(s) = 'A'", "cannot prune, because lazydelta has no range for the function upper()"),
         ("i < tiny", "cannot prune, because two columns are compared"),
         ("1 = 2", "holds for no row"),
+        ("f > 1", "prunes by null counts alone, because a NaN is above every maximum"),
+        ("f < 1", "prunes by statistics"),
+        ({"f": {">": 1}}, "prunes by statistics"),
     ],
 )
-def test_a_condition_says_how_it_prunes_or_why_not(where: str, how: str) -> None:
+def test_a_condition_says_how_it_prunes_or_why_not(where: Any, how: str) -> None:
     assert conjuncts(parse_predicate(where, SCHEMA))[-1].how.startswith(how)
 
 
@@ -187,6 +192,18 @@ def test_a_float_maximum_prunes_in_sql_only_if_it_is_trusted(tmp_path: Path) -> 
     trusting = DeltaTable(path, options={"float_max": "trust"})
     assert numbers(trusting, "x > 2.5") == [0, 3]
     assert trusting.to_pyarrow_table(filters="x > 2.5").num_rows == 2
+
+
+def test_a_trusted_maximum_prunes_a_sidecar_alike(tmp_path: Path) -> None:
+    path = hourly(tmp_path / "t", 4)
+    plain = set(numbers(DeltaTable(path, options={"float_max": "trust"}), "x > 2.5"))
+    write_checkpoint(open_store(path))
+    sidecar.build(path)
+    for options, found in (({"float_max": "trust"}, plain), ({}, {0, 1, 2, 3})):
+        table = DeltaTable(path, options=options)
+        stream = table.files("x > 2.5", stats_columns=["n"])
+        assert {number for batch in stream.batches() for number in batch.column("min.n").to_pylist()} == found
+        assert stream.metrics.tier == 1
 
 
 def test_an_option_that_is_neither_is_refused(tmp_path: Path) -> None:

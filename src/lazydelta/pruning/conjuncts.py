@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from lazydelta.errors import PredicateError
 from lazydelta.pruning.tree import (
     And,
+    Compare,
     Constant,
+    NanOrder,
     Opaque,
     Or,
     Predicate,
@@ -70,6 +72,9 @@ def _conjunct(part: Predicate) -> Conjunct:
         return Conjunct(str(part), prunes=False, how=f"cannot prune, because {reason}")
     if isinstance(part, Opaque):
         return Conjunct(str(part), prunes=True, how="prunes in part, by what stands before its first wildcard")
+    if isinstance(part, Compare) and part.nan is NanOrder.LARGEST and not part.column.is_partition:
+        how = "prunes by null counts alone, because a NaN is above every maximum (see the option float_max)"
+        return Conjunct(str(part), prunes=True, how=how)
     sources = ["partition values"] * bool(partition_columns(part)) + ["statistics"] * bool(stats_columns(part))
     return Conjunct(str(part), prunes=True, how=f"prunes by {' and '.join(sources)}")
 

@@ -54,7 +54,7 @@ _CONDITIONS = frozenset(
 )
 # Quoted things, in which nothing is looked for.
 QUOTED = r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`(?:[^`]|``)*`|--[^\n]*|/\*.*?\*/"
-_SYMBOLS = re.compile(rf"{QUOTED}|(?P<run>[=<>!~@#?^]{{2,}}|[~?@#](?=[\s~]))", re.DOTALL)
+_SYMBOLS = re.compile(rf"{QUOTED}|(?P<run>[=<>!~@#?^]{{2,}}|[?@#](?=\s))", re.DOTALL)
 _OPERATORS = frozenset({"==", "!=", "<=", ">=", "<>", "<=>", "<<", ">>", ">>>"})
 # Functions whose first argument may be a unit of time without quotes.
 _UNIT_FIRST = frozenset({"datediff", "date_diff", "dateadd", "date_add", "timestampdiff", "timestampadd"})
