@@ -52,6 +52,8 @@ _SHORT = {
     "y": "year",
 }
 _AMOUNT = re.compile(r"([+-]?\s*[0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", re.ASCII)
+_MOST_MONTHS = 120_000_000
+_MOST_NANOSECONDS = 3_652_425_000 * _DAY
 _MONDAY = 3  # 1970 began on a Thursday, three days after a Monday
 
 TRUNCATING_UNITS = frozenset({*_LENGTHS, *_MONTHS} - {"nanosecond"})
@@ -100,12 +102,12 @@ def unit_name(text: str) -> str | None:
 
 
 def timespan_of(amount: int | Decimal, unit: str) -> Timespan | None:
-    """Return ``amount`` units; None if the unit is none, or does not divide so finely."""
+    """Return ``amount`` units; None if the unit is none, does not divide so finely, or it takes ten million years."""
     name = unit_name(unit)
     if name is None:
         return None
     exact = Decimal(amount) * (_MONTHS[name] if name in _MONTHS else _LENGTHS[name])
-    if exact != exact.to_integral_value():
+    if exact != exact.to_integral_value() or abs(exact) > (_MOST_MONTHS if name in _MONTHS else _MOST_NANOSECONDS):
         return None
     return Timespan(months=int(exact)) if name in _MONTHS else Timespan(nanoseconds=int(exact))
 

@@ -30,6 +30,7 @@ __all__ = [
 
 INTEGER_KINDS = {"TINYINT": "byte", "SMALLINT": "short", "INT": "integer", "BIGINT": "long"}
 _DAY = 86_400 * 10**9
+_MOST_DAYS = 3_652_425_000  # ten million years, which no calendar here has
 _LARGEST_DOUBLE = PyDecimal("1e300")
 _FORMAT = re.compile(r"([A-Za-z])\1*|'([^']*)'|[^A-Za-z']")
 # Where in 2026-02-08T10:11:12.000000 each part stands.
@@ -121,7 +122,7 @@ def add(op: str, left: Any, right: Any) -> Any:
         moment = right.after(left.nanoseconds)
         whole = isinstance(left, Day) and moment % _DAY == 0
         return Day(moment) if whole else Instant(moment)
-    if isinstance(left, Day) and _is_integer(right):
+    if isinstance(left, Day) and _is_integer(right) and abs(right) < _MOST_DAYS:
         return Day(left.nanoseconds + right * _DAY)
     if isinstance(left, Timespan) and isinstance(right, Timespan):
         return left + right
