@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 from lazydelta.errors import OptionError
 
-__all__ = ["instead_of", "warn_of", "warn_of_ignored"]
+__all__ = ["by_position", "instead_of", "warn_of", "warn_of_ignored"]
 
 T = TypeVar("T")
 
@@ -24,6 +24,25 @@ def warn_of_ignored(given: Mapping[str, object]) -> None:
 def warn_of(message: str) -> None:
     """Say that something is deprecated to whoever called our caller."""
     warnings.warn(message, DeprecationWarning, stacklevel=3)
+
+
+def by_position(function: str, given: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keywords with those that were given by position, which deltalake still takes and calls deprecated.
+
+    A keyword is None where it was not given.
+    """
+    found = dict(keywords)
+    if not given:
+        return found
+    message = f"Passing commit arguments positionally to {function}() is deprecated. Use keyword arguments instead."
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
+    if len(given) > len(found):
+        raise TypeError(f"{function}() got unexpected positional arguments")
+    for name, value in zip(found, given, strict=False):
+        if found[name] is not None:
+            raise TypeError(f"{function}() got multiple values for '{name}'")
+        found[name] = value
+    return found
 
 
 def instead_of(old_name: str, old: T | None, new: T | None) -> T | None:

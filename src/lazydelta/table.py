@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from lazydelta.change_data import ChangeReader, VersionRange, check_enabled
-from lazydelta.deprecated_parameters import instead_of, warn_of, warn_of_ignored
+from lazydelta.deprecated_parameters import by_position, instead_of, warn_of, warn_of_ignored
 from lazydelta.errors import OptionError, TableNotFoundError
 from lazydelta.handle import TableHandle
 from lazydelta.left_to_deltalake import LeftToDeltalake
@@ -389,15 +389,23 @@ class DeltaTable(LeftToDeltalake):
         description: str | None = None,
         configuration: Mapping[str, str | None] | None = None,
         storage_options: Mapping[str, str] | None = None,
-        *,
+        *args: Any,
         commit_properties: CommitProperties | None = None,
         post_commithook_properties: PostCommitHookProperties | None = None,
-        raise_if_key_not_exists: bool = True,
+        raise_if_key_not_exists: bool | None = None,
     ) -> DeltaTable:
         """Create an empty table and open it.
 
         With ``mode="ignore"`` a table that exists is left as it is; ``overwrite`` empties it and gives it the columns.
+        Properties that are not Delta's are refused unless ``raise_if_key_not_exists`` is false. ``args`` are the last
+        three by position, which deltalake calls deprecated.
         """
+        last = {
+            "commit_properties": commit_properties,
+            "post_commithook_properties": post_commithook_properties,
+            "raise_if_key_not_exists": raise_if_key_not_exists,
+        }
+        last = by_position("create", args, last)
         from lazydelta.table_creation import create  # noqa: PLC0415 - readers need no writer, which takes a while to load
 
         create(
@@ -409,9 +417,7 @@ class DeltaTable(LeftToDeltalake):
             description=description,
             configuration=configuration,
             storage_options=storage_options,
-            commit_properties=commit_properties,
-            post_commithook_properties=post_commithook_properties,
-            raise_if_key_not_exists=raise_if_key_not_exists,
+            **last,
         )
         return cls(table_uri, storage_options=storage_options)
 

@@ -29,13 +29,13 @@ def create(  # noqa: PLR0913 - deltalake's parameters
     storage_options: Mapping[str, str] | None,
     commit_properties: CommitProperties | None,
     post_commithook_properties: PostCommitHookProperties | None,
-    raise_if_key_not_exists: bool,
+    raise_if_key_not_exists: bool | None,
 ) -> None:
     """Create an empty table; an Arrow schema may be anything that exports one."""
     if mode not in _MODES:
         raise OptionError(f"mode={mode!r} makes no sense", hint=f"say one of {', '.join(_MODES)}")
     given = {key: value for key, value in (configuration or {}).items() if value is not None}
-    if raise_if_key_not_exists:
+    if raise_if_key_not_exists is not False:
         _check_names(given)
     maintains(post_commithook_properties)  # nothing is due after a first commit; what makes no sense is still refused
     create_table(

@@ -59,7 +59,15 @@ def test_a_relative_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     assert open_store("a/../b").uri == (tmp_path / "b").as_uri()
     assert open_store(Path("b")).uri == (tmp_path / "b").as_uri()
-    assert open_store("~").uri == f"{tmp_path.as_uri()}/~"
+    assert open_store("./~").uri == open_store("a/../~").uri == f"{tmp_path.as_uri()}/~"
+
+
+def test_a_tilde_alone_or_before_a_slash_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert open_store("~").uri == tmp_path.as_uri()
+    assert open_store("~/a/b").uri == open_store(Path("~/a/b")).uri == (tmp_path / "a" / "b").as_uri()
+    monkeypatch.chdir(tmp_path)
+    assert open_store("~a").uri == f"{tmp_path.as_uri()}/~a"
 
 
 @pytest.mark.parametrize(

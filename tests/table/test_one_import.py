@@ -399,6 +399,21 @@ def test_a_table_is_created_as_by_deltalake(tmp_path: Path, package: ModuleType)
         package.DeltaTable.create(tmp_path / "x", schema, configuration={"nonsense": "1"})
 
 
+@pytest.mark.parametrize("package", BOTH, ids=lambda package: package.__name__)
+def test_the_last_parameters_of_create_may_be_given_by_position(tmp_path: Path, package: ModuleType) -> None:
+    schema = package.Schema([package.Field("id", "long")])
+    noted = package.CommitProperties(custom_metadata={"userName": "me"})
+    first = (tmp_path, schema, "error", None, None, None, {"nonsense": "1"}, None)
+    warned: Any = {"expected_warning": DeprecationWarning, "match": "positionally"}
+    with pytest.raises(TypeError, match="multiple values for 'commit_properties'"), pytest.warns(**warned):
+        package.DeltaTable.create(*first, noted, commit_properties=noted)
+    with pytest.raises(TypeError, match="unexpected positional"), pytest.warns(**warned):
+        package.DeltaTable.create(*first, noted, None, False, 4)  # noqa: FBT003
+    with pytest.warns(DeprecationWarning, match="positionally"):
+        made = package.DeltaTable.create(*first, noted, None, False)  # noqa: FBT003
+    assert (made.history()[0]["userName"], made.metadata().configuration) == ("me", {"nonsense": "1"})
+
+
 # --- keeping a table
 
 
