@@ -18,7 +18,8 @@
     ├── UnsupportedOperationError   deltalake can do it and we do not
     ├── PredicateError              a predicate that cannot be understood
     │   ├── UnknownColumnError
-    │   └── KqlError                a KQL query that cannot be understood or run
+    │   ├── KqlError                a KQL query that cannot be understood or run
+    │   └── QueryError              an engine refuses the text of a query
     ├── DataFileError               a data file or deletion vector is missing or unreadable
     │   └── ExternalLocationError   the log leads to an account or bucket that was not allowed
     ├── MemoryLimitError            it does not fit into the memory budget
@@ -60,6 +61,7 @@ __all__ = [
     "ObjectNotFoundError",
     "OptionError",
     "PredicateError",
+    "QueryError",
     "RetentionGuardError",
     "ScanError",
     "SchemaMismatchError",
@@ -218,6 +220,10 @@ class KqlError(PredicateError):
         self.line = line
         self.column = column
         self.excerpt = excerpt
+
+
+class QueryError(PredicateError):
+    """A query that an engine refuses, or that we may not hand to it."""
 
 
 class DataFileError(LazyDeltaError):

@@ -6,12 +6,13 @@ And what threads leave behind: memory that the allocator keeps for each of them 
 from __future__ import annotations
 
 import atexit
+import enum
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Condition, Lock, Semaphore, Thread, get_ident
+from threading import Condition, Lock, Semaphore, Thread, current_thread, get_ident
 from time import sleep
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
@@ -77,15 +78,21 @@ def _close_all() -> None:
 atexit.register(_close_all)
 
 
+class _Leave(enum.Enum):
+    IDLE = "nothing to do"
+
+
 class Workers:
     """A pool of at most so many threads, which start as work comes.
 
     Python's own pools take no more work from the moment that the main thread has ended. But a program waits then for
     threads that are at work (maintenance), and they still have to read. These take work until the exit hook above.
+    With ``idle_seconds`` a thread ends that had nothing to do for so long; another starts when there is work again.
     """
 
-    def __init__(self, threads: int, name: str) -> None:
+    def __init__(self, threads: int, name: str, *, idle_seconds: float | None = None) -> None:
         self._most = threads
+        self._idle_seconds = idle_seconds
         self._name = name
         self._lock = Lock()
         self._threads: list[Thread] = []
@@ -122,7 +129,10 @@ class Workers:
             thread.join()
 
     def _run(self) -> None:
-        while (item := self._waiting.get()) is not None:
+        while (item := self._take()) is not _Leave.IDLE:
+            if item is None:
+                self._waiting.put(None)  # for the next one
+                return
             future, work = item
             if future.set_running_or_notify_cancel():
                 try:
@@ -131,7 +141,18 @@ class Workers:
                     future.set_exception(error)
             del item, future, work  # or the result would stay for as long as nothing else is to do
             self._idle.release()
-        self._waiting.put(None)  # for the next one
+
+    def _take(self) -> tuple[Future[Any], Callable[[], Any]] | _Leave | None:
+        """Return the next work, None where all is over, or that this thread has waited long enough."""
+        while True:
+            try:
+                return self._waiting.get(timeout=self._idle_seconds)
+            except Empty:
+                with self._lock:
+                    # Whoever has counted on an idle thread has work for it, which is on its way.
+                    if self._waiting.empty() and self._idle.acquire(blocking=False):
+                        self._threads.remove(current_thread())
+                        return _Leave.IDLE
 
 
 class ReadAhead(Generic[T]):

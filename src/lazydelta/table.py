@@ -26,7 +26,8 @@ from lazydelta.log.table_description import DeltaTableConfig, ProtocolVersions, 
 from lazydelta.log.travel import history, milliseconds, version_at
 from lazydelta.pruning import Predicate, Where, conjunction, parse_predicate
 from lazydelta.raw_table import RawDeltaTable
-from lazydelta.row_scan import RowRequest, RowScanner, RowStream
+from lazydelta.row_scan import RowEstimate, RowFragment, RowRequest, RowScanner, RowStream
+from lazydelta.row_scan.pieces import estimate_rows, row_fragments
 from lazydelta.scan.add_actions import AddActions
 from lazydelta.scan.file_stats import stats_in_order
 from lazydelta.scan.file_stream import FileStream
@@ -39,6 +40,7 @@ from lazydelta.types.delta_types import Schema, schema_object
 
 if TYPE_CHECKING:
     import pandas as pd
+    import polars as pl
     from pyarrow.dataset import Dataset
 
     from lazydelta.commit_properties import CommitProperties, PostCommitHookProperties
@@ -347,6 +349,24 @@ class DeltaTable(LeftToDeltalake):
         once = None if columns is None else list(dict.fromkeys(columns))  # one may be asked for twice
         table = self.rows(once, self._both(partitions, filters)).read_all()
         return table if columns is None or once == columns else table.select(columns)
+
+    def to_polars(self) -> pl.LazyFrame:
+        """Return the table as a lazy frame of Polars."""
+        from lazydelta.engines.polars import scan  # noqa: PLC0415 - an extra
+
+        return scan(self)
+
+    def fragments(self, number: int, *, columns: Sequence[str] | None = None, where: Where = None) -> list[RowFragment]:
+        """Return the rows in at most ``number`` pieces of about the same size, for other threads or processes."""
+        return row_fragments(self._row_scanner(columns=columns, where=self._bound(where)), number)
+
+    def estimate(self, where: Where = None) -> RowEstimate:
+        """Return how many files, bytes and rows a scan would read at most, by the log alone."""
+        return estimate_rows(self._row_scanner(where=self._bound(where)))
+
+    def count_rows(self, where: Where = None) -> int:
+        """Return the number of rows that match, from the log where it knows, else from the files in question."""
+        return self._row_scanner(where=self._bound(where)).count()
 
     def to_pandas(
         self,

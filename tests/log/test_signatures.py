@@ -38,13 +38,14 @@ SHARED = [
     "scan",
     "schema",
     "to_pandas",
+    "to_pyarrow_dataset",
     "to_pyarrow_table",
     "transaction_version",
     "update_incremental",
     "version",
 ]
 # Public methods of deltalake that read, and that lazydelta does not have (yet).
-NOT_SHARED = {"to_pyarrow_dataset"}
+NOT_SHARED: set[str] = set()
 # Shared, with the same parameters but those that deltalake takes by position and calls deprecated.
 DIFFERENT = {"create"}
 # What deltalake does to a table and lazydelta does not: the names are there, and say so.

@@ -39,6 +39,7 @@ LAYERS: dict[str, int] = {
     "sidecar": 13,
     "write": 10,
     "sources": 11,
+    "engines": 13,
     "maintenance": 14,
     "left_to_deltalake": 1,
     "deprecated_parameters": 1,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +15,7 @@ from lazydelta.log.file_batch import FileBatch
 from lazydelta.scan.scanner import LazyDeltaScanner
 from lazydelta.storage import Request, observe
 
-__all__ = ["Watched", "hand_out_one_file_a_pull", "row_threads", "watch"]
+__all__ = ["Watched", "hand_out_one_file_a_pull", "no_threads_are_left", "row_threads", "watch"]
 
 
 @dataclass
@@ -55,3 +57,12 @@ def hand_out_one_file_a_pull(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def row_threads() -> list[str]:
     """Return the threads that read rows just now."""
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("lazydelta-rows")]
+
+
+def no_threads_are_left() -> bool:
+    """Tell whether the threads that read rows end: engines drop what they read in threads of their own, a bit later."""
+    deadline = time.monotonic() + 30
+    while row_threads() and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.01)
+    return not row_threads()

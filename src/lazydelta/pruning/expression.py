@@ -212,17 +212,21 @@ def _leaf(node: Any, schema: TableSchema, nan: NanOrder, *, negated: bool) -> Pr
         case _Call(name, [_Value(scalar), _Reference(path)]) if name in _COMPARISONS:
             return _compare(schema.column(path), MIRRORED[_COMPARISONS[name]], scalar, nan, negated=negated)
         case _Call(name, [_Reference(path)], options):
-            return _unary(name, schema.column(path), options, negated=negated)
+            return _unary(name, schema.column(path), options, nan, negated=negated)
+        case _Call("if_else", [_Call("is_valid", [_Reference(path)]), inner, _Value(other)]) if not other.is_valid:
+            # This is how DuckDB says that IN is null where the column is.
+            valid = is_null(schema.column(path), negated=True)
+            return conjunction([valid, _translate(inner, schema, nan, negated=negated, depth=0)])
     raise _UntranslatableError
 
 
-def _unary(name: str, column: Column, options: Any, *, negated: bool) -> Predicate:
+def _unary(name: str, column: Column, options: Any, nan: NanOrder, *, negated: bool) -> Predicate:
     if name == "is_valid":
         return is_null(column, negated=not negated)
     if name == "is_null" and (options is None or not options["nan_is_null"].as_py() or not is_float(column.type)):
         return is_null(column, negated=negated)
     if name == "is_in":
-        return _is_in(column, options, negated=negated)
+        return _is_in(column, options, nan, negated=negated)
     if name in {"starts_with", "match_like"} and not options["ignore_case"].as_py():
         pattern = options["pattern"].as_py()
         text = pattern.decode() if isinstance(pattern, bytes) else pattern
@@ -230,7 +234,7 @@ def _unary(name: str, column: Column, options: Any, *, negated: bool) -> Predica
     raise _UntranslatableError
 
 
-def _is_in(column: Column, options: Any, *, negated: bool) -> Predicate:
+def _is_in(column: Column, options: Any, nan: NanOrder, *, negated: bool) -> Predicate:
     """Translate ``is_in``, which is never null: a null is in the set or it is not."""
     behaviour = options["null_matching_behavior"].as_py()
     if behaviour not in {_MATCH_NULL, _SKIP_NULL}:
@@ -241,11 +245,11 @@ def _is_in(column: Column, options: Any, *, negated: bool) -> Predicate:
             has_null = True
             continue
         _need_same_meaning(column, scalar)
-        if pa.types.is_floating(scalar.type) and math.isnan(scalar.as_py()):
+        if nan is NanOrder.UNORDERED and pa.types.is_floating(scalar.type) and math.isnan(scalar.as_py()):
             raise _UntranslatableError  # is_in finds NaN, which = does not.
         values.append(scalar)
     matches_null = has_null and behaviour == _MATCH_NULL
-    found = membership(column, values, negated=negated)
+    found = membership(column, values, negated=negated, nan=nan)
     return disjunction([found, is_null(column)]) if matches_null is not negated else found
 
 

@@ -14,6 +14,8 @@ from lazydelta.execution import Workers
 __all__ = ["ReadingPool"]
 
 _REMOTE_FILES = 8
+# Engines in Rust let go of what they dropped only when they are called again; threads do not wait for that.
+_IDLE_SECONDS = 0.5
 
 
 class ReadingPool:
@@ -21,13 +23,15 @@ class ReadingPool:
 
     No work waits for a consumer: it decodes one batch and ends. So streams that share a pool cannot block each other,
     even if one of them is not read at all. The batch that a consumer waits for is always decoded; memory bounds what is
-    decoded before it is asked for.
+    decoded before it is asked for. Threads are there for as long as a stream is.
     """
 
     def __init__(self, threads: int, memory: int) -> None:
         self.threads = max(1, threads)
         self.memory = memory
-        self._workers = Workers(self.threads, "lazydelta-rows")
+        self._workers: Workers | None = None
+        self._users = 0
+        self._closed = False
         self._lock = Lock()
         self._held = 0
         self.peak = 0
@@ -42,7 +46,30 @@ class ReadingPool:
 
     def submit(self, work: Callable[[], None]) -> Future[None]:
         """Have ``work`` done as soon as a thread is free; cancelled if the pool is closed before."""
-        return self._workers.submit(lambda: self._counted(work))
+        with self._lock:
+            workers = self._workers
+        if workers is None:
+            future: Future[None] = Future()
+            future.cancel()
+            return future
+        return workers.submit(lambda: self._counted(work))
+
+    def join(self) -> None:
+        """Count one more stream that works here."""
+        with self._lock:
+            self._users += 1
+            if self._workers is None and not self._closed:
+                self._workers = Workers(self.threads, "lazydelta-rows", idle_seconds=_IDLE_SECONDS)
+
+    def leave(self) -> None:
+        """Count one stream less; with the last one the threads end, until another comes."""
+        with self._lock:
+            self._users -= 1
+            idle = self._workers if self._users == 0 else None
+            if idle is not None:
+                self._workers = None
+        if idle is not None:
+            idle.close()
 
     def reserve(self, size: int, *, at_any_rate: bool) -> bool:
         """Take ``size`` bytes of the memory if they are free, or though they are not; tell whether they were taken."""
@@ -65,8 +92,12 @@ class ReadingPool:
         return self._held
 
     def close(self) -> None:
-        """End the threads, and wait for what they do just now."""
-        self._workers.close()
+        """End the threads for good, and wait for what they do just now."""
+        with self._lock:
+            self._closed = True
+            workers, self._workers = self._workers, None
+        if workers is not None:
+            workers.close()
 
     def __enter__(self) -> Self:
         return self

@@ -130,7 +130,9 @@ class RowFlow:
         while self._known and len(self._open) < self._window:
             self._begin_file(self._known.popleft())
         ahead = len(self._known) + len(self._open)
-        if not self._discovering and not self._all_found and ahead < self._window + 1:
+        # The next file is looked for while others are read, once it is likely to be wanted.
+        wanted = self._window + (self._taken >= _FILES_A_STEP or self._window > 1)
+        if not self._discovering and not self._all_found and ahead < wanted:
             self._discovering = True
             self._submit(self._discover)
         for index, reading in enumerate(self._open):

@@ -75,6 +75,23 @@ class RowScanner:
             total = stream.count() + proven
         return total if self.request.limit is None else min(total, self.request.limit)
 
+    @property
+    def handle(self) -> TableHandle:
+        """The table that is scanned."""
+        return self._handle
+
+    def files(self) -> Generator[tuple[FileToRead, int | None]]:
+        """Yield the files that may hold rows of the request, with their number of live rows where the log has it."""
+        batches = self._scan(stats_columns=[]).batches()
+        try:
+            for batch in batches:
+                for file in data_files(batch, self._snapshot.store, self._snapshot.schema):
+                    vector = file.deletion_vector
+                    gone = 0 if vector is None else vector["cardinality"]
+                    yield file.to_read(), None if file.num_records is None else file.num_records - gone
+        finally:
+            batches.close()
+
     def found_files(self) -> Generator[str]:
         """Yield the paths, as logged, of the files that may hold rows of the request."""
         batches = self._scan().batches()
@@ -150,10 +167,8 @@ def _row_stream(
 
     def begin(whole: bool) -> tuple[RowFlow, Callable[[], None]]:  # noqa: FBT001 - handed on by position
         # No name of its own for the flow's parts: what a stream holds must not hold the stream.
-        own = ReadingPool.for_store(handle.options.memory_budget, remote=store.is_remote) if pool is None else None
-        shared = own if pool is None else pool
-        if shared is None:
-            raise AssertionError
+        shared = pool or ReadingPool.for_store(handle.options.memory_budget, remote=store.is_remote)
+        shared.join()
         sparsity = Sparsity()
         flow = RowFlow(
             found(),
@@ -163,7 +178,7 @@ def _row_stream(
             stop=io.stop,
             whole=whole,
         )
-        return flow, _nothing if own is None else own.close
+        return flow, shared.leave
 
     return RowStream(request.schema, request.limit, begin, metrics=metrics, explained=explained)
 
@@ -171,7 +186,3 @@ def _row_stream(
 def _check_ids(schema: TableSchema) -> None:
     if schema.column_mapping == "id":
         check_field_ids(each for each in schema.fields if each.name not in schema.partition_columns)
-
-
-def _nothing() -> None:
-    pass

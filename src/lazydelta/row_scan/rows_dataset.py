@@ -18,9 +18,8 @@ import pyarrow.fs as pafs
 from lazydelta.errors import OptionError, ScanError, UnknownColumnError
 from lazydelta.handle import TableHandle
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.pruning import Predicate, conjunction, parse_predicate
+from lazydelta.pruning import NanOrder, Predicate, conjunction, parse_predicate
 from lazydelta.row_scan.dataset_scan import Columns, DatasetFragment, DatasetScanner
-from lazydelta.row_scan.nan_order import nan_as_largest
 from lazydelta.row_scan.reading_pool import ReadingPool
 from lazydelta.row_scan.row_request import RowRequest
 from lazydelta.row_scan.row_scanner import RowScanner
@@ -219,9 +218,9 @@ class RowsDataset(pads.FileSystemDataset):  # type: ignore[misc]
     def _with(self, expression: pc.Expression | None) -> Predicate | None:
         if expression is None:
             return self._predicate
-        predicate = parse_predicate(expression, self._snapshot.schema)
-        if predicate is not None and self._nan_is_largest:
-            predicate = nan_as_largest(predicate)
+        order = NanOrder.LARGEST if self._nan_is_largest else NanOrder.UNORDERED
+        trust = self._handle.options.float_max == "trust"
+        predicate = parse_predicate(expression, self._snapshot.schema, nan=order, trust_float_max=trust)
         given = [each for each in (self._predicate, predicate) if each is not None]
         return conjunction(given) if given else None
 
