@@ -13,19 +13,10 @@ import pytest
 
 from lazydelta import DeltaTable, QueryBuilder
 from lazydelta.engines import duckdb as our_duckdb
+from tests.support.golden import golden_names
 
-# Types on which the engines agree with Arrow: no null columns, no nanoseconds, no years beyond their calendars.
-TABLES = [
-    "dv-partitioned-with-checkpoint",
-    "table-with-columnmapping-mode-id",
-    "data-reader-array-complex-objects",
-    "data-reader-map",
-    "data-reader-primitives",
-    "data-reader-date-types-America",
-    "kernel-timestamp-timestamp_millis",
-    "decimal-various-scale-precision",
-    "basic-with-inserts-deletes-checkpoint",
-]
+# Its partition values are moments without a zone, which the suite means in the zone of the machine that wrote them.
+IN_ANOTHER_ZONE = "tables/data-reader-partition-values"
 
 
 def by_duckdb(table: DeltaTable) -> pa.Table:
@@ -71,16 +62,19 @@ def shown(table: pa.Table) -> list[str]:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", TABLES)
-def test_rows_are_those_expected(unpack_golden: Callable[[str], Path], name: str, engine: str) -> None:
-    folder = unpack_golden(f"tables/{name}")
-    expected = pa.concat_tables(
-        [pq.read_table(file) for file in sorted((folder / "expected").rglob("*.parquet"))], promote_options="permissive"
-    )
-    found = ENGINES[engine](DeltaTable(folder / "delta"))
-    assert sorted(found.schema.names) == sorted(expected.schema.names)
-    assert found.num_rows
-    assert _comparable(shown(found)) == _comparable(shown(expected))
+def test_rows_are_those_expected(unpack_golden: Callable[[str], Path], engine: str) -> None:
+    compared = 0
+    for name in golden_names("tables"):
+        folder = unpack_golden(name)
+        files = sorted((folder / "expected").rglob("*.parquet"))
+        if not files or name == IN_ANOTHER_ZONE:
+            continue
+        expected = pa.concat_tables([pq.read_table(file) for file in files], promote_options="permissive")
+        found = ENGINES[engine](DeltaTable(folder / "delta"))
+        assert sorted(found.schema.names) == sorted(expected.schema.names), name
+        assert _comparable(shown(found)) == _comparable(shown(expected)), name
+        compared += 1
+    assert compared > 30
 
 
 def _comparable(rows: list[str]) -> list[str]:
