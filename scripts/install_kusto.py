@@ -7,9 +7,7 @@ import sys
 from scripts.npm_cache import NpmPackage
 
 KUSTO_VERSION = "12.4.1"
-ANALYSER = NpmPackage(
-    "@kusto/language-service-next", KUSTO_VERSION, "kusto-language", "Kusto.Language.Bridge.min.js"
-)
+ANALYSER = NpmPackage("@kusto/language-service-next", KUSTO_VERSION, "kusto-language", "Kusto.Language.Bridge.min.js")
 
 
 if __name__ == "__main__":

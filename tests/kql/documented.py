@@ -38,9 +38,7 @@ def one(page: str, expression: str, value: Any) -> Case:
 X = "let X = datatable(Key:string, Value1:long) ['a',1, 'b',2, 'b',3, 'c',4];\n"
 Y = "let Y = datatable(Key:string, Value2:long) ['b',10, 'c',20, 'c',30, 'd',40];\n"
 JOINED = ["Key", "Value1", "Key1", "Value2"]
-BEATLES = (
-    'let T = datatable(name:string, day_of_birth:long) ["John", 9, "Paul", 18, "George", 25, "Ringo", 7];\nT\n| summarize '
-)
+BEATLES = 'let T = datatable(name:string, day_of_birth:long) ["John", 9, "Paul", 18, "George", 25, "Ringo", 7];\nT\n| summarize '
 SHAPES = (
     'let shapes = datatable (name: string, sideCount: int) ["triangle", 3, "square", 4, "rectangle", 4, "pentagon", 5,'
     ' "hexagon", 6, "heptagon", 7, "octagon", 8, "nonagon", 9, "decagon", 10];\nshapes\n| summarize '

@@ -4,6 +4,8 @@ In the SQL, nulls are spelled out as Kusto's documentation has them: ``d`` is a 
 that are null are false under AND and OR, and comparisons of reals leave NaN out.
 """
 
+# ruff: noqa: E501 - a query is read best on one line
+
 from __future__ import annotations
 
 import random
@@ -98,8 +100,7 @@ CONDITIONS: list[tuple[str, str, str]] = [
     ("isnull(value)", "value IS NULL", ""),
     ("small > 0.1", "small::DOUBLE > 0.1::DOUBLE AND NOT isnan(small)", ""),
     ("small == 0.5", "small IS NOT DISTINCT FROM 0.5::FLOAT", ""),
-    ("value == small", "CASE WHEN value IS NULL AND small IS NULL THEN NULL ELSE value IS NOT DISTINCT FROM small::DOUBLE"
-     " AND NOT isnan(value) END", ""),
+    ("value == small", "CASE WHEN value IS NULL AND small IS NULL THEN NULL ELSE value IS NOT DISTINCT FROM small::DOUBLE AND NOT isnan(value) END", ""),
     ("flag", "flag", ""),
     ("not(flag)", "NOT flag", ""),
     ("flag == true", "flag IS NOT DISTINCT FROM TRUE", ""),

@@ -3,6 +3,8 @@
 They are written by deltalake; the same rows as Arrow tables are for DuckDB, which knows nothing of us.
 """
 
+# ruff: noqa: E501 - a query is read best on one line
+
 from __future__ import annotations
 
 import random

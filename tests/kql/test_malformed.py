@@ -12,13 +12,14 @@ from lazydelta.kql.running.kql_query import run
 from tests.kql.documented import CASES
 from tests.kql.malformed import MALFORMED, Malformed
 
-WORDS = (
-    "Telemetry Devices n i device_id timestamp value info | | | where project extend summarize by join on union lookup"
-    " take top sort order asc desc nulls first distinct count getschema let = ; , ( ) [ ] { } == != =~ !~ < <= > >= + -"
-    " * / % . .. and or not in !in in~ between has contains !startswith_cs matches regex has_any dynamic datetime("
-    " 2026-01-01 1h 5 1.5 'text' \"text\" @'x' true null ago( now() count() avg( bin( iff( $left $right . range from to"
-    " step print datatable external_table('Telemetry') toscalar( view : long string ['odd name'] // \n ``` ' \" \\ # ~ ! é"
-).split(" ")
+SOUP = """
+Telemetry Devices n i device_id timestamp value info | | | where project extend summarize by join on union lookup
+take top sort order asc desc nulls first distinct count getschema let = ; , ( ) [ ] { } == != =~ !~ < <= > >= + -
+* / % . .. and or not in !in in~ between has contains !startswith_cs matches regex has_any dynamic datetime(
+2026-01-01 1h 5 1.5 'text' "text" @'x' true null ago( now() count() avg( bin( iff( $left $right . range from to
+step print datatable external_table('Telemetry') toscalar( view : long string ['odd_name'] // ``` ' " # ~ ! é
+"""
+WORDS = [*SOUP.split(), "\n", "\\"]
 
 
 @pytest.mark.parametrize("wrong", MALFORMED, ids=lambda wrong: wrong.text[:70] or "empty")

@@ -61,7 +61,9 @@ def run_kql(
 )
 @click.option("--now", metavar="T", help="The moment that now() and ago() go by: ISO 8601, UTC unless it has a zone.")
 @click.option("--explain", is_flag=True, help="Show what of the query reaches the tables, what does not, and why.")
-@click.option("--rewrite", is_flag=True, help="Print the query for a cluster, over the files that may match.")
+@click.option(
+    "--rewrite", is_flag=True, help="Print the query for a cluster: externaldata over the files that may match."
+)
 @click.option(
     "--cluster-uri",
     multiple=True,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import sys
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -33,7 +34,7 @@ KINDS = {
 }
 """Kusto's names of types, aliases included, and the kind that each means here; ``guid`` has none."""
 
-_UNITS = {
+_UNITS: dict[str, int | Decimal] = {
     "d": TICKS_A_DAY,
     "h": 3600 * TICKS_A_SECOND,
     "m": 60 * TICKS_A_SECOND,
@@ -54,6 +55,7 @@ _MOMENT = re.compile(
 )
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|[0-7]{1,3}|.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+_SURROGATES = range(0xD800, 0xE000)
 _NUMBER_LIMITS = {"int": 2**31, "long": 2**63}
 
 
@@ -82,7 +84,7 @@ def _unescaped(match: re.Match[str]) -> str:
         number = int(code, 8)
     else:
         raise BadLiteral(f"the escape \\{code} is not known; double the backslash, or write @ before the text")
-    if number > 0x10FFFF or 0xD800 <= number <= 0xDFFF:
+    if number > sys.maxunicode or number in _SURROGATES:
         raise BadLiteral(f"\\{code} is no character")
     return chr(number)
 

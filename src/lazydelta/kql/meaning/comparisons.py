@@ -29,7 +29,7 @@ def compare(op: str, left: Typed, right: Typed, complain: Complain) -> Typed:
     if kind == "real":
         larger = second if op in {"<", "<="} else first
         known = right if op in {"<", "<="} else left
-        if not _not_null(known) or known.value != known.value:  # noqa: PLR0124 - NaN is the one that differs
+        if not _not_null(known) or known.value != known.value:
             sql = f"({sql} AND NOT isnan({larger}))"
     return call("bool", op, sql, (left, right))
 

@@ -97,13 +97,13 @@ def _pairs(
             raise session.error(condition.at, "tables are joined by equal columns only", hint)
 
 
-def _side(
-    session: Session, node: syntax.Expression, left: Relation, right: Relation
-) -> tuple[str, OutputColumn]:
+def _side(session: Session, node: syntax.Expression, left: Relation, right: Relation) -> tuple[str, OutputColumn]:
     match node:
         case syntax.Member(base=syntax.Column(name="$left" | "$right" as side), name=name):
             pass
-        case syntax.Index(base=syntax.Column(name="$left" | "$right" as side), index=syntax.Literal(value=str() as name)):
+        case syntax.Index(
+            base=syntax.Column(name="$left" | "$right" as side), index=syntax.Literal(value=str() as name)
+        ):
             pass
         case _:
             raise session.error(node.at, "$left. or $right. and a column are expected", "write $left.a == $right.b")

@@ -84,7 +84,9 @@ def datatable(session: Session, node: syntax.DataTable, scalars: Scalars) -> Rel
     values = ", ".join(f"({', '.join(row)})" for row in rows)
     names = ", ".join(each.identity for each in shown)
     typed = ", ".join(
-        each.identity if each.kind == "decimal" else f"CAST({each.identity} AS {SQL_TYPES[each.kind]}) AS {each.identity}"
+        each.identity
+        if each.kind == "decimal"
+        else f"CAST({each.identity} AS {SQL_TYPES[each.kind]}) AS {each.identity}"
         for each in shown
     )
     none = " WHERE FALSE" if empty else ""

@@ -22,8 +22,10 @@ FUNCTIONS: dict[str, Function] = {**TEXT_FUNCTIONS, **TIME_FUNCTIONS, **VALUE_FU
 """Every scalar function."""
 
 AGGREGATE_NAMES = frozenset(
-    "arg_max arg_min avg avgif count countif dcount dcountif make_list make_set max min percentile percentiles stdev"
-    " sum sumif take_any variance".split()
+    {
+        *("arg_max", "arg_min", "avg", "avgif", "count", "countif", "dcount", "dcountif", "make_list", "make_set"),
+        *("max", "min", "percentile", "percentiles", "stdev", "sum", "sumif", "take_any", "variance"),
+    }
 )
 """Functions that belong into ``summarize``."""
 
@@ -261,7 +263,7 @@ class Scalars:
         return inner.bind(function.program.body)
 
 
-def bound_parameters(  # noqa: PLR0913, PLR0917 - what a call, a function and their surroundings consist of
+def bound_parameters(
     session: Session,
     node: syntax.Call,
     function: TableFunction,

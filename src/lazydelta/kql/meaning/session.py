@@ -1,4 +1,4 @@
-"""What binding one query shares: its text, its moment, the tables there are, fresh identities, and what must run first."""
+"""What binding one query shares: its text, its moment, the tables, fresh identities, and what must run first."""
 
 from __future__ import annotations
 

@@ -67,14 +67,18 @@ class Aggregates:
         self._check(node)
         if node.name in {"arg_max", "arg_min", "percentiles"}:
             hint = "let it stand alone, and extend by the rest"
-            raise self._session.error(node.at, f"{node.name}() makes several columns and is no part of an expression", hint)
+            raise self._session.error(
+                node.at, f"{node.name}() makes several columns and is no part of an expression", hint
+            )
         if node.name == "count":
             if node.arguments and not isinstance(node.arguments[0], syntax.Star):
                 return self._add("long", "count(*)", [], self._named("count", self._scalars.bind(node.arguments[0])))
             return self._add("long", "count(*)", [], "count_")
         if node.name == "countif":
             condition = self._scalars.condition(node.arguments[0])
-            return self._add("long", f"count(*) FILTER (WHERE {condition.sql})", [condition], self._named("countif", condition))
+            return self._add(
+                "long", f"count(*) FILTER (WHERE {condition.sql})", [condition], self._named("countif", condition)
+            )
         value = self._scalars.bind(node.arguments[0])
         if node.name == "percentile":
             return self._percentile(node, value, node.arguments[1])

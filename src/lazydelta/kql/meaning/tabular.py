@@ -117,7 +117,9 @@ class Tabular:
         inner = bound_parameters(self._session, node, function, scalars.bind, self.relation, scope)
         return self.program(function.program, inner)
 
-    def _operator(self, relation: Relation, operator: syntax.Operator, scope: Scope) -> Relation:
+    def _operator(  # noqa: C901, PLR0912 - one case an operator
+        self, relation: Relation, operator: syntax.Operator, scope: Scope
+    ) -> Relation:
         match operator:
             case syntax.Where():
                 return self._where(relation, operator, scope)

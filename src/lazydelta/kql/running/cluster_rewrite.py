@@ -34,7 +34,7 @@ _REACHABLE = ("https://", "abfss://")
 _UNQUOTED = frozenset({"bool", "int", "long", "real", "decimal", "datetime"})
 
 
-def rewrite(  # noqa: PLR0913 - keyword-only
+def rewrite(
     text: str,
     tables: Mapping[str, Queryable],
     *,
@@ -49,7 +49,7 @@ def rewrite(  # noqa: PLR0913 - keyword-only
 
     ``cluster_uris`` has the address under which the cluster reaches a table, where it is not the table's own.
     ``secret`` (a SAS token or ``;account key``) is written behind each address as a string that the cluster does not
-    log; ``managed_identity`` (``system`` or an object id) takes its place. More than ``cap`` bytes of files are refused.
+    log; ``managed_identity`` (``system`` or an object id) takes its place. More bytes than ``cap`` are refused.
     """
     if secret is not None and managed_identity is not None:
         raise OptionError("A secret and a managed identity exclude each other", hint="give one of them")
@@ -87,7 +87,9 @@ def _files(query: QueryText, at: int, table: DeltaTable, asked: list[Pushed], le
         with table.files(pushed.where, row_limit=pushed.limit) as files:
             for file in files:
                 if file.deletion_vector is not None:
-                    message = f"The file {file.path} has rows that a deletion vector deletes, which externaldata would show"
+                    message = (
+                        f"The file {file.path} has rows that a deletion vector deletes, which externaldata would show"
+                    )
                     raise UnsupportedFeatureError(
                         message, features=("deletionVectors",), path=file.path, hint="query it with lazydelta itself"
                     )
@@ -103,7 +105,7 @@ def _files(query: QueryText, at: int, table: DeltaTable, asked: list[Pushed], le
 class _Source:
     """Writes one table as KQL."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - all of them are the table
+    def __init__(
         self,
         query: QueryText,
         at: int,
@@ -125,7 +127,9 @@ class _Source:
             return f"datatable({self._schema(self._columns)})[]"
         if not self._root.startswith(_REACHABLE):
             message = f"a cluster cannot reach {self._root}"
-            raise self._query.error(self._at, message, hint="say where it finds the table: --cluster-uri NAME=https://…")
+            raise self._query.error(
+                self._at, message, hint="say where it finds the table: --cluster-uri NAME=https://…"
+            )
         groups: dict[tuple[str | None, ...], list[DataFile]] = {}
         for file in files:
             values = tuple(file.partition_values.get(name) or None for name in self._partitions)

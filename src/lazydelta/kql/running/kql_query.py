@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 import duckdb
 import pyarrow as pa
@@ -129,7 +129,7 @@ class KqlResult:
             self._closed = True
             self._run.close(self._reader)
 
-    def __enter__(self) -> KqlResult:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -270,10 +270,11 @@ class _Run:
         if expression.kind == "dynamic" or "values_" in value:
             return None
         try:
-            row = self._connection.execute(f"SELECT {value}").fetchone()
+            # All of it: DuckDB starts nothing new on a connection before a result is read to its end.
+            ((found,),) = self._connection.execute(f"SELECT {value}").fetchall()
         except duckdb.Error:
             return None
-        return None if row is None else literal(expression.kind, row[0])
+        return literal(expression.kind, found)
 
     def translated(self, error: Exception) -> LazyDeltaError:
         """Return an error of ours: that of the table if reading one failed, else what DuckDB says."""
@@ -294,7 +295,7 @@ class _Run:
         self.tables.close()
 
 
-def _shown(where: dict[str, Any] | None) -> Any:
+def _shown(where: Any) -> Any:
     """Return a predicate as JSON can hold it."""
     if isinstance(where, dict):
         return {key: _shown(value) for key, value in where.items()}

@@ -89,8 +89,8 @@ class PlanSql:
             case Match():
                 return self._match(plan, needed)
             case Merge(legs=legs):
-                columns = [identity for identity in legs[0][1] if identity in needed]
-                return " UNION ALL ".join(self._leg(source, chosen, columns) for source, chosen in legs)
+                used = [identity for identity in legs[0][1] if identity in needed]
+                return " UNION ALL ".join(self._leg(each, chosen, used) for each, chosen in legs)
 
     def _leg(self, source: Plan, chosen: dict[str, Typed], columns: list[str]) -> str:
         used = [(identity, chosen[identity]) for identity in columns]

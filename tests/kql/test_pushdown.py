@@ -1,0 +1,230 @@
+"""What of a query reaches its tables: counted in files and columns, and as explain tells it."""
+
+# ruff: noqa: E501 - a query is read best on one line
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lazydelta import DeltaTable
+from lazydelta.errors import DataFileError, StreamClosedError
+from lazydelta.kql import query
+from lazydelta.kql.running.kql_query import KqlResult, run
+from lazydelta.rows import RowReader
+from tests.kql.tables import HOURS, NOW
+
+
+class Opened:
+    """Counts the data files that are read, and remembers with which columns."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.paths: list[str] = []
+        self.columns: list[str] = []
+        original = RowReader.read
+
+        def read(reader: RowReader, file: Any, **keywords: Any) -> Iterator[pa.RecordBatch]:
+            self.paths.append(file.path)
+            self.columns = reader.schema.names
+            return original(reader, file, **keywords)
+
+        monkeypatch.setattr(RowReader, "read", read)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
+    """Return the count of files that a test reads."""
+    return Opened(monkeypatch)
+
+
+def reads(text: str, tables: dict[str, DeltaTable]) -> list[dict[str, Any]]:
+    with run(text, tables, now=NOW) as result:
+        rows: list[dict[str, Any]] = result.read_all().to_pylist()
+    return rows
+
+
+def test_the_three_queries_of_the_design_run_and_stop_early(tables: dict[str, DeltaTable], opened: Opened) -> None:
+    named = {"TelemetryDelta": tables["Telemetry"]}
+    rows = reads(
+        "external_table('TelemetryDelta') | where _event_hour >= '2026021004' | where device_id == 'sensor-42' | take 100",
+        named,
+    )
+    assert {row["device_id"] for row in rows} == {"sensor-42"}
+    assert {row["_event_hour"] for row in rows} == {"2026021004", "2026021005"}
+    assert len(opened.paths) == 2
+
+    opened.paths.clear()
+    assert len(reads("external_table('TelemetryDelta') | take 40", named)) == 40
+    assert len(opened.paths) == 1
+
+    opened.paths.clear()
+    rows = reads(
+        "external_table('TelemetryDelta') | where _event_hour between ('2026021000' .. '2026021002')"
+        " | summarize avg(value) by bin(timestamp, 1h), device_id",
+        named,
+    )
+    assert {row["timestamp"].hour for row in rows if row["timestamp"]} == {0, 1, 2}
+    assert list(rows[0]) == ["timestamp", "device_id", "avg_value"]
+    assert len(opened.paths) == 3
+    assert sorted(opened.columns) == ["_event_hour", "device_id", "timestamp", "value"]
+
+
+# A query, how many of the six files it may read at most.
+PRUNED = [
+    ("Telemetry | where _event_hour == '2026021003'", 1),
+    ("Telemetry | where '2026021003' == _event_hour", 1),
+    ("let h = '2026021003'; Telemetry | where _event_hour == h", 1),
+    ("let T = Telemetry | where _event_hour == '2026021003'; T | where n > 0", 1),
+    ("let f = (h:string) { Telemetry | where _event_hour == h }; f('2026021003')", 1),
+    ("Telemetry | project-rename hour = _event_hour | where hour == '2026021003'", 1),
+    ("Telemetry | extend hour = _event_hour | where hour == '2026021003'", 1),
+    ("Telemetry | project hour = _event_hour, n | where hour == '2026021003' | project n", 1),
+    ("Telemetry | extend x = n + 1 | where _event_hour == '2026021003' and x > 0", 1),
+    ("Telemetry | where _event_hour in ('2026021003', '2026021004')", 2),
+    ("Telemetry | where _event_hour startswith_cs '202602100' and _event_hour >= '2026021005'", 1),
+    ("Telemetry | where _event_hour == '2026021003' or _event_hour == '2026021004'", 2),
+    ("Telemetry | where not(_event_hour != '2026021003')", 1),
+    ("Telemetry | where timestamp > ago(1h)", 1),
+    ("Telemetry | where timestamp >= datetime(2026-02-10 02:00) and timestamp < datetime(2026-02-10 03:00)", 1),
+    ("Telemetry | where timestamp between (datetime(2026-02-10 02:00) .. 59m)", 1),
+    ("let from_ = startofday(now()) + 5h; Telemetry | where timestamp >= from_", 1),
+    ("Telemetry | where timestamp > toscalar(print now() - 1h)", 1),
+    ("Telemetry | where _event_hour in ((print '2026021003'))", 1),
+    ("Telemetry | summarize max(n) by _event_hour | where _event_hour == '2026021003'", 1),
+    ("Telemetry | sort by n | where _event_hour == '2026021003'", 1),
+    ("Telemetry | join kind=inner Devices on device_id | where _event_hour == '2026021003'", 1 + 1),
+    ("Telemetry | join kind=leftouter Devices on device_id | where _event_hour == '2026021003'", 1 + 1),
+    ("union Telemetry, Telemetry | where _event_hour == '2026021003'", 2),
+    ("Telemetry | where i == 5", 1),
+    ("Telemetry | where day < datetime(2026-02-06)", 1),
+    ("Telemetry | where false", 0),
+    ("Telemetry | where isnull(_event_hour)", 0),
+    ("Telemetry | take 0", 0),
+    ("Telemetry | take 41", 2),
+    ("Telemetry | where _event_hour == '2026021003' | take 3", 1),
+    ("Telemetry | project n | extend x = n * 2 | take 5", 1),
+    ("Telemetry | getschema", 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "files"), PRUNED, ids=[text for text, _ in PRUNED])
+def test_conditions_and_limits_reach_the_files(
+    text: str, files: int, tables: dict[str, DeltaTable], opened: Opened
+) -> None:
+    reads(text, tables)
+    assert len(opened.paths) <= files
+
+
+# A query whose condition must not reach the files, and how many of the six it reads.
+KEPT = [
+    ("Telemetry | take 1000 | where _event_hour == '2026021003'", "it comes after take"),
+    ("Telemetry | sample 1000 | where _event_hour == '2026021003'", "it comes after sample"),
+    ("Telemetry | where device_id has 'sensor'", "ignores case"),
+    ("Telemetry | where tolower(device_id) == 'x'", "after tolower"),
+    ("Telemetry | where n == i", "another column"),
+    ("Telemetry | where n > 5 or strlen(device_id) > 2", "after strlen"),
+    ("Telemetry | summarize m = max(n) by _event_hour | where m == 50", "about an aggregate"),
+    ("Telemetry | where info.kind == 'A'", "after access"),
+    ("Telemetry | where _event_hour =~ '2026021003'", "ignores case"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "why"), KEPT, ids=[text for text, _ in KEPT])
+def test_what_does_not_reach_the_files_is_explained(text: str, why: str, tables: dict[str, DeltaTable]) -> None:
+    with run(text, tables, now=NOW) as result:
+        (table,) = result.explain()["tables"]
+    assert table["where"] is None
+    assert any(why in each["why"] for each in table["conditions"] if not each["reached"])
+
+
+def test_explain_shows_what_reached_a_table(tables: dict[str, DeltaTable]) -> None:
+    text = "Telemetry | where n != 5 and timestamp > ago(1h) | project device_id | take 3"
+    with run(text, tables, now=NOW) as result:
+        explained = result.explain()
+    (table,) = explained["tables"]
+    assert table["columns"] == ["device_id", "timestamp", "n"]
+    assert table["where"] == {
+        "and": [{"or": [{"n": {"!=": 5}}, {"n": None}]}, {"timestamp": {">": "2026-02-10T05:00:00+00:00"}}]
+    }
+    assert table["row_limit"] == 3
+    assert [each["reached"] for each in table["conditions"]] == [True, True, True]
+    assert explained["sql"].startswith("SELECT")
+
+
+def test_a_limit_does_not_pass_a_condition_that_rows_are_tested_by(tables: dict[str, DeltaTable]) -> None:
+    with run("Telemetry | where device_id has 'sensor' | take 3", tables) as result:
+        (table,) = result.explain()["tables"]
+        assert table["row_limit"] is None
+        assert result.read_all().num_rows == 3
+
+
+def test_innerunique_lets_conditions_on_its_keys_through_only(tables: dict[str, DeltaTable]) -> None:
+    join = "Telemetry | join Devices on device_id | where "
+    with run(join + "device_id == 'sensor-1'", tables) as result:
+        assert result.explain()["tables"][0]["where"] == {"device_id": {"=": "sensor-1"}}
+    with run(join + "n == 0", tables) as result:
+        assert result.explain()["tables"][0]["where"] is None
+
+
+def test_closing_a_result_stops_reading(tables: dict[str, DeltaTable], opened: Opened) -> None:
+    with query("Telemetry | project n", {"Telemetry": tables["Telemetry"]}) as result:
+        next(iter(result))
+    assert len(opened.paths) <= len(HOURS)
+    with pytest.raises(StreamClosedError):
+        result.read_all()
+
+
+def test_an_error_of_a_table_comes_through_as_it_is(table_paths: dict[str, Path], tmp_path: Path) -> None:
+    import shutil  # noqa: PLC0415 - one test copies a table to break it
+
+    broken = tmp_path / "broken"
+    shutil.copytree(table_paths["Telemetry"], broken)
+    for file in broken.rglob("*.parquet"):
+        file.unlink()
+    with pytest.raises(DataFileError), query("T | count", {"T": broken}) as result:
+        result.read_all()
+
+
+def test_a_result_is_an_arrow_stream_with_names_and_types(tables: dict[str, DeltaTable]) -> None:
+    text = "Telemetry | project a = n, b = timestamp, c = now() - timestamp, d = info, A = flag | take 2 | render timechart"
+    result: KqlResult = query(text, {"Telemetry": tables["Telemetry"]}, NOW)
+    assert result.render == ("timechart", {})
+    assert result.kinds == {"a": "long", "b": "datetime", "c": "timespan", "d": "dynamic", "A": "bool"}
+    table = pa.table(result)
+    assert table.schema.types == [
+        pa.int64(),
+        pa.timestamp("us", "UTC"),
+        pa.duration("us"),
+        pa.string(),
+        pa.bool_(),
+    ]
+    assert table.num_rows == 2
+
+
+def test_one_query_has_one_now() -> None:
+    text = "range x from 1 to 100000 step 1 | extend y = now() | summarize dcount(y), z = max(now() - y)"
+    (row,) = query(text).read_all().to_pylist()
+    assert row["dcount_y"] == 1
+    assert not row["z"]
+
+
+def test_a_query_reaches_nothing_but_its_tables(tmp_path: Path) -> None:
+    """DuckDB itself would open a file whose name stands where a table should be."""
+    (tmp_path / "secret.csv").write_text("a\n1\n")
+    from lazydelta.errors import KqlError  # noqa: PLC0415
+
+    for name in (f"['{tmp_path}/secret.csv']", f"external_table('{tmp_path}/secret.csv')"):
+        with pytest.raises(KqlError, match="there is no table"):
+            query(f"{name} | take 1")
+
+
+def test_a_query_may_name_arrow_tables_and_paths(table_paths: dict[str, Path]) -> None:
+    names = pa.table({"device_id": ["sensor-1"], "title": ["first"]})
+    text = "T | where _event_hour == '2026021000' | lookup kind=inner N on device_id | summarize count() by title"
+    (row,) = query(text, {"T": table_paths["Telemetry"], "N": names}).read_all().to_pylist()
+    assert row["title"] == "first"
+    assert row["count_"] > 0
