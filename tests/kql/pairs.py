@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-__all__ = ["PAIRS", "Pair"]
+__all__ = ["PAIRS", "Pair", "random_pairs"]
 
 
 class Pair(NamedTuple):
@@ -143,17 +143,31 @@ def _generated() -> list[Pair]:
     for index, (kql, sql, deviates) in enumerate(CONDITIONS):
         head, body = SHAPES[index % len(SHAPES)]
         pairs.append(Pair(head.format(kql), body.format(None, f"({sql})"), deviates=deviates))
-    choose = random.Random(15)
-    for _ in range(60):
-        first, second, third = choose.sample(CONDITIONS, 3)
-        outer, inner = choose.choice([("and", "or"), ("or", "and"), ("and", "and")])
-        negated = choose.random() < 0.3
-        kql = f"({first[0]}) {outer} ({second[0]} {inner} {third[0]})"
-        sql = f"coalesce(({first[1]}) {outer} coalesce(({second[1]}) {inner} ({third[1]}), FALSE), FALSE)"
-        if negated:
-            kql, sql = f"not({kql})", f"NOT {sql}"
+    return [*pairs, *random_pairs(15, 60)]
+
+
+def random_pairs(seed: int, count: int) -> list[Pair]:
+    """Return conditions joined and negated at random, three levels deep."""
+    choose = random.Random(seed)
+
+    def condition(depth: int) -> tuple[str, str, str]:
+        if depth == 0 or choose.random() < 0.3:
+            return choose.choice(CONDITIONS)
+        parts = [condition(depth - 1) for _ in range(2)]
+        word = choose.choice(["and", "or"])
+        kql = f" {word} ".join(f"({each[0]})" for each in parts)
+        sql = "coalesce(" + f" {word} ".join(f"({each[1]})" for each in parts) + ", FALSE)"
+        if choose.random() < 0.3:
+            kql, sql = f"not({kql})", f"NOT ({sql})"
+        return kql, sql, parts[0][2] or parts[1][2]
+
+    pairs = []
+    for _ in range(count):
+        kql, sql, deviates = condition(3)
+        if choose.random() < 0.2:
+            kql, sql = f"not({kql})", f"NOT ({sql})"
         head, body = choose.choice(SHAPES)
-        pairs.append(Pair(head.format(kql), body.format(None, sql), deviates=first[2] or second[2] or third[2]))
+        pairs.append(Pair(head.format(kql), body.format(None, f"({sql})"), deviates=deviates))
     return pairs
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from lazydelta import DeltaTable
 from lazydelta.kql.running.kql_query import run
-from tests.kql.pairs import PAIRS, Pair
+from tests.kql.pairs import PAIRS, Pair, random_pairs
 from tests.kql.tables import NOW, devices, telemetry
 
 
@@ -55,6 +55,17 @@ def test_kql_gives_the_rows_of_the_sql_with_and_without_pruning(
     expected = expected if pair.ordered else sorted(expected)
     assert answer(pair, tables) == expected
     assert answer(pair, tables, pushdown=False) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_random_conditions_give_the_rows_of_the_sql(
+    seed: int, tables: dict[str, DeltaTable], oracle: duckdb.DuckDBPyConnection
+) -> None:
+    for pair in random_pairs(1000 + seed, 50):
+        expected = sorted(tuple(map(plain, row)) for row in oracle.execute(pair.sql).fetchall())
+        assert answer(pair, tables) == expected, pair.kql
+        assert answer(pair, tables, pushdown=False) == expected, pair.kql
 
 
 def test_there_are_two_hundred_queries() -> None:

@@ -13,11 +13,14 @@ from tests.kql.malformed import MALFORMED
 from tests.kql.pairs import PAIRS
 from tests.kql.tables import NOW, SCHEMAS
 
+BY_HOUR = (
+    "external_table('Telemetry') | where _event_hour between ('2026021000' .. '2026021003')"
+    " | summarize avg(value) by bin(timestamp, 1h), device_id"
+)
 DESIGN = [
     "external_table('Telemetry') | where _event_hour >= '2026021002' | where device_id == 'sensor-42' | take 100",
     "external_table('Telemetry') | take 100",
-    "external_table('Telemetry') | where _event_hour between ('2026021000' .. '2026021003')\n"
-    + "| summarize avg(value) by bin(timestamp, 1h), device_id",
+    BY_HOUR,
 ]
 TEXTS = [*(case.query for case in CASES), *(pair.kql for pair in PAIRS), *DESIGN]
 # Listed in docs/kql.md: the order of texts, which the analyser leaves to strcmp(), and types of decimals.

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 
 from lazydelta.kql.language import syntax
-from lazydelta.kql.meaning.plan import OutputColumn, Relation
-from lazydelta.kql.meaning.session import Session
+from lazydelta.kql.meaning.query_plan import OutputColumn, Relation
+from lazydelta.kql.meaning.query_session import Session
 
 __all__ = ["choose", "unused", "without_repeats"]
 

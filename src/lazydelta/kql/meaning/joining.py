@@ -7,8 +7,8 @@ from collections.abc import Callable
 from lazydelta.kql.language import syntax
 from lazydelta.kql.meaning.columns_shown import unused
 from lazydelta.kql.meaning.kinds import common_kind
-from lazydelta.kql.meaning.plan import Match, Merge, OutputColumn, Plan, Relation
-from lazydelta.kql.meaning.session import Session
+from lazydelta.kql.meaning.query_plan import Match, Merge, OutputColumn, Plan, Relation
+from lazydelta.kql.meaning.query_session import Session
 from lazydelta.kql.meaning.typed import Typed, column, literal
 
 __all__ = ["JOIN_KINDS", "join", "union"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from lazydelta.kql.language import syntax
 from lazydelta.kql.meaning.columns_shown import unused
 from lazydelta.kql.meaning.kinds import common_kind, converted
-from lazydelta.kql.meaning.plan import OutputColumn, Relation, Rows
+from lazydelta.kql.meaning.query_plan import OutputColumn, Relation, Rows
+from lazydelta.kql.meaning.query_session import Session
 from lazydelta.kql.meaning.scalars import Scalars
-from lazydelta.kql.meaning.session import Session
 from lazydelta.kql.meaning.typed import NUMBERS, SQL_TYPES, Typed, literal, quoted
 
 __all__ = ["datatable", "printed", "ranged", "schema_rows"]

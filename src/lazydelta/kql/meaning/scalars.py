@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from lazydelta.kql.language import syntax
 from lazydelta.kql.language.kql_literals import KINDS
 from lazydelta.kql.meaning import arithmetic, comparisons
-from lazydelta.kql.meaning.plan import Limit, OutputColumn, Relation
-from lazydelta.kql.meaning.session import Scope, Session, TableFunction
+from lazydelta.kql.meaning.query_plan import Limit, OutputColumn, Relation
+from lazydelta.kql.meaning.query_session import Scope, Session, TableFunction
 from lazydelta.kql.meaning.signatures import Function, Given
 from lazydelta.kql.meaning.text_functions import TEXT_FUNCTIONS
 from lazydelta.kql.meaning.time_functions import TIME_FUNCTIONS

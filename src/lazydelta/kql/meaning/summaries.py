@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from lazydelta.kql.language import syntax
 from lazydelta.kql.meaning.kinds import to_text
+from lazydelta.kql.meaning.query_session import Session
 from lazydelta.kql.meaning.scalars import Scalars
-from lazydelta.kql.meaning.session import Session
 from lazydelta.kql.meaning.typed import Typed, as_kind, column
 
 __all__ = ["Aggregates"]

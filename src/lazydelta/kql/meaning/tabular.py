@@ -7,7 +7,7 @@ from functools import partial
 
 from lazydelta.kql.language import syntax
 from lazydelta.kql.meaning import columns_shown, joining
-from lazydelta.kql.meaning.plan import (
+from lazydelta.kql.meaning.query_plan import (
     Aggregate,
     Attach,
     Filter,
@@ -19,9 +19,9 @@ from lazydelta.kql.meaning.plan import (
     Relation,
     Scan,
 )
+from lazydelta.kql.meaning.query_session import Scope, Session, TableFunction
 from lazydelta.kql.meaning.row_sources import datatable, printed, ranged, schema_rows
 from lazydelta.kql.meaning.scalars import Scalars, bind_let, bound_parameters
-from lazydelta.kql.meaning.session import Scope, Session, TableFunction
 from lazydelta.kql.meaning.summaries import Aggregates
 from lazydelta.kql.meaning.typed import Typed, column
 

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 
 from lazydelta.errors import KqlError, OptionError, UnsupportedFeatureError
 from lazydelta.kql.language.complaints import QueryText
-from lazydelta.kql.meaning.plan import Scan
+from lazydelta.kql.meaning.query_plan import Scan
 from lazydelta.kql.running.kql_query import reached
 from lazydelta.kql.running.kql_tables import KqlTables, Queryable
 from lazydelta.kql.running.pushdown import Pushed

@@ -17,8 +17,8 @@ from lazydelta.errors import KqlError, LazyDeltaError, StreamClosedError
 from lazydelta.kql.language import syntax
 from lazydelta.kql.language.kql_parser import parse
 from lazydelta.kql.meaning.macros import MACROS
-from lazydelta.kql.meaning.plan import Relation, Scan
-from lazydelta.kql.meaning.session import Scope, Session
+from lazydelta.kql.meaning.query_plan import Relation, Scan
+from lazydelta.kql.meaning.query_session import Scope, Session
 from lazydelta.kql.meaning.tabular import Tabular
 from lazydelta.kql.meaning.typed import Typed, literal
 from lazydelta.kql.running.kql_tables import KqlTables, Queryable

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from lazydelta.errors import OptionError
-from lazydelta.kql.meaning.plan import Scan
+from lazydelta.kql.meaning.query_plan import Scan
 from lazydelta.kql.running.pushdown import Pushed
 from lazydelta.table import DeltaTable
 

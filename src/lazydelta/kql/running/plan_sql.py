@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from lazydelta.kql.meaning.kinds import common_kind
-from lazydelta.kql.meaning.plan import (
+from lazydelta.kql.meaning.query_plan import (
     Aggregate,
     Attach,
     Filter,

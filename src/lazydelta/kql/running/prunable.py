@@ -51,7 +51,7 @@ def prunable(
 
     Raises ``Unprunable`` where nothing of the condition can prune.
     """
-    return _Translation(column_of, known).translate(condition, negated=False)
+    return _Translation(column_of, known).translate(condition)
 
 
 class _Translation:
@@ -59,24 +59,25 @@ class _Translation:
         self._column_of = column_of
         self._known = known
 
-    def translate(self, node: Typed, *, negated: bool) -> Prunable:
-        """Return what rows must pass for which the node is true, or if negated, for which it is not true."""
+    def translate(self, node: Typed, *, negated: bool = False, nulls: bool = False) -> Prunable:
+        """Return what rows must pass for which the node is true, or false if negated, or else null if nulls will do."""
         if node.op == "not":
-            return self.translate(node.arguments[0], negated=not negated)
+            return self.translate(node.arguments[0], negated=not negated, nulls=nulls)
         if node.op in {"and", "or"}:
             return self._connective(node, all_of=(node.op == "and") is not negated, negated=negated)
         if node.op == "literal" and node.kind == "bool":
-            return Prunable({"or": []} if bool(node.value) is negated else None, exact=True)
+            passes = nulls if node.value is None else bool(node.value) is not negated
+            return Prunable(None if passes else {"or": []}, exact=True)
         if node.op == "column" and node.kind == "bool":
             name = self._name(node)
             wanted = _leaf(name, "=", not negated)
-            return Prunable({"or": [wanted, {name: None}]} if negated else wanted, exact=not negated)
+            return Prunable({"or": [wanted, {name: None}]} if nulls else wanted, exact=not nulls)
         if node.op in _OPPOSITE:
-            return self._comparison(node, negated=negated)
+            return self._comparison(node, negated=negated, nulls=nulls)
         if node.op in {"in", "!in"}:
             return self._membership(node, negated=negated is not (node.op == "!in"))
         if node.op in {"between", "!between"}:
-            return self._between(node, negated=negated is not (node.op == "!between"))
+            return self._between(node, negated=negated is not (node.op == "!between"), nulls=nulls)
         if node.op in {"startswith_cs", "!startswith_cs"}:
             return self._prefix(node, negated=negated is not (node.op == "!startswith_cs"))
         if node.op in {"isnull", "isnotnull", "notnull", "isempty", "isnotempty", "notempty"}:
@@ -90,7 +91,8 @@ class _Translation:
         reasons: list[str] = []
         for each in node.arguments:
             try:
-                parts.append(self.translate(each, negated=negated))
+                # A connective is never null: it is false as soon as its parts, null or false, do not make it true.
+                parts.append(self.translate(each, negated=negated, nulls=negated))
             except Unprunable as reason:
                 reasons.append(str(reason))
         if reasons and (not all_of or not parts):
@@ -104,31 +106,23 @@ class _Translation:
         kept = [each for each in said if each is not None]
         return Prunable({"and": kept} if kept else None, exact=exact)
 
-    def _comparison(self, node: Typed, *, negated: bool) -> Prunable:
+    def _comparison(self, node: Typed, *, negated: bool, nulls: bool) -> Prunable:
         left, right = node.arguments
         op = node.op
         if right.refs and not left.refs:
             left, right, op = right, left, _MIRRORED[op]
         name, value = self._name(left), self._value(left, right)
-        return self._compared(left, name, op, value, negated=negated)
+        return self._compared(left, name, op, value, negated=negated, nulls=nulls)
 
-    def _compared(self, column: Typed, name: str, op: str, value: Any, *, negated: bool) -> Prunable:
+    def _compared(self, column: Typed, name: str, op: str, value: Any, *, negated: bool, nulls: bool) -> Prunable:
         if value is None:
             raise Unprunable("a comparison with null prunes nothing")
-        effective = _OPPOSITE[op] if negated else op
         said: dict[str, Any] = _leaf(name, _sql_operator(op), value)
         if negated:
             said = {"not": said}
-        if self._null_passes(column, effective, value, negated=negated):
+        if _null_passes(column, _OPPOSITE[op] if negated else op, value, nulls=nulls):
             said = {"or": [said, {name: None}]}
         return Prunable(said, exact=not negated and column.kind not in {"real", "decimal"})
-
-    def _null_passes(self, column: Typed, op: str, value: Any, *, negated: bool) -> bool:
-        if column.kind == "string":
-            # Delta's null is the empty text here.
-            return _HOLDS[op]("", value)
-        # Null is not equal to a value; where a condition must merely not be true, null will do.
-        return op == "!=" or negated
 
     def _membership(self, node: Typed, *, negated: bool) -> Prunable:
         column, *items = node.arguments
@@ -144,11 +138,11 @@ class _Translation:
             said = {"or": [said, {name: None}]}
         return Prunable(said, exact=column.kind not in {"real", "decimal"})
 
-    def _between(self, node: Typed, *, negated: bool) -> Prunable:
+    def _between(self, node: Typed, *, negated: bool, nulls: bool) -> Prunable:
         column, low, high = node.arguments
         name = self._name(column)
         bounds = [(">=", self._value(column, low)), ("<=", self._value(column, high))]
-        parts = [self._compared(column, name, op, value, negated=negated) for op, value in bounds]
+        parts = [self._compared(column, name, op, value, negated=negated, nulls=nulls) for op, value in bounds]
         join = "or" if negated else "and"
         return Prunable({join: [each.where for each in parts]}, exact=all(each.exact for each in parts))
 
@@ -208,6 +202,14 @@ class _Translation:
         if column.kind == "real" and isinstance(value, int) and abs(value) >= _WHOLE_IN_REAL:
             raise Unprunable("the number is too large for an exact comparison")
         return float(value) if column.kind == "real" and isinstance(value, int | Decimal) else value
+
+
+def _null_passes(column: Typed, op: str, value: Any, *, nulls: bool) -> bool:
+    if column.kind == "string":
+        # Delta's null is the empty text here.
+        return _HOLDS[op]("", value)
+    # Null is never equal to a value, and an order comparison with it is null itself.
+    return op == "!=" or (op != "==" and nulls)
 
 
 def _leaf(name: str, op: str, value: Any) -> dict[str, Any]:

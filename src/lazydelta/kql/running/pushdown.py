@@ -11,7 +11,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from lazydelta.kql.meaning.plan import Aggregate, Attach, Filter, Limit, Match, Merge, Order, Plan, Relation, Rows, Scan
+from lazydelta.kql.meaning.query_plan import (
+    Aggregate,
+    Attach,
+    Filter,
+    Limit,
+    Match,
+    Merge,
+    Order,
+    Plan,
+    Relation,
+    Rows,
+    Scan,
+)
 from lazydelta.kql.meaning.typed import Typed, substituted
 from lazydelta.kql.running.prunable import Unprunable, conjunction, prunable
 

@@ -10,7 +10,7 @@ from lazydelta.errors import KqlError
 from lazydelta.kql.language import syntax
 from lazydelta.kql.language.complaints import QueryText
 from lazydelta.kql.meaning.kinds import Complain
-from lazydelta.kql.meaning.plan import Relation
+from lazydelta.kql.meaning.query_plan import Relation
 from lazydelta.kql.meaning.typed import Typed
 
 __all__ = ["Binding", "Scope", "Session", "TableFunction", "Tables"]
