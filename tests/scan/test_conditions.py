@@ -11,12 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from lazydelta.write.checkpoint import write_checkpoint
 
 from lazydelta import DeltaTable, PredicateWarning, sidecar, write_arrow
 from lazydelta.errors import OptionError, PredicateError
 from lazydelta.pruning import conjuncts, parse_predicate
 from lazydelta.storage import open_store
-from lazydelta.write.checkpoint import write_checkpoint
 from tests.pruning import worlds
 
 NOON = dt.datetime(2026, 2, 8, 12, tzinfo=dt.UTC)

@@ -174,7 +174,8 @@ def query_explained(result: dict[str, Any]) -> Iterator[str]:
     """Say what of a query reaches each table, what does not and why, and the SQL that is run."""
     for each in result["tables"]:
         limit = "" if each["row_limit"] is None else f", {each['row_limit']} rows at most"
-        yield f"{text.printable(each['table'])}: {', '.join(map(text.printable, each['columns'])) or 'no column'}{limit}"
+        columns = ", ".join(map(text.printable, each["columns"])) or "no column"
+        yield f"{text.printable(each['table'])}: {columns}{limit}"
         for condition in each["conditions"]:
             reached = "reaches the files" if condition["reached"] else f"does not, because {condition['why']}"
             yield f"  {text.printable(condition['text'])}: {text.printable(reached)}"
