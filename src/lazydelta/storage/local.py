@@ -24,6 +24,7 @@ from lazydelta.storage.byte_stream import ByteStream
 from lazydelta.storage.input import open_native
 from lazydelta.storage.store import READ_AHEAD, ObjectInfo, Parts, Store
 from lazydelta.storage.temporary import TEMPORARY, temporaries, tidy
+from lazydelta.storage.walk import Hides, Walk, walk_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -132,6 +133,20 @@ class FileStore(Store):
                 info = os.stat(f"{place}/{name}")  # noqa: PTH116
                 if stat.S_ISREG(info.st_mode):
                     yield _info(prefix + name, info)
+
+    def walk(self, hides: Hides) -> Walk:
+        walk = Walk()
+
+        def found() -> Iterator[ObjectInfo]:
+            self._guard("LIST", "", lambda: self._announce("LIST", ""))
+            objects = walk_folder(self._file(""), hides, _info, walk)
+            while True:
+                info = self._guard("LIST", "", lambda: next(objects, None))
+                if info is None:
+                    return
+                yield info
+
+        return walk.over(found())
 
     def leftovers(self, folder: str) -> Iterator[ObjectInfo]:
         prefix = f"{folder.strip('/')}/" if folder.strip("/") else ""
@@ -358,6 +373,23 @@ class FileStore(Store):
                     raise
 
         self._guard("DELETE", path, work)
+
+    def delete_empty_folder(self, folder: str) -> bool:
+        def work() -> bool:
+            self._announce("DELETE", folder)
+            if not folder.strip("/"):
+                return False
+            try:
+                os.rmdir(self._file(folder))  # noqa: PTH106
+            except FileNotFoundError:
+                return False
+            except OSError as error:
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                    return False
+                raise
+            return True
+
+        return self._guard("DELETE", folder, work)
 
 
 class _FileStream(ByteStream):

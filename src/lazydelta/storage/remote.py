@@ -15,6 +15,7 @@ from lazydelta.storage.chunks import ChunkStream, next_of
 from lazydelta.storage.client import Client
 from lazydelta.storage.input import AdaptiveReads, open_native
 from lazydelta.storage.store import READ_AHEAD, ObjectInfo, Parts, Store
+from lazydelta.storage.walk import Hides, Walk, is_hidden
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
@@ -125,6 +126,36 @@ class ObjectStore(Store):
             if jump is not None:
                 offset, floor, seen = jump, max(floor, previous), 0
                 pages = self._pages(folder, prefix, offset)
+
+    def walk(self, hides: Hides) -> Walk:
+        return Walk(self._below_root(hides))
+
+    def _below_root(self, hides: Hides) -> Iterator[ObjectInfo]:
+        prefix = self._key("")
+        below = f"{prefix}/" if prefix else ""
+        page_size = _PAGE_OF.get(self._location.kind, _PAGE)
+        seen, offset = 0, ""
+        pages = self._pages("", prefix, None)
+        while True:
+            if seen % page_size == 0 and (failure := self._begin("LIST", "")) is not None:
+                raise failure
+            page = run(self._guarded("LIST", "", next_of(pages)))
+            if page is None:
+                return
+            seen += len(page)
+            passed: str | None = None
+            for meta in page:
+                path = meta["path"][len(below) :]
+                if not meta["path"].startswith(below) or not _is_below(path) or meta["path"] <= offset:
+                    continue
+                passed = is_hidden(path, hides)
+                if passed is None:
+                    yield self._info(path, meta)
+            # A log of many thousand objects is not paged through where the store can begin behind it.
+            last = page[-1]["path"]
+            if passed is not None and self._jumps and len(page) >= _PAGE and last.startswith(f"{below}{passed}/"):
+                offset, seen = f"{below}{passed}/{_LAST_NAME}", 0
+                pages = self._pages("", prefix, offset)
 
     def _past_subfolder(self, page: Sequence[ObjectMeta], below: str, offset: str | None) -> str | None:
         """Return a start key past the sub-folder that a full page ended in, if it pays to begin again there."""
@@ -273,6 +304,11 @@ class ObjectStore(Store):
                     raise
 
         self._run("DELETE", path, work)
+
+
+def _is_below(path: str) -> bool:
+    """Tell whether a key is a plain path: anybody who may write to a store can put odd ones there."""
+    return all(name not in {"", ".", ".."} for name in path.split("/")) and "\0" not in path
 
 
 def _directly_in(below: str, page: Sequence[ObjectMeta]) -> Sequence[tuple[str, ObjectMeta]]:

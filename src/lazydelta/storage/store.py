@@ -19,6 +19,7 @@ from lazydelta.storage.faults import Attempt, translate
 from lazydelta.storage.location import Location
 from lazydelta.storage.logged import decode_path, is_plain, within
 from lazydelta.storage.settings import Settings
+from lazydelta.storage.walk import Hides, Walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -125,6 +126,13 @@ class Store(ABC):
         there; whole sub-folders that fill a page are jumped over.
         """
 
+    @abstractmethod
+    def walk(self, hides: Hides) -> Walk:
+        """Return every object below the root, in no order, but for what ``hides`` passes by; pages as they are needed.
+
+        Names that could lead out of the root are left out. Temporary files of local writers are among the objects.
+        """
+
     def leftovers(self, folder: str) -> Iterator[ObjectInfo]:  # noqa: ARG002 - for stores that have some
         """Yield temporary files in ``folder``, which no listing shows: a writer is at work on them, or was killed."""
         return iter(())
@@ -192,6 +200,10 @@ class Store(ABC):
     @abstractmethod
     def delete(self, path: str, *, missing_ok: bool = True) -> None:
         """Delete an object."""
+
+    def delete_empty_folder(self, folder: str) -> bool:  # noqa: ARG002 - for stores that have folders
+        """Delete a folder below the root if it is empty, and tell whether it was."""
+        return False
 
     # --- paths of the log
 
