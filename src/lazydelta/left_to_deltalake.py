@@ -32,7 +32,7 @@ def _method(name: str, purpose: str) -> Callable[..., NoReturn]:
 
 
 class _Noun:
-    """What stands for ``table.optimize``: whatever is called on it says that deltalake has it."""
+    """What stands for ``table.alter``: whatever is called on it says that deltalake has it."""
 
     def __init__(self, name: str, purpose: str) -> None:
         self._name = name
@@ -61,11 +61,9 @@ class LeftToDeltalake:
     delete = _method("delete", "delete rows")
     generate = _method("generate", "write manifests for Presto and Athena")
     merge = _method("merge", "merge rows into a table")
-    optimize = _noun("optimize", "combine small files")
     repair = _method("repair", "drop files from the log that are not there")
     restore = _method("restore", "bring an older version back")
     update = _method("update", "update rows")
-    vacuum = _method("vacuum", "delete files that no version needs")
 
 
 def enable_nanosecond_timestamps() -> NoReturn:

@@ -33,6 +33,7 @@ from lazydelta.scan.file_stats import stats_in_order
 from lazydelta.scan.file_stream import FileStream
 from lazydelta.scan.files_schema import to_record_batch
 from lazydelta.scan.request import RetentionGuard, ScanRequest
+from lazydelta.scan.retention import table_retention_guard
 from lazydelta.scan.selection_vectors import SELECTION_VECTORS, selection_vectors
 from lazydelta.scan.time_window import time_column
 from lazydelta.storage import has_known_scheme
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
 
     from lazydelta.commit_properties import CommitProperties, PostCommitHookProperties
+    from lazydelta.maintenance.deltalake_calls import TableOptimizer
 
 __all__ = ["DeltaTable"]
 
@@ -385,6 +387,41 @@ class DeltaTable(LeftToDeltalake):
         table = self.to_pyarrow_table(partitions, columns, filesystem, filters)
         return table.to_pandas(types_mapper=types_mapper)
 
+    def retention_guard(self) -> RetentionGuard:
+        """Return a guard for ``files`` that refuses a version of which VACUUM may have deleted files by now."""
+        return table_retention_guard(self._snapshot)
+
+    @property
+    def optimize(self) -> TableOptimizer:
+        """What packs small files: ``optimize.compact()``."""
+        from lazydelta.maintenance.deltalake_calls import TableOptimizer  # noqa: PLC0415 - who reads needs none of it
+
+        return TableOptimizer(self._handle)
+
+    def vacuum(
+        self,
+        retention_hours: float | None = None,
+        dry_run: bool = True,  # noqa: FBT001, FBT002
+        enforce_retention_duration: bool = True,  # noqa: FBT001, FBT002
+        *args: Any,
+        commit_properties: object = None,
+        post_commithook_properties: object = None,
+        full: bool = False,  # noqa: ARG002
+        keep_versions: list[int] | None = None,
+    ) -> list[str]:
+        """Delete files that no version within the retention refers to, and return their paths below the root.
+
+        Without ``retention_hours`` the table says how long files stay (``delta.deletedFileRetentionDuration``, 7 days).
+        Every vacuum is a full one here: ``full`` changes nothing. ``commit_properties`` and
+        ``post_commithook_properties`` are refused.
+        """
+        from lazydelta.maintenance.deltalake_calls import vacuum_call  # noqa: PLC0415 - who reads needs none of it
+
+        refused = (args, commit_properties, post_commithook_properties)
+        return vacuum_call(
+            self._handle, retention_hours, dry_run, enforce_retention_duration, keep_versions, refused=refused
+        )
+
     def _row_scanner(self, **keywords: Any) -> RowScanner:
         request = RowRequest.of(self._snapshot.schema, **keywords)
         return RowScanner(self._handle, self._snapshot, request)
@@ -425,7 +462,7 @@ class DeltaTable(LeftToDeltalake):
             "post_commithook_properties": post_commithook_properties,
             "raise_if_key_not_exists": raise_if_key_not_exists,
         }
-        last = by_position("create", args, last)
+        more: dict[str, Any] = by_position("create", args, last)
         from lazydelta.table_creation import create  # noqa: PLC0415 - readers need no writer, which takes a while to load
 
         create(
@@ -437,7 +474,7 @@ class DeltaTable(LeftToDeltalake):
             description=description,
             configuration=configuration,
             storage_options=storage_options,
-            **last,
+            **more,
         )
         return cls(table_uri, storage_options=storage_options)
 

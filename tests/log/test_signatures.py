@@ -42,6 +42,7 @@ SHARED = [
     "to_pyarrow_table",
     "transaction_version",
     "update_incremental",
+    "vacuum",
     "version",
 ]
 # Public methods of deltalake that read, and that lazydelta does not have (yet).
@@ -58,7 +59,6 @@ WRITERS = {
     "repair",
     "restore",
     "update",
-    "vacuum",
 }
 
 
@@ -80,7 +80,8 @@ def test_a_shared_method_has_deltalakes_parameters_in_deltalakes_order(name: str
     ]
     assert set(theirs) <= set(ours)
     for each, theirs_is in theirs.items():
-        assert ours[each].default == theirs_is.default, each
+        # By what is shown: deltalake wraps the defaults of what it once took by position.
+        assert repr(ours[each].default) == repr(theirs_is.default), each
     assert all(p.default is not inspect.Parameter.empty for each, p in ours.items() if each not in theirs)
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from lazydelta.write.checkpoint import write_checkpoint
 
 from lazydelta import DeltaTable, PredicateWarning, sidecar, write_arrow
 from lazydelta.errors import OptionError, PredicateError
+from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
 from lazydelta.pruning import conjuncts, parse_predicate
 from lazydelta.storage import open_store
 from tests.pruning import worlds

@@ -102,7 +102,7 @@ def test_the_options_of_the_table_hold_for_its_maintenance(
 ) -> None:
     history(table)
     handle = TableHandle.open(table, options={"delta.commit.parallelism": 3})
-    seen: list[int] = []
+    seen: list[int | None] = []
 
     def watched(given: TableHandle, **keywords: Any) -> Any:
         seen.append(given.options.commit_parallelism)

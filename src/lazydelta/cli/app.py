@@ -46,6 +46,8 @@ _COMMANDS = {
     "append": "lazydelta.cli.write",
     "ingest": "lazydelta.cli.ingest_command",
     "sidecar": "lazydelta.cli.sidecar",
+    "optimize": "lazydelta.cli.upkeep",
+    "vacuum": "lazydelta.cli.upkeep",
     "checkpoint": "lazydelta.cli.write",
     "log": "lazydelta.cli.write",
     "demo": "lazydelta.cli.showcase_commands",

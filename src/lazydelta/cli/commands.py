@@ -106,6 +106,7 @@ def files(  # noqa: PLR0913 - the options of the command
     row_limit: int | None,
     strategy: str,
     newest: int | None,
+    within_retention: bool,
     stats_columns: str | None,
     uris: bool,
 ) -> None:
@@ -128,6 +129,7 @@ def files(  # noqa: PLR0913 - the options of the command
         row_limit=row_limit,
         strategy=strategy,
         stats_columns=None if stats_columns is None else _names(stats_columns),
+        retention_guard=table.retention_guard() if within_retention else None,
     )
     with stream, _watched(out, stream):
         out.files(_file_records(stream, source if uris else None), with_counts=stats_columns is not None)
@@ -145,11 +147,20 @@ def explain(
     limit: int | None,
     row_limit: int | None,
     strategy: str,
+    within_retention: bool,
 ) -> None:
     """Scan the files of a table and show how, why and at what cost."""
     out = output(as_json=source.as_json)
     table = source.open()
-    stream = table.files(where, last=last, strict=strict, limit=limit, row_limit=row_limit, strategy=strategy)
+    stream = table.files(
+        where,
+        last=last,
+        strict=strict,
+        limit=limit,
+        row_limit=row_limit,
+        strategy=strategy,
+        retention_guard=table.retention_guard() if within_retention else None,
+    )
     with stream:
         with _watched(out, stream):
             for _ in stream.batches():

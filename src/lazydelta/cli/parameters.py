@@ -206,6 +206,11 @@ def scan_options(function: Callable[..., None]) -> Callable[..., None]:
             help="Newest files first, highest throughput, or whatever fits the question.",
         ),
         click.option(
+            "--within-retention",
+            is_flag=True,
+            help="Refuse a version that was replaced so long ago that VACUUM may have deleted files of it.",
+        ),
+        click.option(
             "--row-limit",
             type=click.IntRange(min=0),
             metavar="N",

@@ -18,12 +18,14 @@ __all__ = [
     "created",
     "ingested",
     "log_cleaned",
+    "optimized",
     "query_explained",
     "sidecar_built",
     "sidecar_cleaned",
     "sidecar_shown",
     "sidecar_verified",
     "streamed",
+    "vacuumed",
 ]
 
 _LISTED = 20
@@ -180,3 +182,34 @@ def query_explained(result: dict[str, Any]) -> Iterator[str]:
             reached = "reaches the files" if condition["reached"] else f"does not, because {condition['why']}"
             yield f"  {text.printable(condition['text'])}: {text.printable(reached)}"
     yield from map(text.printable, result["sql"].split("\n"))
+
+
+def optimized(result: dict[str, Any]) -> Iterator[str]:
+    """Say what was packed."""
+    before, after = result["removed"], result["added"]
+    place = f"in {_counted(result['partitions'], 'partition')}"
+    if not before["count"]:
+        yield f"Nothing to pack: {result['considered']:,} files were considered"
+    elif result["dry_run"]:
+        yield f"{before['count']:,} files {place}, {text.size(before['total'])}, would be packed"
+    else:
+        yield (
+            f"Version {result['version']}: {before['count']:,} files {place}, {text.size(before['total'])}, became "
+            f"{after['count']:,}, {text.size(after['total'])}"
+        )
+    if result["conflicts"]:
+        yield f"{result['conflicts']:,} files were left as they are, because others changed some of them meanwhile"
+
+
+def vacuumed(result: dict[str, Any]) -> Iterator[str]:
+    """Say what was deleted."""
+    paths = result["paths"]
+    yield from map(text.printable, paths[:_LISTED])
+    if len(paths) > _LISTED:
+        yield f"and {len(paths) - _LISTED:,} more"
+    deed = "would be deleted" if result["dry_run"] else "deleted"
+    folders = f" and {len(result['folders']):,} empty folders" if result["folders"] else ""
+    yield (
+        f"{len(paths):,} files{folders} {deed}, {text.size(result['size_bytes'])}; "
+        f"what was removed since {text.moment(result['cutoff'])} stays"
+    )

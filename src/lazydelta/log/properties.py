@@ -46,6 +46,7 @@ class TableProperties:
     stats_as_json: bool = True
     stats_as_struct: bool = True
     deletion_vectors: bool = False
+    auto_compact: bool = False
 
     @classmethod
     def of(cls, metadata: Metadata, *, strict: bool = True) -> TableProperties:
@@ -72,6 +73,8 @@ class TableProperties:
             stats_as_json=read.flag("delta.checkpoint.writeStatsAsJson", default=True),
             stats_as_struct=read.flag("delta.checkpoint.writeStatsAsStruct", default=True),
             deletion_vectors=read.flag("delta.enableDeletionVectors", default=False),
+            # Delta-Spark knows further words for it, and none of them is a reason to refuse a write.
+            auto_compact=(read.text("delta.autoOptimize.autoCompact") or "").strip().lower() in {"true", "auto"},
         )
 
 

@@ -1,4 +1,4 @@
-"""Doing once what is due: the checkpoint, the hint, the sidecar, the clean-up of the log.
+"""Doing once what is due: compaction, the checkpoint, the hint, the sidecar, the clean-up of the log.
 
 The order is safe to interrupt anywhere: each step only makes faster what already works without it, and the next one
 that is due finds and completes what an interrupted one left out. The commit is acknowledged before any of it, so a
@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lazydelta.errors import UnsupportedFeatureError
@@ -24,7 +24,9 @@ from lazydelta.log.checkpoint.writing.checkpoint_writer import MEMORY_BUDGET, wr
 from lazydelta.log.hint.hint_writer import write_last_checkpoint
 from lazydelta.maintenance.due import Due, due_after
 from lazydelta.maintenance.log_cleanup import clean_log
+from lazydelta.maintenance.optimize.auto_compaction import auto_compact
 from lazydelta.sidecar.building.refresher import refresh_at
+from lazydelta.write.transaction import CommitResult
 
 __all__ = ["Outcome", "Run", "after_commit", "find_due", "run_once"]
 
@@ -83,11 +85,16 @@ class Outcome:
 
     checkpoint: int | None = None
     sidecar: int | None = None
+    compaction: int | None = None
     errors: list[str] = field(default_factory=list)
 
 
 def _maintain(run: Run) -> Outcome:
     handle, store, due, done = run.handle, run.handle.store, run.due, Outcome()
+    if due.compacts:
+        due = _compact(run, done)
+    if due.enough is None:
+        return done
     written = _attempt(
         f"write the checkpoint {due.version}",
         handle,
@@ -109,6 +116,24 @@ def _maintain(run: Run) -> Outcome:
     if due.cleans_log:
         _attempt("clean the log", handle, lambda: _clean(handle), done.errors)
     return done
+
+
+def _compact(run: Run, done: Outcome) -> Due:
+    """Pack small files, and return what is due then: the commit that it takes may be one that brings a checkpoint."""
+    handle, due = run.handle, run.due
+    packed: CommitResult | None = _attempt(
+        "compact the files",
+        handle,
+        lambda: auto_compact(handle, due.version, run.memory_budget),
+        done.errors,
+    )
+    if packed is None:
+        return due
+    done.compaction = packed.version
+    following = find_due(handle, packed.version, packed.metadata, since=due.version)
+    enough = due.enough if following is None or following.enough is None else following.enough
+    cleans = due.cleans_log or (following is not None and following.cleans_log)
+    return replace(due, version=packed.version, enough=enough, cleans_log=cleans)
 
 
 def _clean(handle: TableHandle) -> None:
@@ -147,7 +172,7 @@ class _OneAtATime:
             if table in self.waiting and not patient:
                 other = self.waiting[table]
                 if other is None or other.due.version < run.due.version:
-                    self.waiting[table] = run
+                    self.waiting[table] = replace(run, due=run.due.after(None if other is None else other.due))
                 return
             self.changed.wait_for(lambda: table not in self.waiting)
             self.waiting[table] = None

@@ -89,6 +89,7 @@ class BackgroundMaintenance:
                 return False
             if self._next is None or self._next.due.version < version:
                 # An older version that still waits is not worth a checkpoint of its own.
+                due = due.after(None if self._next is None else self._next.due)
                 self._next = Run(self._handle, due, self._sidecar, self._memory_budget)
                 self._status = replace(self._status, waiting=version)
             if self._thread is None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lazydelta.log.actions import DeletionVector
     from lazydelta.storage import Store
 
-__all__ = ["DeletedRows", "read_deletion_vector"]
+__all__ = ["DeletedRows", "read_deletion_vector", "vector_path"]
 
 _MAGIC = 1681511377
 _FORMAT_VERSION = 1
@@ -94,9 +94,14 @@ def _inline(vector: DeletionVector, where: str, path: str) -> memoryview:
 
 
 def _place(store: Store, vector: DeletionVector, data_file: str) -> tuple[Store, str]:
-    text = vector.path_or_inline_dv
     if vector.storage_type == "p":
-        return store.locate(text)
+        return store.locate(vector.path_or_inline_dv)
+    return store, vector_path(vector, data_file)
+
+
+def vector_path(vector: DeletionVector, data_file: str) -> str:
+    """Return the path of a vector's file from the table's root, decoded; only for those that are named by a UUID."""
+    text = vector.path_or_inline_dv
     if vector.storage_type != "u":
         message = f"of {data_file} has the storage type {vector.storage_type!r}, which is none of u, p and i"
         raise _bad(message, data_file)
@@ -106,7 +111,7 @@ def _place(store: Store, vector: DeletionVector, data_file: str) -> tuple[Store,
     if len(encoded) != _ENCODED_UUID or "\0" in prefix or any(part in {"", ".", ".."} for part in parts):
         message = f"of {data_file} has the name {text[:200]!r}, which is not a prefix and an encoded UUID"
         raise _bad(message, data_file)
-    return store, "/".join([*parts, f"deletion_vector_{uuid.UUID(bytes=raw)}.bin"])
+    return "/".join([*parts, f"deletion_vector_{uuid.UUID(bytes=raw)}.bin"])
 
 
 def _stored(store: Store, path: str, vector: DeletionVector, where: str) -> memoryview:

@@ -17,7 +17,14 @@ from lazydelta.errors import OptionError, WriteError
 from lazydelta.types.calendar import moment_text
 from lazydelta.types.value_text import plain_text
 
-__all__ = ["can_partition", "encode_partition_value", "folder_name", "logged_path", "partition_texts"]
+__all__ = [
+    "can_partition",
+    "encode_partition_value",
+    "folder_name",
+    "folder_prefix",
+    "logged_path",
+    "partition_texts",
+]
 
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 # What Spark escapes in folder names, and NUL, which no file system takes.
@@ -72,6 +79,11 @@ def encode_partition_value(value: object) -> str:
 def folder_name(values: Mapping[str, str | None]) -> str:
     """Return the folder of a partition, decoded: ``_event_hour=2026021014/region=a%2Fb``; empty without columns."""
     return "/".join(_segment(name, text) for name, text in values.items())
+
+
+def folder_prefix(column: str) -> str:
+    """Return how the names of a partition column's folders begin."""
+    return f"{_escape(column)}="
 
 
 def logged_path(path: str) -> str:

@@ -7,13 +7,29 @@ from collections.abc import Iterator
 import msgspec
 
 from lazydelta.handle import TableHandle
-from lazydelta.log.actions import DeletionVector, Remove
+from lazydelta.log.actions import Add, DeletionVector, Remove
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.scan.request import ScanRequest, ScanStrategy
 from lazydelta.write.selection import PartitionSelection
 
-__all__ = ["removals"]
+__all__ = ["removal_of", "removals"]
+
+
+def removal_of(add: Add, timestamp: int, *, data_change: bool = True) -> Remove:
+    """Return the action that removes a file, with all that later readers and checksums need of it."""
+    return Remove(
+        path=add.path,
+        deletion_timestamp=timestamp,
+        data_change=data_change,
+        extended_file_metadata=True,
+        partition_values=add.partition_values,
+        size=add.size,
+        tags=add.tags,
+        deletion_vector=add.deletion_vector,
+        base_row_id=add.base_row_id,
+        default_row_commit_version=add.default_row_commit_version,
+    )
 
 
 def removals(

@@ -25,8 +25,8 @@ class PartitionSelection:
     predicate: Predicate
 
     @classmethod
-    def of(cls, where: Where, schema: TableSchema) -> PartitionSelection:
-        """Bind ``where``; a predicate on anything but partition columns would remove half a file, and is refused."""
+    def of(cls, where: Where, schema: TableSchema, what: str = "An overwrite by predicate") -> PartitionSelection:
+        """Bind ``where``; a predicate on anything but partition columns would select half a file, and is refused."""
         predicate = parse_predicate(where, schema)
         if predicate is None:
             raise PredicateError(
@@ -34,7 +34,7 @@ class PartitionSelection:
             )
         strange = [column.name for column in stats_columns(predicate)]
         if strange:
-            message = f"An overwrite by predicate may name partition columns only, and this one names {strange}"
+            message = f"{what} may name partition columns only, and the predicate names {strange}"
             known = ", ".join(schema.partition_columns) or "none"
             raise PredicateError(message, hint=f"the partition columns are: {known}")
         opaque = [str(leaf) for leaf in leaves(predicate) if isinstance(leaf, Opaque)]

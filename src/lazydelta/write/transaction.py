@@ -90,6 +90,7 @@ class Transaction:
         self._txn = txn
         self.batch: BatchRecord | None = None
         self.note = CommitNote()
+        self.metrics: Mapping[str, str] | None = None  # of the operation; None counts the files
         self._lines = CommitLines()
         self._protocol: Protocol | None = None
         self._metadata: Metadata | None = None
@@ -303,7 +304,7 @@ class Transaction:
             in_commit_timestamp=stamp,
             is_blind_append=rests_on_nothing and totals.added > 0,
             read_version=None if self._version < 0 else self._version,
-            metrics=totals.metrics(),
+            metrics=totals.metrics() if self.metrics is None else self.metrics,
             more=self.note.more | batch,
         )
 

@@ -38,6 +38,7 @@ _PARTITION_COLUMNS = "__partition_columns"
 # Spark lowers the case of option names, and Delta's properties have to be written as Delta spells them.
 _PROPERTIES = (
     "delta.appendOnly",
+    "delta.autoOptimize.autoCompact",
     "delta.checkpoint.writeStatsAsJson",
     "delta.checkpoint.writeStatsAsStruct",
     "delta.checkpointInterval",
@@ -49,6 +50,7 @@ _PROPERTIES = (
     "delta.enableInCommitTimestamps",
     "delta.logRetentionDuration",
     "delta.setTransactionRetentionDuration",
+    "delta.targetFileSize",
 )
 
 

@@ -1,0 +1,89 @@
+"""One bin rewritten: its live rows go from its files to new ones, in order, and nothing is published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+
+from lazydelta.handle import TableHandle
+from lazydelta.log.actions import Add
+from lazydelta.log.properties import TableProperties
+from lazydelta.log.snapshot import Snapshot
+from lazydelta.maintenance.optimize.bins import Bin
+from lazydelta.maintenance.optimize.sorted_rows import sorted_rows
+from lazydelta.rows import RowReader
+from lazydelta.write.data_files import DataFileWriter
+from lazydelta.write.partition_rows import compact, pieces
+
+__all__ = ["Rewriter", "Rewritten"]
+
+_PIECE_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A bin whose rows are in new files, which no commit names yet; ``batches`` were read."""
+
+    bin: Bin
+    adds: tuple[Add, ...]
+    rows: int
+    batches: int
+
+
+@dataclass(slots=True)
+class Rewriter:
+    """Rewrites bins of one version of a table."""
+
+    handle: TableHandle
+    snapshot: Snapshot
+    target: int
+    sort_by: tuple[str, ...]
+    memory_budget: int
+    compression: str = "zstd"
+
+    def rewrite(self, bin_: Bin) -> Rewritten:
+        """Write the live rows of a bin to new files; if that fails, these are deleted again."""
+        schema = self.snapshot.schema
+        partitions = set(schema.partition_columns)
+        stored = [each.name for each in schema.fields if each.name not in partitions]
+        reader = RowReader(self.handle.store, schema, columns=stored)
+        read = _Counted()
+        rows = read.through(batch for file in bin_.files for batch in reader.read(file))
+        # By a partition column all rows of a bin are in order already.
+        keys = [name for name in self.sort_by if name not in partitions]
+        if keys:
+            rows = sorted_rows(rows, keys, self.memory_budget // 2)
+        with DataFileWriter(
+            self.handle.store,
+            schema.to_arrow(),
+            schema.partition_columns,
+            properties=TableProperties.of(self.snapshot.metadata),
+            target_file_size=self.target,
+            memory_budget=self.memory_budget,
+            compression=self.compression,
+        ) as writer:
+            for batch in rows:
+                for piece in pieces(batch.replace_schema_metadata(None), _PIECE_BYTES):
+                    writer.write_partition(bin_.partition, compact(piece))
+            adds = writer.close()
+        return Rewritten(
+            bin_,
+            tuple(msgspec.structs.replace(each, data_change=False) for each in adds),
+            writer.num_rows,
+            read.batches,
+        )
+
+
+class _Counted:
+    """Counts batches on their way."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+
+    def through(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self.batches += 1
+            yield batch

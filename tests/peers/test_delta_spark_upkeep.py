@@ -1,0 +1,134 @@
+"""Delta-Spark as the other party of OPTIMIZE and VACUUM: the same files may go, the same rows are there."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pytest
+
+from lazydelta import DeltaTable, write_arrow
+from lazydelta.handle import TableHandle
+from lazydelta.maintenance.optimize.optimizing import optimize
+from lazydelta.maintenance.vacuum.vacuuming import vacuum
+from lazydelta.storage import Request, observe
+from tests.maintenance.old_tables import NOW, data_files
+from tests.maintenance.random_past import RandomHistory
+from tests.support.delta_spark import DeltaSpark
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+
+
+def spark_vacuum(spark: DeltaSpark, root: Path, hours: int) -> set[str]:
+    """Return the files that Delta-Spark would delete; the empty folders that it names as well are left out."""
+    found: set[str] = set()
+    for row in spark.sql(f"VACUUM delta.`{root}` RETAIN {hours} HOURS DRY RUN"):
+        plain = "/" + str(row["path"]).removeprefix("file:").lstrip("/")
+        path = Path(plain) if Path(plain).exists() else Path(unquote(plain))
+        assert path.exists()
+        if path.is_file():
+            found.add(path.relative_to(root).as_posix())
+    return found
+
+
+@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 24), marks=pytest.mark.slow)], ids=["4", "20"])
+def test_what_would_be_deleted_is_what_spark_would_delete(
+    delta_spark: DeltaSpark, tmp_path: Path, seeds: range
+) -> None:
+    deleted = 0
+    for seed in seeds:
+        root = tmp_path / f"table{seed}"
+        # The tables have their past before NOW, which is not today.
+        now = dt.datetime.now(dt.UTC)
+        hours = math.ceil((now - NOW) / dt.timedelta(hours=1)) + 24 * (seed % 3) * 4
+        RandomHistory(root, seed, configuration={"delta.deletedFileRetentionDuration": f"interval {hours} hours"})
+        told = vacuum(TableHandle.open(root), now=now).paths
+        assert set(told) == spark_vacuum(delta_spark, root, hours), seed
+        deleted += len(told)
+    assert deleted > 5
+
+
+def rows(first: int) -> pa.Table:
+    return pa.table({"_event_hour": ["a", "b", None] * 4, "id": pa.array(range(first, first + 12), pa.int64())})
+
+
+def spark_ids(spark: DeltaSpark, root: Path, version: int | None = None) -> list[int]:
+    at = "" if version is None else f" VERSION AS OF {version}"
+    return sorted(row["id"] for row in spark.sql(f"SELECT id FROM delta.`{root}`{at}"))
+
+
+def our_ids(root: Path, version: int | None = None) -> list[int]:
+    found: list[int] = DeltaTable(root, version).to_pyarrow_table(columns=["id"]).column("id").to_pylist()
+    return sorted(found)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Return a table of four small commits, ready for deletion vectors."""
+    for number in range(4):
+        properties: dict[str, str] = {"delta.enableDeletionVectors": "true"} if number == 0 else {}
+        write_arrow(tmp_path, rows(number * 12), partition_by=["_event_hour"], properties=properties)
+    return tmp_path
+
+
+def test_tables_that_we_packed_and_vacuumed_are_read_alike(delta_spark: DeltaSpark, table: Path) -> None:
+    delta_spark.sql(f"DELETE FROM delta.`{table}` WHERE id IN (1, 14, 27)")
+    handle = TableHandle.open(table)
+    assert any(file.deletion_vector is not None for file in DeltaTable(table).files())
+    before = [spark_ids(delta_spark, table, version) for version in range(5)]
+    packed = optimize(handle)
+    assert packed.vectors > 0
+    assert delta_spark.validate(table) == packed.version
+    assert spark_ids(delta_spark, table) == our_ids(table) == before[4]
+    # Within the retention every version is whole for both.
+    assert vacuum(handle, dry_run=False).paths == []
+    assert [spark_ids(delta_spark, table, version) for version in range(5)] == before
+    assert [our_ids(table, version) for version in range(5)] == before
+    vacuum(handle, retention=dt.timedelta(0), enforce_retention=False, dry_run=False)
+    assert spark_ids(delta_spark, table) == before[4]
+    assert delta_spark.validate(table) == DeltaTable(table).version()
+    history = delta_spark.sql(f"DESCRIBE HISTORY delta.`{table}` LIMIT 3")
+    assert [each["operation"] for each in history] == ["VACUUM END", "VACUUM START", "OPTIMIZE"]
+
+
+def test_sparks_own_upkeep_leaves_ours_working_and_says_the_same_in_the_log(
+    delta_spark: DeltaSpark, table: Path
+) -> None:
+    expected = our_ids(table)
+    delta_spark.sql(f"OPTIMIZE delta.`{table}`")
+    delta_spark.sql(f"VACUUM delta.`{table}` RETAIN 0 HOURS")
+    assert our_ids(table) == expected
+    handle = TableHandle.open(table)
+    assert optimize(handle).removed.count == 0
+    assert vacuum(handle, retention=dt.timedelta(0), enforce_retention=False).paths == []
+    write_arrow(table, rows(100), mode="overwrite")
+    vacuum(handle, retention=dt.timedelta(0), enforce_retention=False, dry_run=False)
+    said: dict[str, list[dict[str, Any]]] = {}
+    for each in DeltaTable(table).history():
+        said.setdefault(each["operation"], []).append(each)
+    for operation in ("VACUUM START", "VACUUM END"):
+        mine, theirs = said[operation]
+        assert mine["operationParameters"].keys() == theirs["operationParameters"].keys()
+        assert mine["operationMetrics"].keys() == theirs["operationMetrics"].keys()
+
+
+def test_a_deletion_vector_of_sparks_written_meanwhile_is_kept(delta_spark: DeltaSpark, table: Path) -> None:
+    done: list[int] = []
+
+    def interrupt(request: Request) -> None:
+        if request.verb == "PUT" and request.path.endswith(f"{4:020}.json") and not done:
+            done.append(1)
+            delta_spark.sql(f"DELETE FROM delta.`{table}` WHERE id = 0")
+
+    with observe(interrupt):
+        result = optimize(TableHandle.open(table))
+    assert result.conflicts == 4
+    assert result.partitions == 2
+    assert spark_ids(delta_spark, table) == our_ids(table) == list(range(1, 48))
+    optimize(TableHandle.open(table))
+    assert spark_ids(delta_spark, table) == list(range(1, 48))
+    assert {file.path for file in DeltaTable(table).files()} <= data_files(table)
