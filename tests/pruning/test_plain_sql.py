@@ -105,6 +105,26 @@ def test_text_that_is_no_predicate_is_an_error_that_names_the_position(text: str
     assert place in str(caught.value)
 
 
+def test_slips_of_the_finger_are_read_alike_or_refused_in_our_words() -> None:
+    rng = random.Random(7)
+    for _ in range(1_500):
+        text = sql_corpus.condition(rng, depth=1)
+        for _ in range(rng.randint(1, 3)):
+            at = rng.randrange(len(text) + 1)
+            slip = rng.choice(
+                [*"'()=<>!~.,-+*\"`%_1a é:;?[]{}|&^\\\n", " AND ", " NOT ", "NULL", "interval ", "::", "--"]
+            )
+            text = (text[:at] + slip + text[at:] if rng.random() < 0.5 else text[:at] + text[at + 1 :]) or "x"
+        text = quote_moments(text)
+        small = parse_plain(text)
+        try:
+            large = meaning(parse_foreign(text))
+        except PredicateError:
+            assert small is None, text
+        else:
+            assert small is None or meaning(small) == large, text
+
+
 def test_operators_in_quotes_are_nobodys_business() -> None:
     assert str(parse_predicate("s = 'a ~~~ b' AND upper(s) = '=~'", SCHEMA)) == "(s = 'a ~~~ b' AND upper(s) = '=~')"
 

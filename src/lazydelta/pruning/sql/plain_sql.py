@@ -67,10 +67,9 @@ _TYPES = {
 _RESERVED = frozenset(
     "all and any array as asc between by case cast collate current_catalog current_role "  # noqa: SIM905 - read as words
     "current_schema current_time current_timezone current_user default desc distinct div else end escape except "
-    "exists extract false from full "
-    "global group having ilike in inner intersect interval is join lateral like limit map natural not null offset on "
-    "or order over prior qualify regexp rlike row select similar some struct table then tinyint to top true try_cast "
-    "union unique unnest using values when where window with xor".split()
+    "exists extract false from full global group having ilike in inner intersect interval is join lateral like limit "
+    "map natural not notnull null offset on or order over prior qualify regexp rlike row select similar some struct "
+    "table then tinyint to top true try_cast union unique unnest using values when where window with xor".split()
 )
 _MOMENTS = frozenset({"current_date", "current_timestamp"})
 
@@ -138,6 +137,8 @@ class _Parser:
 
     def _take(self) -> _Token:
         token = self._next
+        if token.kind == "end":
+            raise _UnknownFormError
         self._position += 1
         return token
 
@@ -287,7 +288,8 @@ class _Parser:
         tokens = [first]
         while self._takes_symbol("."):
             tokens.append(self._take())
-            if tokens[-1].kind not in {"word", "quoted"}:
+            kind, value = tokens[-1]
+            if kind not in {"word", "quoted"} or (kind == "word" and value.lower() in _RESERVED):
                 raise _UnknownFormError
         if self._next.kind in {"text", "quoted"} or (self._next.kind, self._next.value) == ("symbol", "("):
             raise _UnknownFormError  # A prefix of a text, or a method.
