@@ -457,7 +457,7 @@ class DeltaTable(LeftToDeltalake):
         Properties that are not Delta's are refused unless ``raise_if_key_not_exists`` is false. ``args`` are the last
         three by position, which deltalake calls deprecated.
         """
-        last = {
+        last: dict[str, Any] = {
             "commit_properties": commit_properties,
             "post_commithook_properties": post_commithook_properties,
             "raise_if_key_not_exists": raise_if_key_not_exists,

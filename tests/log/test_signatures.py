@@ -47,7 +47,7 @@ SHARED = [
 ]
 # Public methods of deltalake that read, and that lazydelta does not have (yet).
 NOT_SHARED: set[str] = set()
-# Shared, with the same parameters but those that deltalake takes by position and calls deprecated.
+# Shared; its own test says how far.
 DIFFERENT = {"create"}
 # What deltalake does to a table and lazydelta does not: the names are there, and say so.
 WRITERS = {
@@ -93,6 +93,16 @@ def test_the_constructor_has_deltalakes_parameters_in_deltalakes_order() -> None
     assert set(ours) - set(theirs) == {"options", "log_tail", "external_locations"}
     for name, theirs_is in theirs.items():
         assert ours[name].default == theirs_is.default, name
+
+
+def test_create_and_write_deltalake_take_what_deltalakes_take() -> None:
+    """Their defaults are ours but for one that is a mark of deltalake's own."""
+    theirs, ours = parameters(deltalake.DeltaTable, "create"), parameters(lazydelta.DeltaTable, "create")
+    assert [(name, p.kind) for name, p in ours.items()] == [(name, p.kind) for name, p in theirs.items()]
+    first, second = (inspect.signature(each.write_deltalake).parameters for each in (deltalake, lazydelta))
+    assert [(name, p.kind, p.default) for name, p in second.items()] == [
+        (name, p.kind, p.default) for name, p in first.items()
+    ]
 
 
 def test_every_method_of_deltalake_is_shared_or_known_not_to_be() -> None:

@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import deltalake
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,12 +22,11 @@ from lazydelta.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
-from tests.rows.files import inline_vector
+from tests.table.change_log import ENABLED, action, handmade
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-ENABLED = {"delta.enableChangeDataFeed": "true"}
 GAINED, LOST = {"insert", "update_postimage"}, {"delete", "update_preimage"}
 
 
@@ -216,40 +214,6 @@ def test_versions_without_change_data_are_refused_wherever_they_are(tmp_path: Pa
     assert ours.load_cdf(1, 2).read_all()["id"].to_pylist() == [3]
     with pytest.raises(UnsupportedFeatureError, match="version: 3 that does not"):
         ours.load_cdf(1).read_all()
-
-
-def handmade(root: Path, *commits: list[dict[str, Any]]) -> None:
-    """Write a log of one column ``id`` with change data, by hand."""
-    log = root / "_delta_log"
-    log.mkdir(parents=True)
-    schema = {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
-    metadata = {
-        "id": "0",
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": json.dumps(schema),
-        "partitionColumns": [],
-        "configuration": {**ENABLED, "delta.enableDeletionVectors": "true"},
-    }
-    protocol = {
-        "minReaderVersion": 3,
-        "minWriterVersion": 7,
-        "readerFeatures": ["deletionVectors"],
-        "writerFeatures": ["deletionVectors", "changeDataFeed"],
-    }
-    history: list[list[dict[str, Any]]] = [[{"protocol": protocol}, {"metaData": metadata}], *commits]
-    for version, actions in enumerate(history):
-        lines = [{"commitInfo": {"timestamp": version}}, *actions]
-        (log / f"{version:020}.json").write_text("".join(json.dumps(each) + "\n" for each in lines))
-
-
-def action(kind: str, path: str, root: Path, gone: list[int] | None = None) -> dict[str, Any]:
-    """Return an add or remove of a file, with a deletion vector of these rows."""
-    body: dict[str, Any] = {"path": path, "dataChange": True, "partitionValues": {}}
-    body |= {"size": (root / path).stat().st_size, "modificationTime": 0} if kind == "add" else {"deletionTimestamp": 0}
-    if gone is not None:
-        vector = msgspec.to_builtins(inline_vector(gone))
-        body["deletionVector"] = {key: value for key, value in vector.items() if value is not None}
-    return {kind: body}
 
 
 @pytest.mark.parametrize("seed", range(6))
