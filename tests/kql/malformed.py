@@ -145,6 +145,7 @@ MALFORMED = [
     Malformed("print datetime_diff('fortnight', now(), now())", 1, 7, "'fortnight'", only_ours=True),
     Malformed("print format_datetime(now(), 'Q')", 1, 7, "'Q'", only_ours=True),
     Malformed("5", 1, 1, "table", only_ours=True),
+    Malformed(f"{T} | distinct *", 1, 13, "'info'"),
     Malformed(f"{T} | sort by info", 1, 21, "order", only_ours=True),
 ]  # fmt: skip
 """Among others, all that a hundred users mistype; the order is that of the stages that find them."""

@@ -107,7 +107,7 @@ CONDITIONS: list[tuple[str, str, str]] = [
     ("flag != true", "flag IS DISTINCT FROM TRUE", ""),
     ("timestamp > ago(2h)", "timestamp > TIMESTAMPTZ '2026-02-10 04:00:00+00'", ""),
     ("timestamp >= datetime(2026-02-10 03:10) and timestamp < now()",
-     "timestamp >= TIMESTAMPTZ '2026-02-10 03:10:00+00' AND timestamp < TIMESTAMPTZ '2026-02-10 06:00:00+00'", ""),
+     "coalesce(timestamp >= TIMESTAMPTZ '2026-02-10 03:10:00+00' AND timestamp < TIMESTAMPTZ '2026-02-10 06:00:00+00', FALSE)", ""),
     ("timestamp between (datetime(2026-02-10 01:00) .. 1h)",
      "timestamp BETWEEN TIMESTAMPTZ '2026-02-10 01:00:00+00' AND TIMESTAMPTZ '2026-02-10 02:00:00+00'", ""),
     ("bin(timestamp, 1h) == datetime(2026-02-10 05:00)",
@@ -250,6 +250,7 @@ WRITTEN = [
     Pair("Telemetry | summarize n = make_set(i) by flag | project flag, array_length(n)",
          "SELECT flag, count(DISTINCT i) FROM t GROUP BY 1"),
     Pair("Telemetry | summarize l = make_list(n) | project array_length(l)", "SELECT count(n) FROM t"),
+    Pair("Telemetry | summarize min(flag), max(flag) by i", "SELECT i, min(flag), max(flag) FROM t GROUP BY 1"),
     Pair("Telemetry | summarize by flag, _event_hour", "SELECT DISTINCT flag, _event_hour FROM t"),
     Pair("Telemetry | extend h = hourofday(timestamp), w = dayofweek(timestamp) / 1d | summarize count() by h, w",
          "SELECT hour(timestamp AT TIME ZONE 'UTC')::INTEGER, dayofweek(timestamp AT TIME ZONE 'UTC')::DOUBLE, count(*)"

@@ -57,6 +57,7 @@ _SHOWN = {
     "SIGN": "a sign",
     "WILDCARD": "a pattern",
     "OPTION": "an option",
+    "HINT": "a hint",
     "_DOUBLE_DOT": "..",
     "__ANON_0": "..",
     "SEMICOLON": ";",

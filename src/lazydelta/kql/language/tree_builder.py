@@ -173,6 +173,9 @@ class TreeBuilder(Transformer[Token, Any]):
         name, value = children
         return str(name).rstrip("= \t\r\n"), _bare(value)
 
+    def hint(self, _meta: Meta, _children: list[Any]) -> None:
+        """Ignore it: a hint changes no row."""
+
     def render(self, meta: Meta, children: list[Any]) -> syntax.Render:
         return syntax.Render(meta.start_pos, str(children[1]), _tuple(children))
 

@@ -13,7 +13,7 @@ from lazydelta.kql.meaning.typed import Typed, as_kind, column
 __all__ = ["Aggregates"]
 
 _ADDED = {"int": "long", "long": "long", "real": "real", "decimal": "decimal", "timespan": "timespan"}
-_ORDERED = frozenset({"int", "long", "real", "decimal", "string", "datetime", "timespan"})
+_ORDERED = frozenset({"bool", "int", "long", "real", "decimal", "string", "datetime", "timespan"})
 _COUNTS: dict[str, tuple[int, int]] = {
     "arg_max": (2, 64),
     "arg_min": (2, 64),

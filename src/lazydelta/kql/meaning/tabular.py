@@ -131,8 +131,8 @@ class Tabular:
                 return columns_shown.choose(self._session, relation, operator)
             case syntax.Summarize():
                 return self._summarize(relation, operator, scope)
-            case syntax.Distinct(items=items):
-                return self._distinct(relation, items, scope)
+            case syntax.Distinct():
+                return self._distinct(relation, operator, scope)
             case syntax.Sort(orderings=orderings):
                 return Relation(self._order(relation, orderings, scope), relation.columns)
             case syntax.Top(count=count, ordering=ordering):
@@ -218,8 +218,13 @@ class Tabular:
             made.append((OutputColumn(name, bound.kind, identity), item))
         return (Attach(plan, attached) if attached else plan), made
 
-    def _distinct(self, relation: Relation, items: tuple[syntax.Named, ...], scope: Scope) -> Relation:
+    def _distinct(self, relation: Relation, operator: syntax.Distinct, scope: Scope) -> Relation:
+        items = operator.items
         if not items:
+            mixed = next((each.name for each in relation.columns if each.kind == "dynamic"), None)
+            if mixed is not None:
+                hint = "name the other columns, or convert it with tostring()"
+                raise self._session.error(operator.at, f"the column {mixed!r} is dynamic, which has no equality", hint)
             keys = {self._session.identity(): column(each.identity, each.kind, each.name) for each in relation.columns}
             shown = [OutputColumn(each.name, each.kind, key) for key, each in zip(keys, relation.columns, strict=True)]
             return Relation(Aggregate(relation.plan, keys, {}), tuple(shown))
