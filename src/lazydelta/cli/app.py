@@ -41,6 +41,7 @@ _COMMANDS = {
     "rows": "lazydelta.cli.commands",
     "explain": "lazydelta.cli.commands",
     "history": "lazydelta.cli.commands",
+    "query": "lazydelta.cli.query_command",
     "kql": "lazydelta.cli.kql_command",
     "create": "lazydelta.cli.write",
     "append": "lazydelta.cli.write",

@@ -29,12 +29,13 @@ R = TypeVar("R")
 
 _WIDEST_CELL = 40
 _SAMPLE = 100
+_NARROWEST = 8
 
 
 class ConsoleOutput:
     """An ``Output`` for the terminal.
 
-    ``width`` makes paths fit into that many characters, for a look; without it they are whole, to be copied.
+    ``width`` makes lines fit into that many characters, for a look; without it they are whole, to be copied.
     """
 
     def __init__(self, *, width: int | None = None) -> None:
@@ -86,6 +87,8 @@ class ConsoleOutput:
                 heads = [text.printable(name) for name in names]
                 sample = [row for _, row in zip(range(_SAMPLE), cells, strict=False)]
                 widths = [min(_WIDEST_CELL, max(map(cell_len, column))) for column in zip(heads, *sample, strict=True)]
+                widths = widths if self._width is None else _narrowed(widths, self._width)
+                heads, right = heads[: len(widths)], right[: len(widths)]
                 self._head(_aligned(heads, widths, right))
                 self._lines(_aligned(row, widths, right) for row in sample)
             self._lines(_aligned(row, widths, right) for row in cells)
@@ -122,11 +125,25 @@ def _fitting(line: str, width: int) -> str:
     return line if len(line) <= width else f"{line[: width - 3]}..."
 
 
+def _narrowed(widths: list[int], total: int) -> list[int]:
+    """Return widths that fit a line: the widest become narrower, and columns that still do not fit are left out."""
+    widths = list(widths)
+    while sum(widths) + 2 * (len(widths) - 1) > total:
+        widest = max(range(len(widths)), key=widths.__getitem__)
+        if widths[widest] > _NARROWEST:
+            widths[widest] -= 1
+        elif len(widths) > 1:
+            widths.pop()
+        else:
+            break
+    return widths
+
+
 def _aligned(cells: list[str], widths: list[int], right: list[bool]) -> str:
     from rich.cells import cell_len, set_cell_size  # noqa: PLC0415 - see above
 
     parts = []
-    for cell, width, is_right in zip(cells, widths, right, strict=True):
+    for cell, width, is_right in zip(cells, widths, right, strict=False):  # columns may be left out for want of room
         length = cell_len(cell)
         if length > width:
             parts.append(set_cell_size(cell, width - 3) + "...")

@@ -18,7 +18,7 @@ from lazydelta.options import Options
 from lazydelta.row_scan.reading_pool import ReadingPool
 from lazydelta.row_scan.rows_dataset import RowsDataset
 
-__all__ = ["query", "register", "tables_of"]
+__all__ = ["names_of", "query", "register", "tables_of"]
 
 _FUNCTION = "delta"
 _KNOWS_NAN = 2
@@ -32,12 +32,17 @@ def register(
     storage_options: Mapping[str, str] | None = None,
     version: int | None = None,
     pool: ReadingPool | None = None,
+    opened: Callable[[str, RowsDataset], None] | None = None,
 ) -> Any:
     """Make a table known to a connection as ``name``; return the connection.
 
-    The version is pinned now. ``pool`` holds the threads and the memory that several tables share.
+    The version is pinned now. ``pool`` holds the threads and the memory that several tables share. ``opened`` is told
+    of the dataset.
     """
-    con.register(name, _dataset(table, storage_options, version, pool))
+    dataset = _dataset(table, storage_options, version, pool)
+    con.register(name, dataset)
+    if opened is not None:
+        opened(name, dataset)
     return con
 
 
@@ -78,6 +83,22 @@ def query(
 def tables_of(con: Any, sql: str) -> list[str]:
     """Return the URIs that ``delta(…)`` names in a query, in their order."""
     return [_arguments(node["function"])[0] for node in _table_functions(_parsed(con, sql))]
+
+
+def names_of(con: Any, sql: str) -> set[str]:
+    """Return the names of tables in a query, in small letters; those of its own WITH are among them."""
+    found: set[str] = set()
+    pending: list[Any] = [_parsed(con, sql)]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, list):
+            pending += each
+        elif isinstance(each, dict):
+            if each.get("type") == "BASE_TABLE":
+                found.add(str(each.get("table_name", "")).lower())
+                found |= {str(part).lower() for part in (each.get("qualified_name") or {}).get("path", [])}
+            pending += each.values()
+    return found
 
 
 def _dataset(

@@ -140,6 +140,8 @@ class DatasetScanner:
 
     def _batches(self, limit: int | None) -> Iterator[pa.RecordBatch]:
         stream = self._dataset.scan_rows(self._columns.read, self._filter, limit, self._batch_size).stream()
+        if self._dataset.scans is not None:
+            self._dataset.scans.append(stream.explanation)
         return _converted(stream, self._columns)
 
 

@@ -133,6 +133,9 @@ class RowScanner:
             explanation = Explanation.of(scanner).as_dict()
             explanation["plan"]["limit"] = request.limit
             explanation["plan"]["columns"] = [each.name for each in request.output]
+            # The scan of files counts at each batch of files; rows have been read since.
+            explanation["metrics"]["delta.lazy.requests"] = scanner.io.requests
+            explanation["metrics"]["delta.lazy.bytes_read"] = scanner.io.bytes_read
             return explanation | {"rows": metrics.as_dict()}
 
         return _row_stream(self._handle, request, found, scanner.io, metrics, pool=self._pool, explained=explained)

@@ -36,7 +36,8 @@ class RowStream:
         self.metrics = metrics
         self._left = limit
         self._make_flow = flow
-        self._explained = explained
+        # It does not hold the stream, which ends when nobody else does.
+        self.explanation = explained
         self._flow: RowFlow | None = None
         self._release: Callable[[], None] = _nothing
         self._whole = False
@@ -45,7 +46,7 @@ class RowStream:
 
     def explain(self) -> dict[str, Any]:
         """Return the plan of the scan, and what files and rows have cost so far."""
-        return self._explained()
+        return self.explanation()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         if self._closed:

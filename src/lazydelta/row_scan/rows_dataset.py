@@ -7,7 +7,7 @@ error, and never a table without rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -62,7 +62,7 @@ class RowsDataset(pads.FileSystemDataset):  # type: ignore[misc]
     """Rows of a pinned version; ``predicate`` holds for all of them, ``files_where`` leaves out whole files only.
 
     ``nan_is_largest`` is for SQL engines: filters given to a scan then order NaN as these do. ``pool`` is shared with
-    the other tables of a query.
+    the other tables of a query. Who sets ``scans`` to a list gets an explanation of every scan there.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class RowsDataset(pads.FileSystemDataset):  # type: ignore[misc]
         self._files_where = files_where
         self._nan_is_largest = nan_is_largest
         self._pool = pool
+        self.scans: list[Callable[[], dict[str, Any]]] | None = None
         refusing = pafs.PyFileSystem(_Refusing())
         form = pads.ParquetFileFormat()
         fragment = form.make_fragment("rows-of-a-delta-table", filesystem=refusing)

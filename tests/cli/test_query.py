@@ -1,0 +1,120 @@
+"""``lazydelta query``: SQL on the command line."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from lazydelta.cli.app import cli
+from lazydelta.cli.console_output import _narrowed
+from tests.row_scan.made_table import make_rich_table, make_table
+from tests.row_scan.watching import no_threads_are_left, watch
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Invoke, Spawn
+
+
+def test_rows_in_every_form_are_the_same(invoke: Invoke, tmp_path: Path) -> None:
+    made = make_table(tmp_path / "t", files=3, rows=10)
+    ask = ["query", "SELECT id, part, text FROM t WHERE id >= 25 ORDER BY id", "--table", f"t={made.uri}"]
+    expected = made.rows[25:]
+    lines = invoke(*ask, "--json").stdout.splitlines()
+    assert [json.loads(line) for line in lines] == expected
+    cells = list(csv.DictReader(io.StringIO(invoke(*ask, "--csv").stdout)))
+    assert [{"id": int(row["id"]), "part": int(row["part"]), "text": row["text"]} for row in cells] == expected
+    invoke(*ask, "--parquet", tmp_path / "out.parquet")
+    assert pq.read_table(tmp_path / "out.parquet").to_pylist() == expected
+    assert [each.name for each in tmp_path.iterdir() if "unfinished" in each.name] == []
+    result = CliRunner().invoke(cli, [*ask, "--arrow"])
+    assert pa.ipc.open_stream(result.stdout_bytes).read_all().to_pylist() == expected
+    shown = invoke(*ask).stdout.splitlines()
+    assert shown[0].split() == ["id", "part", "text"]
+    assert [int(line.split()[0]) for line in shown[1:]] == [row["id"] for row in expected]
+
+
+def test_tables_may_be_named_in_place_by_option_by_catalog_and_in_a_file(invoke: Invoke, tmp_path: Path) -> None:
+    one = make_table(tmp_path / "one", files=1, rows=4)
+    two = make_table(tmp_path / "two", files=2, rows=3)
+    (tmp_path / "catalog.toml").write_text(f'[tables]\nTwo = "{two.uri}"\nunused = "{tmp_path}/nothing"\n')
+    (tmp_path / "query.sql").write_text(
+        f"SELECT count(*) AS c FROM delta('{one.uri}') AS a JOIN two USING (id) JOIN three USING (id)"
+    )
+    given = ["--file", tmp_path / "query.sql", "--catalog", tmp_path / "catalog.toml", "--table", f"three={one.uri}"]
+    assert json.loads(invoke("query", *given, "--json").stdout) == {"c": 4}
+
+
+def test_nested_values_are_json_in_csv(invoke: Invoke, tmp_path: Path) -> None:
+    made = make_rich_table(tmp_path / "t", seed=5, files=2, rows=20)
+    text = invoke("query", f"SELECT tags, x FROM delta('{made.uri}') ORDER BY id", "--csv").stdout
+    found = [json.loads(row["tags"]) if row["tags"] else None for row in csv.DictReader(io.StringIO(text))]
+    assert found == [row["tags"] for row in sorted(made.rows, key=lambda row: row["id"])]
+
+
+def test_explain_shows_what_was_pushed_pruned_and_read(invoke: Invoke, tmp_path: Path) -> None:
+    made = make_table(tmp_path / "t", files=4, rows=100, group=10)
+    ask = ["query", f"SELECT text FROM delta('{made.uri}') WHERE id >= 150 AND id < 160", "--explain"]
+    (scan,) = json.loads(invoke(*ask, "--json").stdout)
+    assert scan["plan"]["columns"] == ["text"]
+    assert scan["metrics"]["delta.lazy.files_pruned"] == 3
+    assert (scan["rows"]["row_groups_read"], scan["rows"]["row_groups_pruned"]) == (1, 9)
+    shown = invoke(*ask).stdout
+    assert "row groups: 1 read, 9 pruned by footers" in shown
+    assert "filter pushed down: (id >= 150 AND id < 160)" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["SELECT nothing FROM nowhere"], "nowhere"),
+        (["DROP TABLE x"], "Only SELECT"),
+        (["SELECT * FROM delta('/no/table/here')"], "/no/table/here"),
+        (["SELECT 1", "--catalog", "missing.toml"], "missing.toml"),
+        (["--file", "missing.sql"], "missing.sql"),
+        ([], "Give the query"),
+        (["SELECT 1", "--csv", "--json"], "exclude each other"),
+        (["SELECT 1", "--parquet", "/no/folder/x.parquet"], "cannot be written"),
+    ],
+)
+def test_what_goes_wrong_is_one_line_and_code_2(invoke: Invoke, arguments: list[str], what: str) -> None:
+    result = invoke("query", *arguments, code=2)
+    assert what in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_limit_opens_no_more_files_than_it_takes(invoke: Invoke, tmp_path: Path) -> None:
+    made = make_table(tmp_path / "t", files=40, rows=100)
+    with watch() as watched:
+        invoke("query", f"SELECT * FROM delta('{made.uri}') LIMIT 10")
+    assert len(watched.files) <= 3
+    assert no_threads_are_left()
+
+
+def test_ctrl_c_ends_a_query_with_one_line_and_no_file(spawn: Spawn, tmp_path: Path) -> None:
+    made = make_table(tmp_path / "t", files=4, rows=2000)
+    sql = f"SELECT a.text, b.text FROM delta('{made.uri}') AS a, delta('{made.uri}') AS b"
+    process = spawn("query", sql, "--json")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate()
+    assert process.returncode == 130
+    assert stderr == b"interrupted\n"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["t"]
+
+
+def test_lines_are_made_to_fit() -> None:
+    assert _narrowed([5, 40, 10], 100) == [5, 40, 10]
+    narrowed = _narrowed([5, 40, 40], 60)
+    assert sum(narrowed) + 4 <= 60
+    assert narrowed[0] == 5
+    assert len(_narrowed([20] * 30, 80)) == 8
+    assert _narrowed([40], 4) == [8]
