@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 import lazydelta
-from lazydelta import errors, maintenance, sidecar, telemetry
+from lazydelta import errors, maintenance, sidecar, telemetry, warned
 from lazydelta.left_to_deltalake import LeftToDeltalake
 from lazydelta.metrics import ScanMetrics
 from lazydelta.options import Options
@@ -30,7 +30,7 @@ Made from the docstrings by `scripts/make_python_page.py`. Whoever comes from de
 [Operations](operations.md).
 """
 # What deltalake exports and lazydelta only refuses is on the other page.
-_REFUSED = ("QueryBuilder", "convert_to_deltalake", "enable_nanosecond_timestamps", "init_tracing", "rust_core_version")
+_REFUSED = ("convert_to_deltalake", "enable_nanosecond_timestamps", "init_tracing", "rust_core_version")
 _TABLE = ("DeltaTable", "FileStream", "DataFile")
 _WRITING = ("write_arrow", "write_deltalake", "create_table")
 _NOT_SHOWN = frozenset({"__init__"})
@@ -49,7 +49,9 @@ _FILES = {
 def page() -> str:
     """Return the whole page."""
     names = [each for each in lazydelta.__all__ if not each.startswith("_") and each not in _REFUSED]
-    rest = [each for each in names if each not in {*_TABLE, *_WRITING, "LazyDeltaError", "DataType"}]
+    rest = [
+        each for each in names if each not in {*_TABLE, *_WRITING, "LazyDeltaError", "PredicateWarning", "DataType"}
+    ]
     parts = [
         HEAD,
         "## Tables and files",
@@ -70,6 +72,8 @@ def page() -> str:
         _options(),
         "## Errors: `lazydelta.errors`",
         _errors(),
+        "## Warnings: `lazydelta.warned`",
+        _warnings(),
     ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
@@ -179,6 +183,10 @@ def _errors() -> str:
     return "\n".join(
         ["The tree is drawn in the module; `lazydelta.exceptions` has deltalake's names for it.", "", *lines]
     )
+
+
+def _warnings() -> str:
+    return "\n".join(f"- `{name}`: {_text(getattr(warned, name))}" for name in warned.__all__)
 
 
 def main() -> None:

@@ -129,7 +129,7 @@ def test_what_only_deltalake_does_to_a_table_is_said_by_name(name: str, table: P
     assert isinstance(caught.value, NotImplementedError)
 
 
-@pytest.mark.parametrize("name", ["alter.add_columns", "alter.add_feature", "optimize.compact", "optimize.z_order"])
+@pytest.mark.parametrize("name", ["alter.add_columns", "alter.add_feature", "optimize.z_order"])
 def test_what_only_deltalake_does_below_a_name_is_said_by_name(name: str, table: Path) -> None:
     noun, verb = name.split(".")
     assert isinstance(inspect.getattr_static(deltalake.DeltaTable, noun), property)

@@ -97,7 +97,13 @@ def run_shell(block: Block, folder: Path, compiled: Path) -> None:
     """Run a block as a script that stops at the first command that fails; a prompt before a line is taken away."""
     lines = block.with_stand_ins().splitlines()
     if block.language == "console":
-        lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+        # A command goes on behind a backslash; all other lines are what it prints.
+        before = ["", *lines]
+        lines = [
+            line.removeprefix("$ ")
+            for line, above in zip(lines, before, strict=False)
+            if line.startswith("$ ") or above.endswith("\\")
+        ]
     commands = folder / ".commands"
     commands.mkdir(exist_ok=True)
     command = commands / "lazydelta"

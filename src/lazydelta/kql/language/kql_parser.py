@@ -11,7 +11,7 @@ from lark import Lark
 from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken, VisitError
 
 from lazydelta.errors import KqlError
-from lazydelta.kql.language import syntax
+from lazydelta.kql.language import kql_syntax as syntax
 from lazydelta.kql.language.complaints import QueryText
 from lazydelta.kql.language.tree_builder import TreeBuilder
 

@@ -7,7 +7,7 @@ from typing import Any
 from lark import Token, Transformer, v_args
 from lark.tree import Meta
 
-from lazydelta.kql.language import syntax
+from lazydelta.kql.language import kql_syntax as syntax
 from lazydelta.kql.language.complaints import QueryText
 from lazydelta.kql.language.kql_literals import KINDS, BadLiteral, span, typed, unquoted
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from lazydelta.kql.language import syntax
+from lazydelta.kql.language import kql_syntax as syntax
 from lazydelta.kql.meaning.query_plan import OutputColumn, Relation
 from lazydelta.kql.meaning.query_session import Session
 

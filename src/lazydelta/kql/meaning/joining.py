@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lazydelta.kql.language import syntax
+from lazydelta.kql.language import kql_syntax as syntax
 from lazydelta.kql.meaning.columns_shown import unused
 from lazydelta.kql.meaning.kinds import common_kind
 from lazydelta.kql.meaning.query_plan import Match, Merge, OutputColumn, Plan, Relation

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from lazydelta.errors import KqlError
-from lazydelta.kql.language import syntax
+from lazydelta.kql.language import kql_syntax as syntax
 from lazydelta.kql.language.complaints import QueryText
 from lazydelta.kql.meaning.kinds import Complain
 from lazydelta.kql.meaning.query_plan import Relation

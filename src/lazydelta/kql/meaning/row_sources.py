@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lazydelta.kql.language import syntax
+from lazydelta.kql.language import kql_syntax as syntax
 from lazydelta.kql.meaning.columns_shown import unused
 from lazydelta.kql.meaning.kinds import common_kind, converted
 from lazydelta.kql.meaning.query_plan import OutputColumn, Relation, Rows

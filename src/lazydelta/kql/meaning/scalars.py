@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 
-from lazydelta.kql.language import syntax
+from lazydelta.kql.language import kql_syntax as syntax
 from lazydelta.kql.language.kql_literals import KINDS
 from lazydelta.kql.meaning import arithmetic, comparisons
 from lazydelta.kql.meaning.query_plan import Limit, OutputColumn, Relation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lazydelta.kql.language import syntax
+from lazydelta.kql.language import kql_syntax as syntax
 from lazydelta.kql.meaning.kinds import to_text
 from lazydelta.kql.meaning.query_session import Session
 from lazydelta.kql.meaning.scalars import Scalars

@@ -14,7 +14,7 @@ import duckdb
 import pyarrow as pa
 
 from lazydelta.errors import KqlError, LazyDeltaError, StreamClosedError
-from lazydelta.kql.language import syntax
+from lazydelta.kql.language import kql_syntax as syntax
 from lazydelta.kql.language.kql_parser import parse
 from lazydelta.kql.meaning.macros import MACROS
 from lazydelta.kql.meaning.query_plan import Relation, Scan
