@@ -52,6 +52,12 @@ def test_tables_may_be_named_in_place_by_option_by_catalog_and_in_a_file(invoke:
     assert json.loads(invoke("query", *given, "--json").stdout) == {"c": 4}
 
 
+def test_columns_of_the_same_name_are_told_apart(invoke: Invoke) -> None:
+    sql = "SELECT 1 AS a, 2 AS a_1, 3 AS a, 4 AS a"
+    assert json.loads(invoke("query", sql, "--json").stdout) == {"a": 1, "a_1": 2, "a_2": 3, "a_3": 4}
+    assert invoke("query", sql).stdout.split() == ["a", "a_1", "a_2", "a_3", "1", "2", "3", "4"]
+
+
 def test_nested_values_are_json_in_csv(invoke: Invoke, tmp_path: Path) -> None:
     made = make_rich_table(tmp_path / "t", seed=5, files=2, rows=20)
     text = invoke("query", f"SELECT tags, x FROM delta('{made.uri}') ORDER BY id", "--csv").stdout

@@ -132,8 +132,11 @@ class _Query:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the answer."""
-        return self._reader.schema
+        """The columns of the answer, each under a name of its own."""
+        import pyarrow as pa  # noqa: PLC0415 - see above
+
+        found = self._reader.schema
+        return pa.schema([each.with_name(name) for each, name in zip(found, _distinct(found.names), strict=True)])
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the answer as it comes."""
@@ -146,7 +149,7 @@ class _Query:
                 return
             except (self._duckdb.Error, pa.ArrowException, OSError) as error:
                 raise _refused(error) from error
-            yield batch
+            yield batch.rename_columns(self.schema.names)
 
     def explained(self) -> list[dict[str, Any]]:
         """Return for each scan of each table what it did."""
@@ -163,6 +166,18 @@ class _Query:
         self._reader.close()
         self._con.close()
         self._pool.close()
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Return names of which none is there twice: a join has those of both sides."""
+    distinct: list[str] = []
+    for name in names:
+        unique, number = name, 0
+        while unique in distinct or (number and unique in names):
+            number += 1
+            unique = f"{name}_{number}"
+        distinct.append(unique)
+    return distinct
 
 
 def _refused(error: Exception) -> QueryError:
