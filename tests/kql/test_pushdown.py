@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,11 @@ PRUNED = [
     ("union Telemetry, Telemetry | where _event_hour == '2026021003'", 2),
     ("Telemetry | where i == 5", 1),
     ("Telemetry | where day < datetime(2026-02-06)", 1),
+    ("Telemetry | where bin(timestamp, 1h) == datetime(2026-02-10 02:00)", 1),
+    ("Telemetry | extend h = bin(timestamp, 1h) | where h >= datetime(2026-02-10 05:00)", 1),
+    ("Telemetry | summarize count() by h = bin(timestamp, 1h) | where h < datetime(2026-02-10 00:30)", 2),
+    ("Telemetry | where startofday(day) < datetime(2026-02-04)", 0),
+    ("Telemetry | where bin(n, 10) == 1000", 0),
     ("Telemetry | where false", 0),
     ("Telemetry | where isnull(_event_hour)", 0),
     ("Telemetry | take 0", 0),
@@ -164,6 +170,32 @@ def test_a_limit_does_not_pass_a_condition_that_rows_are_tested_by(tables: dict[
         assert result.read_all().num_rows == 3
 
 
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("Telemetry | take 100 | take 3", 3),
+        ("Telemetry | take 3 | take 100", 3),
+        ("Telemetry | take 100 | where n == 0 | take 3", 100),
+        ("Telemetry | take 100 | extend m = n | where m == 0 | project m | take 3", 100),
+        ("Telemetry | take 100 | project n | take 3", 3),
+        ("Telemetry | sort by n | take 3", None),
+        ("Telemetry | take 5 | sort by n | take 3", 5),
+        ("Telemetry | distinct n | take 3", None),
+        ("Telemetry | sample 5 | take 3", None),
+        ("Telemetry | where n == 0 | take 3", 3),
+        ("Telemetry | where value == 0.0 | take 3", None),
+        ("Telemetry | where not(n > 0) | take 3", None),
+    ],
+)
+def test_a_limit_reaches_the_scan_where_no_row_can_get_lost(
+    text: str, limit: int | None, tables: dict[str, DeltaTable]
+) -> None:
+    with run(text, tables) as pushed, run(text, tables, pushdown=False) as plain:
+        (table,) = pushed.explain()["tables"]
+        assert table["row_limit"] == limit
+        assert pushed.read_all().num_rows == plain.read_all().num_rows
+
+
 def test_innerunique_lets_conditions_on_its_keys_through_only(tables: dict[str, DeltaTable]) -> None:
     join = "Telemetry | join Devices on device_id | where "
     with run(join + "device_id == 'sensor-1'", tables) as result:
@@ -220,6 +252,18 @@ def test_a_result_is_an_arrow_stream_with_names_and_types(tables: dict[str, Delt
         pa.bool_(),
     ]
     assert table.num_rows == 2
+
+
+def test_queries_of_several_threads_do_not_meet(tables: dict[str, DeltaTable]) -> None:
+    def count(hour: str) -> int:
+        text = (
+            f"let x = toscalar(Telemetry | where _event_hour == '{hour}' | count); Telemetry | take 1 | project y = x"
+        )
+        (row,) = query(text, {"Telemetry": tables["Telemetry"]}).read_all().to_pylist()
+        return int(row["y"])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(count, ["2026021001", "nothing"] * 8)) == [40, 0] * 8
 
 
 def test_one_query_has_one_now() -> None:

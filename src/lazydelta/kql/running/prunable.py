@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from lazydelta.kql.meaning.typed import Typed
+from lazydelta.kql.meaning.typed import Typed, literal
 from lazydelta.types.literals import Instant
 
 __all__ = ["Prunable", "Unprunable", "conjunction", "prunable"]
@@ -29,6 +29,8 @@ _HOLDS: dict[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
 }
 _WHOLE_IN_REAL = 2**53
+_DAY = 864_000_000_000
+_STARTS = {"startofday": _DAY, "startofweek": 7 * _DAY, "startofmonth": 31 * _DAY, "startofyear": 366 * _DAY}
 _IGNORE_CASE = frozenset({"=~", "!~", "has", "hasprefix", "hassuffix", "contains", "startswith", "endswith"})
 
 
@@ -111,8 +113,33 @@ class _Translation:
         op = node.op
         if right.refs and not left.refs:
             left, right, op = right, left, _MIRRORED[op]
+        width = None if negated or op == "!=" else self._width(left)
+        if width is not None:
+            return self._rounded_down(left.arguments[0], op, right, width)
         name, value = self._name(left), self._value(left, right)
         return self._compared(left, name, op, value, negated=negated, nulls=nulls)
+
+    def _width(self, expression: Typed) -> int | None:
+        """Return by how much an expression may lie below the column that it rounds down, None if it does not."""
+        if expression.op in _STARTS and len(expression.arguments) == 1:
+            return _STARTS[expression.op]
+        if expression.op in {"bin", "floor"} and expression.arguments[0].kind in {"datetime", "long", "int"}:
+            size = expression.arguments[1]
+            if size.is_literal and size.kind in {"timespan", "long", "int"} and (size.value or 0) > 0:
+                return int(size.value)
+        return None
+
+    def _rounded_down(self, column: Typed, op: str, bound: Typed, width: int) -> Prunable:
+        """Compare a column that was rounded down: it is not below its rounded self, and less than a width above."""
+        name = self._name(column)
+        low = self._value(column, bound)
+        constant = bound if bound.is_literal else self._known(bound)
+        if low is None or constant is None or constant.kind == "real":
+            raise Unprunable("the bound of a rounded column is not a whole number or a moment")
+        high = self._value(column, literal(constant.kind, constant.value + width))
+        parts = [_leaf(name, ">" if op == ">" else ">=", low)] if op in {">", ">=", "=="} else []
+        parts += [_leaf(name, "<", high)] if op in {"<", "<=", "=="} else []
+        return Prunable({"and": parts}, exact=False)
 
     def _compared(self, column: Typed, name: str, op: str, value: Any, *, negated: bool, nulls: bool) -> Prunable:
         if value is None:

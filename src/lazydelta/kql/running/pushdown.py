@@ -133,7 +133,9 @@ class _Walk:
     def _limit(self, source: Plan, count: int, above: _Above, *, at_random: bool) -> None:
         word = "sample" if at_random else "take"
         stopped = above.keeping(lambda _: False, f"it comes after {word}")
-        limit = None if at_random else count if above.limit is None else min(count, above.limit)
+        # A condition in between may need all rows of this limit to find those of the one above.
+        wanted = count if above.limit is None or above.conditions else min(count, above.limit)
+        limit = None if at_random else wanted
         self.visit(source, _Above((), limit, stopped.stopped))
 
     def _match(self, plan: Match, above: _Above) -> None:
