@@ -393,10 +393,10 @@ class DeltaTable(LeftToDeltalake):
 
     @property
     def optimize(self) -> TableOptimizer:
-        """What packs small files: ``optimize.compact()``."""
+        """What packs small files: ``optimize.compact()``; the table is at its newest version then."""
         from lazydelta.maintenance.deltalake_calls import TableOptimizer  # noqa: PLC0415 - who reads needs none of it
 
-        return TableOptimizer(self._handle)
+        return TableOptimizer(self._handle, self.update_incremental)
 
     def vacuum(
         self,
@@ -411,6 +411,7 @@ class DeltaTable(LeftToDeltalake):
     ) -> list[str]:
         """Delete files that no version within the retention refers to, and return their paths below the root.
 
+        The table is at its newest version then, which records it; a dry run leaves everything as it is.
         Without ``retention_hours`` the table says how long files stay (``delta.deletedFileRetentionDuration``, 7 days).
         Every vacuum is a full one here: ``full`` changes nothing. ``commit_properties`` and
         ``post_commithook_properties`` are refused.
@@ -418,9 +419,12 @@ class DeltaTable(LeftToDeltalake):
         from lazydelta.maintenance.deltalake_calls import vacuum_call  # noqa: PLC0415 - who reads needs none of it
 
         refused = (args, commit_properties, post_commithook_properties)
-        return vacuum_call(
+        paths = vacuum_call(
             self._handle, retention_hours, dry_run, enforce_retention_duration, keep_versions, refused=refused
         )
+        if not dry_run:
+            self.update_incremental()
+        return paths
 
     def _row_scanner(self, **keywords: Any) -> RowScanner:
         request = RowRequest.of(self._snapshot.schema, **keywords)

@@ -6,6 +6,7 @@ import random
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from tests.maintenance.old_tables import NOW, OldTable, data_files
 from tests.oracle.replay import Json, canonical_path
@@ -13,15 +14,16 @@ from tests.oracle.replay import Json, canonical_path
 __all__ = ["HIDDEN", "RandomHistory"]
 
 _FOLDERS = ("_event_hour=h/", "_event_hour=a%20b/", "", "x/y/", "_event_hour=__HIVE_DEFAULT_PARTITION__/")
-HIDDEN = ("_other/f", ".tmp/f", "_event_hour=h/_SUCCESS", "metadata/f")
+HIDDEN = ("_other/f", ".tmp/f", "_event_hour=h/_SUCCESS", "_temporary/f")
 _CHECKPOINTS = ("classic", "multipart", "v2 json", "v2 parquet")
 
 
 class RandomHistory:
     """A table of random appends, removals, updates of deletion vectors and rewrites, with leftovers in between."""
 
-    def __init__(self, folder: Path, seed: int, **keywords: Any) -> None:
+    def __init__(self, folder: Path, seed: int, *, absolute_vectors: bool = True, **keywords: Any) -> None:
         self.dice = random.Random(seed)
+        self.absolute_vectors = absolute_vectors
         self.table = OldTable(folder, features=["deletionVectors", "v2Checkpoint"], **keywords)
         self.places: dict[str, str] = {}  # where the file of each deletion vector is, by its id
         self.active: dict[str, Json | None] = {}
@@ -54,14 +56,15 @@ class RandomHistory:
             self.count += 1
             path = self.table.put(f"{dice.choice(_FOLDERS)}part-{self.count}.parquet", age + dice.uniform(0, 10))
             if dice.random() < 0.2:
-                path = (self.table.table / canonical_path(path)).as_uri()
+                path = f"file://{quote(str(self.table.table), safe='/=')}/{path}"
             self.active[path] = self._vector(age) if dice.random() < 0.3 else None
             actions.append(self.table.add(path, self.active[path]))
         return actions
 
     def _vector(self, age: float) -> Json:
         dice = self.dice
-        vector, place = self.table.put_vector(age, dice.choice(["", "ab"]), absolute=dice.random() < 0.3)
+        absolute = dice.random() < 0.3 and self.absolute_vectors
+        vector, place = self.table.put_vector(age, dice.choice(["", "ab"]), absolute=absolute)
         self.places[f"{vector['storageType']}{vector['pathOrInlineDv']}@1"] = place
         return vector
 

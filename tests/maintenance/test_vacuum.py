@@ -155,6 +155,7 @@ def test_partition_folders_are_data_and_other_hidden_names_are_not(tmp_path: Pat
         "c",
         "_event_hour=x/.lazydelta-0123-part.parquet",
         "%5F/d",
+        "metadata/v1.metadata.json",
     }
     stays = {
         "_other=x/a.parquet",
@@ -162,7 +163,6 @@ def test_partition_folders_are_data_and_other_hidden_names_are_not(tmp_path: Pat
         "_temporary/0/a.parquet",
         ".hidden/a",
         ".part.crc",
-        "metadata/v1.metadata.json",
         "_event_hour=x/_SUCCESS",
         "_event_hour=x/.part.crc",
         "_symlink_format_manifest/manifest",
@@ -172,6 +172,17 @@ def test_partition_folders_are_data_and_other_hidden_names_are_not(tmp_path: Pat
     simple = {"_event_hour=h/gone.parquet", "_event_hour=h/orphan.parquet"}
     assert set(run(table).paths) == gone | simple
     assert stays <= data_files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "property_", ["delta.universalFormat.enabledFormats=iceberg", "delta.enableIcebergCompatV2=true"]
+)
+def test_icebergs_own_files_stay_where_the_table_has_some(tmp_path: Path, property_: str) -> None:
+    key, _, value = property_.partition("=")
+    table = OldTable.simple(tmp_path, configuration={key: value})
+    table.put("metadata/v1.metadata.json", 30)
+    assert len(run(table).paths) == 2
+    assert "metadata/v1.metadata.json" in data_files(tmp_path)
 
 
 def test_the_log_is_never_touched(tmp_path: Path) -> None:
@@ -382,6 +393,23 @@ def test_the_method_has_deltalakes_answer(tmp_path: Path) -> None:
             table.vacuum(**wrong)
     with pytest.raises(OptionError, match="by position"):
         table.vacuum(None, *[True, True, True])
+
+
+def test_the_table_moves_to_its_newest_version_as_deltalakes_does(tmp_path: Path) -> None:
+    found: list[list[int]] = []
+    for library in (lazydelta, deltalake):
+        root = tmp_path / library.__name__
+        for number in range(3):
+            lazydelta.write_arrow(root, pa.table({"id": [number]}))
+        table = library.DeltaTable(root)
+        versions = [table.version()]
+        table.optimize.compact()
+        versions.append(table.version())
+        table.vacuum(0, dry_run=True, enforce_retention_duration=False)
+        versions.append(table.version())
+        table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+        found.append([*versions, table.version()])
+    assert found[0] == found[1] == [2, 3, 3, 5]
 
 
 def test_old_sidecars_go_with_it(tmp_path: Path) -> None:

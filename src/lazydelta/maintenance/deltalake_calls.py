@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -22,8 +22,10 @@ __all__ = ["TableOptimizer", "vacuum_call"]
 class TableOptimizer:
     """What ``DeltaTable.optimize`` offers, as in deltalake."""
 
-    def __init__(self, handle: TableHandle) -> None:
+    def __init__(self, handle: TableHandle, committed: Callable[[], object]) -> None:
+        """Work on a table; ``committed`` is called when there may be a newer version."""
         self._handle = handle
+        self._committed = committed
 
     def compact(  # noqa: PLR0913 - deltalake's parameters
         self,
@@ -61,6 +63,7 @@ class TableOptimizer:
             settings=settings,
             committed=lambda done: after_commit(handle, done.version, done.metadata),
         )
+        self._committed()
         return _metrics(result)
 
     def z_order(self, *_: Any, **__: Any) -> NoReturn:
