@@ -48,7 +48,8 @@ def test_tables_may_be_named_in_place_by_option_by_catalog_and_in_a_file(invoke:
     (tmp_path / "query.sql").write_text(
         f"SELECT count(*) AS c FROM delta('{one.uri}') AS a JOIN two USING (id) JOIN three USING (id)"
     )
-    given = ["--file", tmp_path / "query.sql", "--catalog", tmp_path / "catalog.toml", "--table", f"three={one.uri}"]
+    given: list[str | Path] = ["--file", tmp_path / "query.sql", "--catalog", tmp_path / "catalog.toml"]
+    given += ["--table", f"three={one.uri}"]
     assert json.loads(invoke("query", *given, "--json").stdout) == {"c": 4}
 
 
