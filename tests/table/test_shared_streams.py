@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import lazydelta
-from lazydelta.errors import StreamSharedError
+from lazydelta.errors import OptionError, StreamSharedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,3 +60,24 @@ def test_threads_that_take_turns_share_a_stream(table: lazydelta.DeltaTable) -> 
     second.start()
     second.join(60)
     assert len({each.path for each in found}) == 3
+
+
+def test_a_loop_over_a_stream_ends_when_the_stream_is_closed(table: lazydelta.DeltaTable) -> None:
+    stream = table.files()
+    found = []
+    for file in stream:
+        found.append(file.path)
+        stream.close()
+    assert len(found) == 1
+
+
+def test_an_error_of_the_scan_keeps_its_cause(table: lazydelta.DeltaTable) -> None:
+    """Some of ours are ValueErrors, as what Python says of shared generators is."""
+
+    def guard(_version: int, _timestamp: int | None) -> bool:
+        raise OptionError("it was this") from KeyError("because of that")
+
+    for way in WAYS.values():
+        with pytest.raises(OptionError, match="it was this") as caught:
+            next(way(table.files(retention_guard=guard)))
+        assert isinstance(caught.value.__cause__, KeyError)

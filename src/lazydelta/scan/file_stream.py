@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
@@ -34,7 +33,6 @@ class FileStream:
         self._batches: Generator[FileBatch] | None = None
         self._closed = False
         self._objects: Iterator[DataFile] = iter(())
-        self._in_use = threading.Lock()
 
     @property
     def metrics(self) -> ScanMetrics:
@@ -47,20 +45,31 @@ class FileStream:
 
     def __iter__(self) -> Iterator[DataFile]:
         self._begin()
-        return _Pulling(self, self._in_use, self._next_file)
+        return _OneThread(self._files())
+
+    def _files(self) -> Generator[DataFile]:
+        # An iterator of its own: it may be handed on to another loop, and a loop that breaks drops and so closes it.
+        try:
+            while (batch := self._next_batch()) is not None:
+                self._fill(batch)
+                for file in self._objects:
+                    if self._closed:  # by whoever holds the stream, or by another thread
+                        return
+                    yield file
+        finally:
+            self.close()
 
     def __next__(self) -> DataFile:
-        return _alone(self._in_use, self._next_file)
-
-    def _next_file(self) -> DataFile:
-        while True:
-            file = next(self._objects, None)
-            if file is not None:
-                return file
-            batch = self._next_batch()
-            if batch is None:
-                raise StopIteration
-            self._fill(batch)
+        try:
+            while (file := next(self._objects, None)) is None:
+                batch = self._next_batch()
+                if batch is None:
+                    raise StopIteration
+                self._fill(batch)
+        except ValueError as error:
+            _tell_if_shared(error)
+            raise
+        return file
 
     def __aiter__(self) -> AsyncIterator[DataFile]:
         self._begin()
@@ -85,7 +94,7 @@ class FileStream:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Return the files as Arrow record batches: no Python object per file."""
         self._begin()
-        return _Pulling(self, self._in_use, self._next_record_batch)
+        return _OneThread(self._record_batches())
 
     def collect(self) -> list[DataFile]:
         """Return all files as a list."""
@@ -121,11 +130,13 @@ class FileStream:
             raise StreamClosedError("This stream of files was already used", hint="call files() again for another scan")
         self._batches = self._scanner.batches()
 
-    def _next_record_batch(self) -> pa.RecordBatch:
-        batch = self._next_batch()
-        if batch is None:
-            raise StopIteration
-        return to_record_batch(batch, self._scanner.snapshot.schema, self._scanner.request.stats_columns)
+    def _record_batches(self) -> Generator[pa.RecordBatch]:
+        schema, reported = self._scanner.snapshot.schema, self._scanner.request.stats_columns
+        try:
+            while (batch := self._next_batch()) is not None:
+                yield to_record_batch(batch, schema, reported)
+        finally:
+            self.close()
 
     def _next_batch(self) -> FileBatch | None:
         if self._batches is None:
@@ -142,45 +153,32 @@ class FileStream:
         self._objects = data_files(batch, snapshot.store, snapshot.schema)
 
 
-def _alone(in_use: threading.Lock, pull: Callable[[], T]) -> T:
-    """Pull, and refuse a second thread meanwhile, in words instead of ``generator already executing``."""
-    if not in_use.acquire(blocking=False):
+def _tell_if_shared(error: ValueError) -> None:
+    """Say in our words what Python says of a generator that two threads pull at; other errors are left alone."""
+    if str(error) == "generator already executing":
         message = "Another thread is reading this stream of files at the same time"
         hint = "let one thread read it and hand the files on, or call files() once for each thread"
-        raise StreamSharedError(message, hint=hint)
-    try:
-        return pull()
-    finally:
-        in_use.release()
+        raise StreamSharedError(message, hint=hint) from None
 
 
-class _Pulling(Generic[T]):
-    """An iterator over a stream: it may be handed on to another loop, and a loop that breaks drops and so closes it."""
+class _OneThread(Generic[T]):
+    """A generator that says so when a second thread pulls at it; the first one goes on."""
 
-    def __init__(self, stream: FileStream, in_use: threading.Lock, pull: Callable[[], T]) -> None:
-        self._stream = stream
-        self._in_use = in_use
-        self._pull = pull
-        self._over = False
+    __slots__ = ("_pulled",)
+
+    def __init__(self, pulled: Generator[T]) -> None:
+        self._pulled = pulled
 
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
-        if self._over:
-            raise StopIteration
         try:
-            return _alone(self._in_use, self._pull)
-        except StreamSharedError:
-            raise  # the thread that was here first goes on
-        except BaseException:
-            self.close()
+            return next(self._pulled)
+        except ValueError as error:
+            _tell_if_shared(error)
             raise
 
     def close(self) -> None:
         """End the scan."""
-        self._over = True
-        self._stream.close()
-
-    def __del__(self) -> None:
-        self.close()
+        self._pulled.close()
