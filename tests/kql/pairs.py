@@ -290,6 +290,9 @@ WRITTEN = [
          "SELECT n, i FROM t WHERE n = 0 AND i IS DISTINCT FROM 0"),
     Pair("Telemetry | summarize m = max(n) by _event_hour | where _event_hour in ('2026021001', '2026021002') and m > 0",
          "SELECT _event_hour, max(n) FROM t WHERE _event_hour IN ('2026021001', '2026021002') GROUP BY 1 HAVING max(n) > 0"),
+    Pair("Telemetry | where not((not(startofday(timestamp) <= datetime(2026-02-10 02:30))) or (n in (0, -7)))"
+         " | where timestamp != datetime(2026-02-10 02:30) | count",
+         "SELECT count(*) FROM t WHERE NOT coalesce(n IN (0, -7), FALSE)"),
     Pair("Telemetry | take 1000 | where n == 0 | count", "SELECT count(*) FROM t WHERE n = 0"),
 ]  # fmt: skip
 

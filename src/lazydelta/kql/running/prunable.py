@@ -115,7 +115,7 @@ class _Translation:
             left, right, op = right, left, _MIRRORED[op]
         width = None if negated or op == "!=" else self._width(left)
         if width is not None:
-            return self._rounded_down(left.arguments[0], op, right, width)
+            return self._rounded_down(left.arguments[0], op, right, width, nulls=nulls)
         name, value = self._name(left), self._value(left, right)
         return self._compared(left, name, op, value, negated=negated, nulls=nulls)
 
@@ -129,7 +129,7 @@ class _Translation:
                 return int(size.value)
         return None
 
-    def _rounded_down(self, column: Typed, op: str, bound: Typed, width: int) -> Prunable:
+    def _rounded_down(self, column: Typed, op: str, bound: Typed, width: int, *, nulls: bool) -> Prunable:
         """Compare a column that was rounded down: it is not below its rounded self, and less than a width above."""
         name = self._name(column)
         low = self._value(column, bound)
@@ -139,7 +139,10 @@ class _Translation:
         high = self._value(column, literal(constant.kind, constant.value + width))
         parts = [_leaf(name, ">" if op == ">" else ">=", low)] if op in {">", ">=", "=="} else []
         parts += [_leaf(name, "<", high)] if op in {"<", "<=", "=="} else []
-        return Prunable({"and": parts}, exact=False)
+        said: dict[str, Any] = {"and": parts}
+        if _null_passes(column, op, low, nulls=nulls):
+            said = {"or": [said, {name: None}]}
+        return Prunable(said, exact=False)
 
     def _compared(self, column: Typed, name: str, op: str, value: Any, *, negated: bool, nulls: bool) -> Prunable:
         if value is None:
