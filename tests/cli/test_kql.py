@@ -33,6 +33,19 @@ def test_explain_says_what_reached_the_table(invoke: Invoke, table: Path) -> Non
     assert [each["reached"] for each in asked["conditions"]] == [True, False, False]
 
 
+def test_explain_for_people_is_a_line_for_each_condition(invoke: Invoke, table: Path) -> None:
+    text = "T | where _event_hour == '2026021002'\n  and device_id contains 'A' | project value | take 5"
+    lines = invoke("kql", text, "--table", f"T={table}", "--explain").stdout.splitlines()
+    assert lines[:4] == [
+        "T",
+        "  columns     device_id, value, _event_hour",
+        '  predicate   {"_event_hour": {"=": "2026021002"}}',
+        "  row limit   none",
+    ]
+    assert [line.split()[0] for line in lines[4:]] == ["reached", "stopped", "stopped", "SQL"]
+    assert "ignores case" in lines[5]
+
+
 def test_an_error_shows_the_line_and_a_caret(invoke: Invoke, table: Path) -> None:
     result = invoke("kql", "T\n| where nothing == 1", "--table", f"T={table}", code=2)
     assert result.stdout == ""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from lazydelta.cli import sentences
 from lazydelta.cli.output import output
 from lazydelta.cli.parameters import (
     CONTEXT,
@@ -22,10 +22,11 @@ from lazydelta.cli.parameters import (
     refuse_extra_arguments,
     storage_option,
 )
+from lazydelta.cli.wording import printable
 from lazydelta.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from lazydelta.kql import KqlResult
     from lazydelta.table import DeltaTable
@@ -131,9 +132,22 @@ def kql(  # noqa: PLR0913 - one parameter an option
     out = output(as_json=as_json)
     with run_kql(text, tables, now=moment, open_table=open_table) as result:
         if explain:
-            out.tell(result.explain(), sentences.query_explained)
+            out.tell(result.explain(), lambda found: map(printable, _told(found)))
         else:
             out.rows(iter(result), result.schema.names)
+
+
+def _told(explained: dict[str, Any]) -> Iterator[str]:
+    """Yield an explanation for people, line by line."""
+    for table in explained["tables"]:
+        yield f"{table['table']}"
+        yield f"  columns     {', '.join(table['columns']) or 'none'}"
+        yield f"  predicate   {json.dumps(table['where'], ensure_ascii=False) if table['where'] else 'none'}"
+        yield f"  row limit   {'none' if table['row_limit'] is None else table['row_limit']}"
+        for each in table["conditions"]:
+            why = f": {each['why']}" if each["why"] else ""
+            yield f"  {'reached' if each['reached'] else 'stopped'}     {' '.join(each['text'].split())}{why}"
+    yield f"SQL  {explained['sql']}"
 
 
 def _rewritten(text: str, tables: dict[str, str], **options: Any) -> str:

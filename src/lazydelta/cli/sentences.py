@@ -19,7 +19,6 @@ __all__ = [
     "ingested",
     "log_cleaned",
     "optimized",
-    "query_explained",
     "sidecar_built",
     "sidecar_cleaned",
     "sidecar_shown",
@@ -170,18 +169,6 @@ def _deleted(paths: list[str], size: int, *, dry_run: bool) -> str:
 
 def _counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def query_explained(result: dict[str, Any]) -> Iterator[str]:
-    """Say what of a query reaches each table, what does not and why, and the SQL that is run."""
-    for each in result["tables"]:
-        limit = "" if each["row_limit"] is None else f", {each['row_limit']} rows at most"
-        columns = ", ".join(map(text.printable, each["columns"])) or "no column"
-        yield f"{text.printable(each['table'])}: {columns}{limit}"
-        for condition in each["conditions"]:
-            reached = "reaches the files" if condition["reached"] else f"does not, because {condition['why']}"
-            yield f"  {text.printable(condition['text'])}: {text.printable(reached)}"
-    yield from map(text.printable, result["sql"].split("\n"))
 
 
 def optimized(result: dict[str, Any]) -> Iterator[str]:
