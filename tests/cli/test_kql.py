@@ -43,7 +43,8 @@ def test_explain_for_people_is_a_line_for_each_condition(invoke: Invoke, table: 
         "  row limit   none",
     ]
     assert [line.split()[0] for line in lines[4:]] == ["reached", "stopped", "stopped", "SQL"]
-    assert "ignores case" in lines[5]
+    assert lines[4] == "  reached     _event_hour == '2026021002'"
+    assert lines[5].startswith("  stopped     device_id contains 'A': contains ignores case")
 
 
 def test_an_error_shows_the_line_and_a_caret(invoke: Invoke, table: Path) -> None:

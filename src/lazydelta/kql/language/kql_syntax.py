@@ -129,10 +129,14 @@ class Binary(Node):
 
 @dataclass(frozen=True, slots=True)
 class Logical(Node):
-    """A chain of ``and`` or of ``or``, as long as it is written: thousands of links are no deep tree."""
+    """A chain of ``and`` or of ``or``, as long as it is written: thousands of links are no deep tree.
+
+    ``spans`` has where each part starts and ends.
+    """
 
     op: str
     parts: tuple[Expression, ...]
+    spans: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)

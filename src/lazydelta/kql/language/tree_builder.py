@@ -193,7 +193,12 @@ class TreeBuilder(Transformer[Token, Any]):
 
     def _chain(self, meta: Meta, op: str, children: list[Any]) -> Any:
         parts = _tuple(children)
-        return parts[0] if len(parts) == 1 else syntax.Logical(meta.start_pos, op, parts)
+        if len(parts) == 1:
+            return parts[0]
+        words = [each for each in children if isinstance(each, Token)]
+        starts = [meta.start_pos, *(word.end_pos or 0 for word in words)]
+        ends = [*(word.start_pos or 0 for word in words), meta.end_pos]
+        return syntax.Logical(meta.start_pos, op, parts, tuple(zip(starts, ends, strict=True)))
 
     def _binary(self, _meta: Meta, children: list[Any]) -> syntax.Binary:
         left, op, right = children

@@ -60,12 +60,11 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Filter:
-    """Rows for which the condition is true; ``text`` is how the query says it, ``at`` where."""
+    """Rows for which the condition is true; ``texts`` is how the query says it, or each part of its ``and``."""
 
     source: Plan
     condition: Typed
-    text: str
-    at: int
+    texts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

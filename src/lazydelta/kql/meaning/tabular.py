@@ -159,8 +159,11 @@ class Tabular:
 
     def _where(self, relation: Relation, operator: syntax.Where, scope: Scope) -> Relation:
         condition = self._scalars(scope, relation.columns).condition(operator.condition)
-        text = self._session.query.text[operator.at : operator.end].strip()
-        return Relation(Filter(relation.plan, condition, text, operator.at), relation.columns)
+        spans: tuple[tuple[int, int], ...] = ((operator.at, operator.end),)
+        if isinstance(operator.condition, syntax.Logical) and operator.condition.op == "and":
+            spans = operator.condition.spans
+        texts = tuple(self._session.query.text[start:end].strip() for start, end in spans)
+        return Relation(Filter(relation.plan, condition, texts), relation.columns)
 
     def _count(self, node: syntax.Expression, scope: Scope) -> int:
         value: int = self._scalars(scope, ()).constant(node, "a number of rows", "long", "int").value

@@ -105,8 +105,11 @@ class _Walk:
                 self._found[plan] = self._scan(plan, above)
             case Rows():
                 pass
-            case Filter(source=source, condition=condition, text=text):
-                mine = [_Condition(each, text) for each in _conjuncts(condition)]
+            case Filter(source=source, condition=condition, texts=texts):
+                parts = condition.arguments if len(texts) > 1 else (condition,)
+                mine = [
+                    _Condition(each, text) for part, text in zip(parts, texts, strict=True) for each in _conjuncts(part)
+                ]
                 self.visit(source, _Above((*above.conditions, *mine), above.limit, above.stopped))
             case Attach(source=source, columns=columns):
                 self.visit(source, self._substituted(above, columns))
