@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -16,6 +17,7 @@ from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Metadata
 from lazydelta.maintenance import BackgroundMaintenance, own_process
 from lazydelta.maintenance.due import Due, due_after
+from lazydelta.maintenance.once import after_commit
 from lazydelta.maintenance.own_process import maintain_now, start_maintenance, wait_for_maintenance
 from lazydelta.storage import Request, observe, open_store
 from lazydelta.write.write_options import WriteOptions
@@ -183,6 +185,23 @@ def test_a_failure_never_reaches_the_commit(tmp_path: Path, caplog: pytest.LogCa
     assert "Could not compact the files" in caplog.text
     assert ids(tmp_path) == list(range(6 * HOURS))
     assert len(list(open_store(tmp_path).walk(lambda path: path == "_delta_log"))) == 6 * HOURS
+
+
+def test_a_table_that_we_do_not_write_to_is_left_to_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(5):
+        append(tmp_path, number, maintain=False)
+    done = append(tmp_path, 5, maintain=False)
+    store = open_store(tmp_path)
+    metadata = msgspec.structs.replace(
+        done.metadata, configuration=AUTO | {"delta.constraints.positive": "id > 0", "delta.checkpointInterval": "100"}
+    )
+    line = {"metaData": msgspec.to_builtins(metadata)}
+    store.put(f"_delta_log/{6:020}.json", msgspec.json.encode(line))
+    with caplog.at_level(logging.INFO):
+        after_commit(store, 10, metadata)
+    assert "are left as they are" in caplog.text
+    assert "Could not" not in caplog.text
+    assert active(tmp_path) == 6 * HOURS
 
 
 def test_files_near_the_target_are_not_rewritten_again_and_again(tmp_path: Path) -> None:

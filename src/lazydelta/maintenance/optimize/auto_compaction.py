@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from lazydelta.errors import CommitConflictError, PredicateError
+from lazydelta.errors import CommitConflictError, PredicateError, UnsupportedFeatureError
 from lazydelta.handle import TableHandle
 from lazydelta.log.reverse_commits import ReverseCommitReader
 from lazydelta.log.segment import list_commits
@@ -46,6 +46,9 @@ def auto_compact(handle: TableHandle, version: int, memory_budget: int) -> Commi
         except PredicateError:
             # Partition values that cannot be compared: all partitions are looked at.
             optimize(handle, settings=settings, committed=done.append)
+    except UnsupportedFeatureError as error:
+        # A fact of the table and no failure: whoever writes such tables compacts them.
+        _log.info("The files of %s are left as they are: %s", handle.uri, error)
     except CommitConflictError as error:
         _log.info(
             "The compaction of %s was ruled out by another writer; a later one tries again: %s", handle.uri, error
