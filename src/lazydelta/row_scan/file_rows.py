@@ -14,14 +14,17 @@ from threading import Event
 import numpy as np
 import pyarrow as pa
 
+from lazydelta import compute as pc
 from lazydelta.arrays import from_numpy
 from lazydelta.row_scan.footer_ranges import judge_row_groups
+from lazydelta.row_scan.row_mask import row_mask
 from lazydelta.row_scan.row_metrics import RowMetrics
 from lazydelta.row_scan.row_request import RowRequest
 from lazydelta.row_scan.visibility import open_when_visible
 from lazydelta.rows.expression_fields import bad_filter
 from lazydelta.rows.opened_file import FileToRead, OpenedFile, Selection, rows_without_columns
 from lazydelta.storage import Store
+from lazydelta.types.schema import Column
 
 __all__ = ["FileRows"]
 
@@ -143,6 +146,15 @@ class FileRows:
         return self.sparsity.is_sparse and opened.size_of(group, columns.rest.leaves)[0] >= _WORTH_A_REQUEST
 
     def _picked(self, columns: _Columns, arrays: Mapping[str, pa.Array], number: int) -> pa.Array:
+        predicate = self.request.predicate
+        if predicate is not None and self.request.is_masked:
+            mask = row_mask(
+                predicate, lambda column: _at(columns.value(column.path[0], arrays, number), column), number
+            )
+            # Most rows pass or none: only what lies between is worth a list of positions.
+            if mask.true_count == number:
+                return from_numpy(np.arange(number, dtype=np.uint64), pa.uint64())
+            return pc.indices_nonzero(mask)
         positions = from_numpy(np.arange(number, dtype=np.int32), pa.int32())
         names = [each.name for each in self.request.tested]
         values = [columns.value(name, arrays, number) for name in names]
@@ -207,6 +219,10 @@ class _InStep:
         if not parts[0].num_columns:
             return rows_without_columns(sum(part.num_rows for part in parts))
         return pa.concat_batches(parts)
+
+
+def _at(array: pa.Array, column: Column) -> pa.Array:
+    return pc.struct_field(array, list(column.path[1:])) if len(column.path) > 1 else array
 
 
 def _only(batch: pa.RecordBatch, mask: pa.BooleanArray | None) -> pa.RecordBatch:

@@ -12,6 +12,7 @@ from lazydelta.errors import OptionError
 from lazydelta.pruning import Predicate, Where, parse_predicate, referenced_columns, to_arrow_expression
 from lazydelta.pruning.tree import Opaque, WithExpression, leaves
 from lazydelta.row_scan.projection import pruned_fields, selected_fields
+from lazydelta.row_scan.row_mask import can_be_masked
 from lazydelta.rows.expression_fields import named_fields
 from lazydelta.types.schema import Field, TableSchema
 
@@ -78,6 +79,11 @@ class RowRequest:
     def schema(self) -> pa.Schema:
         """Return the schema of the batches, under logical names."""
         return pa.schema([each.to_arrow() for each in self.output])
+
+    @property
+    def is_masked(self) -> bool:
+        """Tell whether rows are judged condition by condition, and not by the expression."""
+        return self.predicate is not None and can_be_masked(self.predicate)
 
     @property
     def rows_a_batch(self) -> int:
