@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from benchmarks import discovery, ingest, sidecar
+from benchmarks import rows as row_reading
 from benchmarks.report import Result, print_results, save_results
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Suite:
 SUITES = {
     "discovery": Suite(discovery.cases, discovery.GATED_FILES, "files"),
     "ingest": Suite(ingest.cases, ingest.GATED_ROWS, "rows", ingest.print_details),
+    "rows": Suite(row_reading.cases, row_reading.GATED_ROWS, "rows"),
     "sidecar": Suite(sidecar.cases, sidecar.GATED_FILES, "files"),
 }
 RESULTS = Path(__file__).resolve().parent / "results"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,3 +30,8 @@ def files_with_value(uri: str, column: str, value: str) -> int:
     least, most = files[f"min.{column}"], files[f"max.{column}"]
     may = pc.and_kleene(pc.less_equal(least, value), pc.greater_equal(most, value))
     return int(pc.sum(pc.fill_null(may, fill_value=True)).as_py())
+
+
+def rows(uri: str, columns: list[str] | None, filters: list[list[Any]] | None) -> int:
+    terms = None if filters is None else [tuple(term) for term in filters]
+    return int(DeltaTable(uri).to_pyarrow_table(columns=columns, filters=terms).num_rows)

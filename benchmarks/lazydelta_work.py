@@ -53,3 +53,8 @@ def refresh_sidecar(uri: str) -> int:
     if result.action != "refreshed":
         raise RuntimeError(f"the sidecar was {result.action}, not refreshed: {result.reason}")
     return result.num_files
+
+
+def rows(uri: str, columns: list[str] | None, filters: list[list[Any]] | None) -> int:
+    terms = None if filters is None else [tuple(term) for term in filters]
+    return int(DeltaTable(uri).to_pyarrow_table(columns=columns, filters=terms).num_rows)
