@@ -108,7 +108,8 @@ def generated_query(seed: int, engine: str) -> str:
         names = rng.sample(["id", "n", "x", "s", "hour", "day", "price", "flag", "late", "grown", "tags"], 3)
         return f"SELECT {', '.join([*names, _FIELD[engine] + ' AS r'])} FROM t{where}"
     if form == 2:
-        return f"SELECT count(*), count(n), min(id), max(late), sum(n), min(s), max(CASE WHEN x = 0 THEN 0.0 ELSE x END), count(x) FROM t{where}"
+        greatest = "max(CASE WHEN x = 0 THEN 0.0 ELSE x END)"  # which zero it is, is not said
+        return f"SELECT count(*), count(n), min(id), max(late), sum(n), min(s), {greatest}, count(x) FROM t{where}"
     key = rng.choice(["hour", "flag", "n", "late"])
     return f"SELECT {key}, count(*) AS c, sum(grown) AS g, max(day) AS d FROM t{where} GROUP BY {key}"
 

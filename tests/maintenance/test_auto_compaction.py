@@ -198,7 +198,7 @@ def test_a_table_that_we_do_not_write_to_is_left_to_others(tmp_path: Path, caplo
     line = {"metaData": msgspec.to_builtins(metadata)}
     store.put(f"_delta_log/{6:020}.json", msgspec.json.encode(line))
     with caplog.at_level(logging.INFO):
-        after_commit(store, 10, metadata)
+        after_commit(TableHandle.of(store), 10, metadata)
     assert "are left as they are" in caplog.text
     assert "Could not" not in caplog.text
     assert active(tmp_path) == 6 * HOURS
