@@ -16,7 +16,7 @@ import msgspec
 
 import lazydelta
 from lazydelta import errors, maintenance, sidecar, telemetry, warned
-from lazydelta.left_to_deltalake import LeftToDeltalake
+from lazydelta.deltalake_api.left_to_deltalake import LeftToDeltalake
 from lazydelta.metrics import ScanMetrics
 from lazydelta.options import Options
 from lazydelta.scan.files_schema import FILES_SCHEMA

@@ -10,16 +10,16 @@ from lazydelta.errors import LazyDeltaError
 from lazydelta.warned import PredicateWarning
 
 if TYPE_CHECKING:
-    from lazydelta.commit_properties import CommitProperties, PostCommitHookProperties, Transaction
-    from lazydelta.deltalake_writing import convert_to_deltalake, write_deltalake
-    from lazydelta.left_to_deltalake import enable_nanosecond_timestamps, init_tracing, rust_core_version
+    from lazydelta.deltalake_api.commit_properties import CommitProperties, PostCommitHookProperties, Transaction
+    from lazydelta.deltalake_api.deltalake_writing import convert_to_deltalake, write_deltalake
+    from lazydelta.deltalake_api.left_to_deltalake import enable_nanosecond_timestamps, init_tracing, rust_core_version
+    from lazydelta.deltalake_api.parquet_properties import BloomFilterProperties, ColumnProperties, WriterProperties
+    from lazydelta.deltalake_api.table_features import TableFeatures
     from lazydelta.log.table_description import TableMetadata as Metadata
-    from lazydelta.parquet_properties import BloomFilterProperties, ColumnProperties, WriterProperties
     from lazydelta.query import QueryBuilder
     from lazydelta.scan.data_file import DataFile
     from lazydelta.scan.file_stream import FileStream
     from lazydelta.table import DeltaTable
-    from lazydelta.table_features import TableFeatures
     from lazydelta.types.delta_types import DataType, Field, Schema, VariantType
     from lazydelta.write.create import create_table
     from lazydelta.writing import write_arrow
@@ -58,31 +58,31 @@ __version__ = "0.1.0"
 # Where each public name lives: it is loaded when somebody asks for it. Most programs read only, and the writer takes
 # as long to load as the reader; the command's help needs neither.
 _HOMES = {
-    "BloomFilterProperties": "lazydelta.parquet_properties",
-    "ColumnProperties": "lazydelta.parquet_properties",
-    "CommitProperties": "lazydelta.commit_properties",
+    "BloomFilterProperties": "lazydelta.deltalake_api.parquet_properties",
+    "ColumnProperties": "lazydelta.deltalake_api.parquet_properties",
+    "CommitProperties": "lazydelta.deltalake_api.commit_properties",
     "DataFile": "lazydelta.scan.data_file",
     "DataType": "lazydelta.types.delta_types",
     "DeltaTable": "lazydelta.table",
     "Field": "lazydelta.types.delta_types",
     "FileStream": "lazydelta.scan.file_stream",
     "Metadata": "lazydelta.log.table_description",
-    "PostCommitHookProperties": "lazydelta.commit_properties",
+    "PostCommitHookProperties": "lazydelta.deltalake_api.commit_properties",
     "QueryBuilder": "lazydelta.query",
     "Schema": "lazydelta.types.delta_types",
-    "TableFeatures": "lazydelta.table_features",
-    "Transaction": "lazydelta.commit_properties",
+    "TableFeatures": "lazydelta.deltalake_api.table_features",
+    "Transaction": "lazydelta.deltalake_api.commit_properties",
     "VariantType": "lazydelta.types.delta_types",
-    "WriterProperties": "lazydelta.parquet_properties",
-    "_disable_nanosecond_timestamps": "lazydelta.left_to_deltalake",
-    "_nanosecond_timestamps_enabled": "lazydelta.left_to_deltalake",
-    "convert_to_deltalake": "lazydelta.deltalake_writing",
+    "WriterProperties": "lazydelta.deltalake_api.parquet_properties",
+    "_disable_nanosecond_timestamps": "lazydelta.deltalake_api.left_to_deltalake",
+    "_nanosecond_timestamps_enabled": "lazydelta.deltalake_api.left_to_deltalake",
+    "convert_to_deltalake": "lazydelta.deltalake_api.deltalake_writing",
     "create_table": "lazydelta.write.create",
-    "enable_nanosecond_timestamps": "lazydelta.left_to_deltalake",
-    "init_tracing": "lazydelta.left_to_deltalake",
-    "rust_core_version": "lazydelta.left_to_deltalake",
+    "enable_nanosecond_timestamps": "lazydelta.deltalake_api.left_to_deltalake",
+    "init_tracing": "lazydelta.deltalake_api.left_to_deltalake",
+    "rust_core_version": "lazydelta.deltalake_api.left_to_deltalake",
     "write_arrow": "lazydelta.writing",
-    "write_deltalake": "lazydelta.deltalake_writing",
+    "write_deltalake": "lazydelta.deltalake_api.deltalake_writing",
 }
 
 # Quiet unless the application says otherwise, as libraries should be.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lazydelta.deltalake_api.table_features import TableFeatures
 from lazydelta.exceptions import (
     CommitFailedError,
     DeltaError,
@@ -10,7 +11,6 @@ from lazydelta.exceptions import (
     TableNotFoundError,
 )
 from lazydelta.schema import ArrayType, Field, MapType, PrimitiveType, Schema, StructType, VariantType
-from lazydelta.table_features import TableFeatures
 from lazydelta.transaction import Transaction
 
 __all__ = [

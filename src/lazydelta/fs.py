@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lazydelta.left_to_deltalake import refuse
+from lazydelta.deltalake_api.left_to_deltalake import refuse
 
 __all__ = ["DeltaStorageHandler"]
 

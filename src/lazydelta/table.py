@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from lazydelta.change_data import ChangeReader, VersionRange, check_enabled
-from lazydelta.deprecated_parameters import by_position, instead_of, warn_of, warn_of_ignored
+from lazydelta.deltalake_api.deprecated_parameters import by_position, instead_of, warn_of, warn_of_ignored
+from lazydelta.deltalake_api.left_to_deltalake import LeftToDeltalake
+from lazydelta.deltalake_api.raw_table import RawDeltaTable
 from lazydelta.errors import OptionError, TableNotFoundError
 from lazydelta.handle import TableHandle
-from lazydelta.left_to_deltalake import LeftToDeltalake
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.hint import read_hint
 from lazydelta.log.log_tail import LogTailCommit, log_tail_files
@@ -25,7 +26,6 @@ from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.table_description import DeltaTableConfig, ProtocolVersions, TableMetadata
 from lazydelta.log.travel import history, milliseconds, version_at
 from lazydelta.pruning import Predicate, Where, conjunction, parse_predicate
-from lazydelta.raw_table import RawDeltaTable
 from lazydelta.row_scan import RowEstimate, RowFragment, RowRequest, RowScanner, RowStream
 from lazydelta.row_scan.pieces import estimate_rows, row_fragments
 from lazydelta.scan.add_actions import AddActions
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     import polars as pl
     from pyarrow.dataset import Dataset
 
-    from lazydelta.commit_properties import CommitProperties, PostCommitHookProperties
-    from lazydelta.maintenance.deltalake_calls import TableOptimizer
+    from lazydelta.deltalake_api.commit_properties import CommitProperties, PostCommitHookProperties
+    from lazydelta.deltalake_api.deltalake_maintenance import TableOptimizer
 
 __all__ = ["DeltaTable"]
 
@@ -394,7 +394,7 @@ class DeltaTable(LeftToDeltalake):
     @property
     def optimize(self) -> TableOptimizer:
         """What packs small files: ``optimize.compact()``; the table is at its newest version then."""
-        from lazydelta.maintenance.deltalake_calls import TableOptimizer  # noqa: PLC0415 - who reads needs none of it
+        from lazydelta.deltalake_api.deltalake_maintenance import TableOptimizer  # noqa: PLC0415 - who reads needs none of it
 
         return TableOptimizer(self._handle, self.update_incremental)
 
@@ -416,7 +416,7 @@ class DeltaTable(LeftToDeltalake):
         Every vacuum is a full one here: ``full`` changes nothing. ``commit_properties`` and
         ``post_commithook_properties`` are refused.
         """
-        from lazydelta.maintenance.deltalake_calls import vacuum_call  # noqa: PLC0415 - who reads needs none of it
+        from lazydelta.deltalake_api.deltalake_maintenance import vacuum_call  # noqa: PLC0415 - who reads needs none of it
 
         refused = (args, commit_properties, post_commithook_properties)
         paths = vacuum_call(
@@ -467,7 +467,7 @@ class DeltaTable(LeftToDeltalake):
             "raise_if_key_not_exists": raise_if_key_not_exists,
         }
         more: dict[str, Any] = by_position("create", args, last)
-        from lazydelta.table_creation import create  # noqa: PLC0415 - readers need no writer, which takes a while to load
+        from lazydelta.deltalake_api.table_creation import create  # noqa: PLC0415 - readers need no writer, which takes a while to load
 
         create(
             table_uri,

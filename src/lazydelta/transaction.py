@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from lazydelta.commit_properties import CommitProperties, PostCommitHookProperties, Transaction
-from lazydelta.left_to_deltalake import refuse
+from lazydelta.deltalake_api.commit_properties import CommitProperties, PostCommitHookProperties, Transaction
+from lazydelta.deltalake_api.left_to_deltalake import refuse
 
 __all__ = [
     "AddAction",

@@ -6,10 +6,16 @@ import os
 from collections.abc import Mapping
 from typing import Any, Literal, NoReturn
 
-from lazydelta.commit_properties import CommitProperties, PostCommitHookProperties, attempts_of, maintains, note_of
+from lazydelta.deltalake_api.commit_properties import (
+    CommitProperties,
+    PostCommitHookProperties,
+    attempts_of,
+    maintains,
+    note_of,
+)
+from lazydelta.deltalake_api.left_to_deltalake import refuse
+from lazydelta.deltalake_api.parquet_properties import WriterProperties, compression_of
 from lazydelta.errors import OptionError
-from lazydelta.left_to_deltalake import refuse
-from lazydelta.parquet_properties import WriterProperties, compression_of
 from lazydelta.write.data_files import TARGET_FILE_SIZE
 from lazydelta.write.write_options import WriteOptions
 from lazydelta.writing import ArrowData, commit_arrow

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn
 
+from lazydelta.deltalake_api.left_to_deltalake import refuse
 from lazydelta.errors import OptionError
 from lazydelta.handle import TableHandle
-from lazydelta.left_to_deltalake import refuse
 from lazydelta.maintenance.once import after_commit
 from lazydelta.maintenance.optimize.optimizing import FileSizes, OptimizeResult, OptimizeSettings, optimize
 from lazydelta.maintenance.vacuum.vacuuming import vacuum

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from lazydelta.commit_properties import CommitProperties, PostCommitHookProperties, maintains, note_of
+from lazydelta.deltalake_api.commit_properties import CommitProperties, PostCommitHookProperties, maintains, note_of
 from lazydelta.errors import OptionError
 from lazydelta.types.delta_types import Schema
 from lazydelta.write.create import create_table
