@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 
 from lazydelta.kql.language import kql_syntax as syntax
 from lazydelta.kql.language.kql_literals import KINDS
-from lazydelta.kql.meaning import arithmetic, comparisons
+from lazydelta.kql.meaning.operations import arithmetic, comparisons
+from lazydelta.kql.meaning.operations.signatures import Function, Given
+from lazydelta.kql.meaning.operations.text_functions import TEXT_FUNCTIONS
+from lazydelta.kql.meaning.operations.time_functions import TIME_FUNCTIONS
+from lazydelta.kql.meaning.operations.value_functions import VALUE_FUNCTIONS
 from lazydelta.kql.meaning.query_plan import Limit, OutputColumn, Relation
 from lazydelta.kql.meaning.query_session import Scope, Session, TableFunction
-from lazydelta.kql.meaning.signatures import Function, Given
-from lazydelta.kql.meaning.text_functions import TEXT_FUNCTIONS
-from lazydelta.kql.meaning.time_functions import TIME_FUNCTIONS
 from lazydelta.kql.meaning.typed import Typed, call, column, literal
-from lazydelta.kql.meaning.value_functions import VALUE_FUNCTIONS
 
 __all__ = ["AGGREGATE_NAMES", "FUNCTIONS", "Scalars"]
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from lazydelta.errors import KqlError, LazyDeltaError, StreamClosedError
 from lazydelta.kql.language import kql_syntax as syntax
 from lazydelta.kql.language.kql_parser import parse
-from lazydelta.kql.meaning.macros import MACROS
+from lazydelta.kql.meaning.operations.macros import MACROS
 from lazydelta.kql.meaning.query_plan import Relation, Scan
 from lazydelta.kql.meaning.query_session import Scope, Session
 from lazydelta.kql.meaning.tabular import Tabular

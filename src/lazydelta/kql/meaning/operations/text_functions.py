@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lazydelta.kql.meaning.signatures import Function, Given
+from lazydelta.kql.meaning.operations.signatures import Function, Given
 from lazydelta.kql.meaning.typed import Typed
 
 __all__ = ["TEXT_FUNCTIONS"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from lazydelta.kql.meaning.macros import TICKS_BEFORE_1970
-from lazydelta.kql.meaning.signatures import Function, Given
+from lazydelta.kql.meaning.operations.macros import TICKS_BEFORE_1970
+from lazydelta.kql.meaning.operations.signatures import Function, Given
 from lazydelta.kql.meaning.typed import Typed, literal
 
 __all__ = ["TIME_FUNCTIONS"]

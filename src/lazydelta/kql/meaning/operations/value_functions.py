@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lazydelta.kql.meaning.kinds import unified
-from lazydelta.kql.meaning.macros import TICKS_BEFORE_1970
-from lazydelta.kql.meaning.signatures import Function, Given
+from lazydelta.kql.meaning.operations.macros import TICKS_BEFORE_1970
+from lazydelta.kql.meaning.operations.signatures import Function, Given
 from lazydelta.kql.meaning.typed import Typed, as_kind
 
 __all__ = ["VALUE_FUNCTIONS"]
