@@ -18,30 +18,42 @@ from lazydelta import DeltaTable
 from lazydelta.errors import DataFileError, KqlError, StreamClosedError
 from lazydelta.kql import query
 from lazydelta.kql.running.kql_query import KqlResult, run
-from lazydelta.rows import RowReader
+from lazydelta.storage import Request, observe
 from tests.kql.tables import NOW
+
+BY_HOUR = (
+    "external_table('TelemetryDelta') | where _event_hour between ('2026021000' .. '2026021002')"
+    " | summarize avg(value) by bin(timestamp, 1h), device_id"
+)
 
 
 class Opened:
-    """Counts the data files that are read, and remembers with which columns."""
+    """Counts the data files that any store of this process is asked for."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.paths: list[str] = []
-        self.columns: list[str] = []
-        original = RowReader.read
+    def __init__(self) -> None:
+        self._seen: dict[str, None] = {}
 
-        def read(reader: RowReader, file: Any, **keywords: Any) -> Iterator[pa.RecordBatch]:
-            self.paths.append(file.path)
-            self.columns = reader.schema.names
-            return original(reader, file, **keywords)
+    def see(self, request: Request) -> None:
+        """Remember a request for a data file."""
+        if request.path.endswith(".parquet") and "_delta_log" not in request.path:
+            self._seen[request.path] = None
 
-        monkeypatch.setattr(RowReader, "read", read)
+    @property
+    def paths(self) -> list[str]:
+        """The files, each once."""
+        return list(self._seen)
+
+    def forget(self) -> None:
+        """Begin again."""
+        self._seen.clear()
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
+def opened() -> Iterator[Opened]:
     """Return the count of files that a test reads."""
-    return Opened(monkeypatch)
+    found = Opened()
+    with observe(found.see):
+        yield found
 
 
 def reads(text: str, tables: dict[str, DeltaTable]) -> list[dict[str, Any]]:
@@ -60,20 +72,18 @@ def test_the_three_queries_of_the_design_run_and_stop_early(tables: dict[str, De
     assert {row["_event_hour"] for row in rows} == {"2026021004", "2026021005"}
     assert len(opened.paths) == 2
 
-    opened.paths.clear()
+    opened.forget()
     assert len(reads("external_table('TelemetryDelta') | take 40", named)) == 40
     assert len(opened.paths) == 1
 
-    opened.paths.clear()
-    rows = reads(
-        "external_table('TelemetryDelta') | where _event_hour between ('2026021000' .. '2026021002')"
-        " | summarize avg(value) by bin(timestamp, 1h), device_id",
-        named,
-    )
+    opened.forget()
+    rows = reads(BY_HOUR, named)
     assert {row["timestamp"].hour for row in rows if row["timestamp"]} == {0, 1, 2}
     assert list(rows[0]) == ["timestamp", "device_id", "avg_value"]
     assert len(opened.paths) == 3
-    assert sorted(opened.columns) == ["_event_hour", "device_id", "timestamp", "value"]
+    with run(BY_HOUR, named) as result:
+        columns = result.explain()["tables"][0]["columns"]
+    assert sorted(columns) == ["_event_hour", "device_id", "timestamp", "value"]
 
 
 # A query, how many of the six files it may read at most.

@@ -66,7 +66,7 @@ class KqlTables:
         table = self.open(scan.table)
         if not isinstance(table, DeltaTable):
             return False
-        kind = table.schema().to_arrow().field(name).type
+        kind = _schema(table).field(name).type
         return not (pa.types.is_binary(kind) or pa.types.is_nested(kind) or pa.types.is_null(kind))
 
     def column_sql(self, scan: Scan, identity: str) -> str:
