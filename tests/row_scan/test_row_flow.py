@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +16,7 @@ from lazydelta import DeltaTable
 from lazydelta.errors import DataFileError, StreamClosedError
 from lazydelta.handle import TableHandle
 from lazydelta.row_scan import ReadingPool, RowRequest, RowScanner
+from lazydelta.rows import opened_file
 from lazydelta.storage import Request, observe
 from tests.row_scan.made_table import MadeTable, make_table
 from tests.row_scan.watching import hand_out_one_file_a_pull, row_threads, watch
@@ -229,3 +232,28 @@ def test_counting_reads_no_file_that_the_log_has_counted(tmp_path: Path) -> None
         assert watched.files == set()
         assert table._row_scanner(where="id >= 15").count() == 35
         assert watched.files == {made.files[1]}
+
+
+def test_row_groups_too_large_to_fetch_at_once_are_streamed_and_their_streams_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_table(tmp_path, files=2, rows=4000, group=1000)
+    monkeypatch.setattr(opened_file, "_AT_ONCE", 100)
+    used: list[opened_file.OpenedFile] = []
+    most: list[int] = []
+    original = opened_file.OpenedFile._source_of
+
+    @contextmanager
+    def counted(self: opened_file.OpenedFile, *sizes: int) -> Iterator[pq.ParquetFile]:
+        with original(self, *sizes) as parquet:
+            used.append(self)
+            most.append(len(self._streams))
+            yield parquet
+
+    monkeypatch.setattr(opened_file.OpenedFile, "_source_of", counted)
+    assert DeltaTable(made.uri).to_pyarrow_table().num_rows == 8000
+    found = DeltaTable(made.uri).rows(["text"], where=[("id", "in", [5, 1500, 7999])]).read_all()
+    assert sorted(found["text"].to_pylist()) == [made.rows[place]["text"] for place in (5, 1500, 7999)]
+    # The columns of the filter and the others, at most.
+    assert max(most) == 2
+    assert [file for file in used if file._streams] == []

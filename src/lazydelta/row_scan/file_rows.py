@@ -134,6 +134,8 @@ class FileRows:
                 found = _only(rest.take(raw.num_rows), mask)
                 arrays |= opened.convert(columns.rest, found if everything else _taken(found, picked))
             yield columns.assembled(arrays, len(picked))
+        if rest is not None:
+            rest.close()
         hit = behind < start
         self.sparsity.count(hit=hit)
         if not hit and columns.rest.fields:
@@ -204,6 +206,12 @@ class _InStep:
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
         self._left: pa.RecordBatch | None = None
+
+    def close(self) -> None:
+        """End the reading of rows that nobody needs any more."""
+        close = getattr(self._batches, "close", None)
+        if close is not None:
+            close()
 
     def take(self, number: int) -> pa.RecordBatch:
         """Return the next so many rows."""

@@ -83,8 +83,6 @@ class OpenedFile:
     def close(self) -> None:
         """End the file's requests; harmless when it is closed."""
         self._reads.close()
-        for stream in self._streams:
-            stream.close()
         self._source.close()
 
     def abort(self) -> None:
@@ -156,17 +154,17 @@ class OpenedFile:
         stored, decoded = self.size_of(group, selection.leaves)
         # Rows may be megabytes each: bound a batch by bytes too.
         length = max(1, min(batch_size, _BATCH_BYTES * max(rows, 1) // max(decoded, 1)))
-        with faults(self.file.path):
-            parquet = self._parquet if stored <= _AT_ONCE else self._streamed(len(selection.leaves))
-            batches = parquet.iter_batches(
-                batch_size=length, row_groups=[group], columns=selection.names, use_threads=False
-            )
-        while True:
+        with self._source_of(stored, len(selection.leaves)) as parquet:
             with faults(self.file.path):
-                batch = next(batches, None)
-            if batch is None:
-                return
-            yield batch
+                batches = parquet.iter_batches(
+                    batch_size=length, row_groups=[group], columns=selection.names, use_threads=False
+                )
+            while True:
+                with faults(self.file.path):
+                    batch = next(batches, None)
+                if batch is None:
+                    return
+                yield batch
 
     def live_mask(self, group: int, offset: int, length: int) -> pa.BooleanArray | None:
         """Tell which of the rows from ``offset`` in a row group are not deleted; None where all of them are live."""
@@ -184,12 +182,25 @@ class OpenedFile:
             ]
         return {each.name: array for each, array in zip(selection.fields, arrays, strict=True)}
 
-    def _streamed(self, columns: int) -> pq.ParquetFile:
+    @contextmanager
+    def _source_of(self, stored: int, columns: int) -> Iterator[pq.ParquetFile]:
+        """Open what columns of so many bytes are read through: what was fetched at once, or else a stream."""
+        if stored <= _AT_ONCE:
+            yield self._parquet
+            return
         # Without pre-buffering a column is read as its pages are needed, through a buffer of its own: memory does not
         # depend on the size of row groups, and the buffers share one bound however many columns there are.
-        source = self._home.open_input(self._path, size=self._source.size())
+        buffer = max(_LEAST_BUFFER, min(_MOST_BUFFER, _READ_BYTES // max(columns, 1)))
+        with faults(self.file.path):
+            source = self._home.open_input(self._path, size=self._source.size())
         self._streams.append(source)
-        return _parquet(source, self.metadata, max(_LEAST_BUFFER, min(_MOST_BUFFER, _READ_BYTES // max(columns, 1))))
+        try:
+            with faults(self.file.path):
+                parquet = _parquet(source, self.metadata, buffer)
+            yield parquet
+        finally:
+            self._streams.remove(source)
+            source.close()
 
     def _open(self) -> tuple[PrefetchedReads, pa.NativeFile, pq.ParquetFile]:
         """Open the file and read its footer; a size that the log has wrong costs a request, not the read."""
