@@ -19,7 +19,7 @@ from lazydelta.row_scan import ReadingPool, RowRequest, RowScanner
 from lazydelta.rows import opened_file
 from lazydelta.storage import Request, observe
 from tests.row_scan.made_table import MadeTable, make_table
-from tests.row_scan.watching import hand_out_one_file_a_pull, row_threads, watch
+from tests.row_scan.watching import hand_out_one_file_a_pull, no_threads_are_left, row_threads, watch
 
 ROWS = 200
 
@@ -257,3 +257,16 @@ def test_row_groups_too_large_to_fetch_at_once_are_streamed_and_their_streams_cl
     # The columns of the filter and the others, at most.
     assert max(most) == 2
     assert [file for file in used if file._streams] == []
+
+
+def test_a_stream_may_be_closed_in_a_thread_of_the_pool(forty: MadeTable) -> None:
+    """Garbage is collected wherever it is found: one thread closes a stream whose own work waits behind it."""
+    with ReadingPool(1, 1 << 30) as pool:
+        streams = [scanner(forty, pool).stream() for _ in range(3)]
+        for stream in streams:
+            next(stream)
+        pool.submit(streams[0].close).result(timeout=60)
+        assert next(streams[0], None) is None
+        assert streams[1].count() == 39 * ROWS
+        pool.submit(streams[2].close).result(timeout=60)
+    assert no_threads_are_left()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import Future
-from threading import Lock
+from threading import Lock, Thread, current_thread
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,6 +13,7 @@ from lazydelta.execution import Workers
 
 __all__ = ["ReadingPool"]
 
+_NAME = "lazydelta-rows"
 _REMOTE_FILES = 8
 # Engines in Rust let go of what they dropped only when they are called again; threads do not wait for that.
 _IDLE_SECONDS = 0.5
@@ -59,7 +60,7 @@ class ReadingPool:
         with self._lock:
             self._users += 1
             if self._workers is None and not self._closed:
-                self._workers = Workers(self.threads, "lazydelta-rows", idle_seconds=_IDLE_SECONDS)
+                self._workers = Workers(self.threads, _NAME, idle_seconds=_IDLE_SECONDS)
 
     def leave(self) -> None:
         """Count one stream less; with the last one the threads end, until another comes."""
@@ -68,8 +69,14 @@ class ReadingPool:
             idle = self._workers if self._users == 0 else None
             if idle is not None:
                 self._workers = None
-        if idle is not None:
+        if idle is not None and not self._is_mine():
             idle.close()
+        elif idle is not None:
+            # Garbage was collected in one of these very threads, which cannot wait for itself.
+            Thread(target=idle.close, name="lazydelta-rows-end", daemon=True).start()
+
+    def _is_mine(self) -> bool:
+        return current_thread().name.startswith(_NAME)
 
     def reserve(self, size: int, *, at_any_rate: bool) -> bool:
         """Take ``size`` bytes of the memory if they are free, or though they are not; tell whether they were taken."""

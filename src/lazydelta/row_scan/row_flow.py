@@ -69,7 +69,6 @@ class RowFlow:
         self._closed = False
         self._abandoned = False
         self._running: set[int] = set()
-        self._steps = 0
 
     def take(self) -> pa.RecordBatch | None:
         """Return the next batch, None after the last; whatever went wrong arrives in its place."""
@@ -107,14 +106,19 @@ class RowFlow:
         self._stop()
         for reading in list(self._open):
             reading.rows.close()
+        # A collection of garbage may bring us here in any thread: one that is at work for this very stream cannot wait
+        # for itself, and work that has not begun may be waiting for this thread. It will find the stream closed.
+        inside = get_ident() in self._running
         with self._changed:
-            # A collection of garbage may bring us here in a thread that is at work for this very stream.
-            self._changed.wait_for(lambda: self._steps == 0 or get_ident() in self._running)
-        if get_ident() not in self._running:
-            for reading in self._open:
+            self._changed.wait_for(lambda: self._running <= {get_ident()})
+        for reading in self._open:
+            held = sum(batch.nbytes for batch in reading.ready)
+            if not inside:
                 _close(reading.batches)
+                held += reading.expected if reading.is_running else 0
+            self._pool.correct(-held)
+        if not inside:
             _close(self._found)
-        self._pool.correct(-sum(batch.nbytes for reading in self._open for batch in reading.ready))
         self._open.clear()
         self._known.clear()
 
@@ -154,27 +158,27 @@ class RowFlow:
         return self._pool.reserve(reading.expected, at_any_rate=is_head and not reading.ready)
 
     def _submit(self, work: Callable[[], None]) -> None:
-        self._steps += 1
         future = self._pool.submit(lambda: self._step(work))
         future.add_done_callback(lambda done: self._give_up() if done.cancelled() else None)
 
     def _give_up(self) -> None:
         """End a stream whose pool was closed under it: what it waits for never comes."""
         with self._changed:
-            self._steps -= 1
             self._abandoned = True
             self._changed.notify_all()
 
     # --- in threads of the pool
 
     def _step(self, work: Callable[[], None]) -> None:
-        self._running.add(get_ident())
+        with self._changed:
+            if self._closed:
+                return
+            self._running.add(get_ident())
         try:
             work()
         finally:
             with self._changed:
                 self._running.discard(get_ident())
-                self._steps -= 1
                 self._changed.notify_all()
 
     def _discover(self) -> None:
