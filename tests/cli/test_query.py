@@ -125,3 +125,20 @@ def test_lines_are_made_to_fit() -> None:
     assert narrowed[0] == 5
     assert len(_narrowed([20] * 30, 80)) == 8
     assert _narrowed([40], 4) == [8]
+
+
+def test_kql_has_the_outputs_of_sql(invoke: Invoke, tmp_path: Path) -> None:
+    table = make_table(tmp_path / "one", files=2, rows=3)
+    text = "external_table('T') | where id >= 2 | order by id asc | project id | take 2"
+    given = ["query", "--kql", text, "--table", f"T={table.uri}"]
+    assert [json.loads(line) for line in invoke(*given, "--json").stdout.splitlines()] == [{"id": 2}, {"id": 3}]
+    assert invoke(*given, "--csv").stdout == "id\n2\n3\n"
+    (tmp_path / "catalog.toml").write_text(f'[tables]\nT = "{table.uri}"\n')
+    rows = tmp_path / "rows.parquet"
+    invoke("query", "--kql", text, "--catalog", tmp_path / "catalog.toml", "--parquet", rows)
+    assert pq.read_table(rows).to_pydict() == {"id": [2, 3]}
+    explained = json.loads(invoke(*given, "--explain", "--json").stdout)
+    assert explained["tables"][0]["columns"] == ["id"]
+    assert "row limit" in invoke(*given, "--explain").stdout
+    refused = invoke("query", "--kql", "T | wher id > 1", "--table", f"T={table.uri}", code=2)
+    assert "error: " in refused.stderr

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lazydelta.kql import KqlResult
     from lazydelta.table import DeltaTable
 
-__all__ = ["kql", "run_kql"]
+__all__ = ["kql", "run_kql", "told"]
 
 
 def run_kql(
@@ -132,12 +132,12 @@ def kql(  # noqa: PLR0913 - one parameter an option
     out = output(as_json=as_json)
     with run_kql(text, tables, now=moment, open_table=open_table) as result:
         if explain:
-            out.tell(result.explain(), lambda found: map(printable, _told(found)))
+            out.tell(result.explain(), lambda found: map(printable, told(found)))
         else:
             out.rows(iter(result), result.schema.names)
 
 
-def _told(explained: dict[str, Any]) -> Iterator[str]:
+def told(explained: dict[str, Any]) -> Iterator[str]:
     """Yield an explanation for people, line by line."""
     for table in explained["tables"]:
         yield f"{table['table']}"

@@ -1,4 +1,4 @@
-"""``lazydelta query``: SQL over tables by name or by ``delta('URI')``, run by DuckDB."""
+"""``lazydelta query``: SQL over tables by name or by ``delta('URI')``, or KQL, run by DuckDB."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lazydelta.cli.kql_command import run_kql, told
 from lazydelta.cli.output import output
 from lazydelta.cli.parameters import (
     CONTEXT,
@@ -21,12 +22,14 @@ from lazydelta.cli.parameters import (
     refuse_extra_arguments,
     storage_option,
 )
+from lazydelta.cli.wording import printable
 from lazydelta.errors import OptionError, QueryError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from lazydelta.row_scan.rows_dataset import RowsDataset
+    from lazydelta.table import DeltaTable
 
 __all__ = ["query"]
 
@@ -50,6 +53,7 @@ _CATALOG = "LAZYDELTA_CATALOG"
     metavar="F",
     help=f"Names of tables in a TOML file, under [tables]; else the file that {_CATALOG} names.",
 )
+@click.option("--kql", "is_kql", is_flag=True, help="The query is KQL; tables are named by --table or the catalog.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values with a header.")
 @click.option("--arrow", "as_arrow", is_flag=True, help="Write a stream of Arrow record batches to standard output.")
 @click.option("--parquet", type=click.Path(dir_okay=False), metavar="FILE", help="Write the rows to a Parquet file.")
@@ -63,6 +67,7 @@ def query(  # noqa: PLR0913 - one parameter an option
     file: str | None,
     tables: dict[str, str],
     catalog: str | None,
+    is_kql: bool,
     as_csv: bool,
     as_arrow: bool,
     parquet: str | None,
@@ -70,7 +75,7 @@ def query(  # noqa: PLR0913 - one parameter an option
     storage_option: dict[str, str],
     as_json: bool,
 ) -> None:
-    """Ask tables in SQL, DuckDB's dialect.
+    """Ask tables in SQL, DuckDB's dialect, or in KQL.
 
     Tables are named by --table, by a catalog file, or in place as delta('URI'). Rows are printed while they are found;
     files are read only until the query has what it asks for.
@@ -79,8 +84,11 @@ def query(  # noqa: PLR0913 - one parameter an option
     if sum([as_csv, as_arrow, as_json and not explain, parquet is not None]) > 1:
         raise click.UsageError("--csv, --json, --arrow and --parquet exclude each other.")
     named = _catalog(catalog) | tables
-    with _Query(_text(text, file), named, storage_option) as asked:
-        if explain:
+    asks = _KqlQuery if is_kql else _Query
+    with asks(_text(text, file), named, storage_option) as asked:
+        if explain and isinstance(asked, _KqlQuery):
+            output(as_json=as_json).tell(asked.result.explain(), lambda found: map(printable, told(found)))
+        elif explain:
             for _ in asked.batches():
                 pass
             output(as_json=as_json).tell(asked.explained(), _explained)
@@ -93,6 +101,30 @@ def query(  # noqa: PLR0913 - one parameter an option
         else:
             out = output(as_json=as_json) if as_json or not sys.stdout.isatty() else _fitting_output()
             out.rows(asked.batches(), asked.schema.names)
+
+
+class _KqlQuery:
+    """One query in KQL."""
+
+    def __init__(self, text: str, named: dict[str, str], storage_options: dict[str, str]) -> None:
+        def open_table(uri: str) -> DeltaTable:
+            from lazydelta.table import DeltaTable  # noqa: PLC0415 - `--help` does without PyArrow
+
+            check_uri(uri)
+            return DeltaTable(uri, storage_options=storage_options or None)
+
+        self.result = run_kql(text, named, open_table=open_table)
+        self.schema: pa.Schema = self.result.schema
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the answer as it comes."""
+        return iter(self.result)
+
+    def __enter__(self) -> _KqlQuery:  # noqa: PYI034 - of this module only
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.result.close()
 
 
 class _Query:
@@ -215,7 +247,7 @@ def _fitting_output() -> Any:
     return ConsoleOutput(width=os.get_terminal_size(sys.stdout.fileno()).columns)
 
 
-def _write_csv(asked: _Query) -> None:
+def _write_csv(asked: _Query | _KqlQuery) -> None:
     import csv  # noqa: PLC0415 - one of several forms
     import json  # noqa: PLC0415
 
@@ -230,7 +262,7 @@ def _write_csv(asked: _Query) -> None:
         sys.stdout.flush()
 
 
-def _write_arrow(asked: _Query) -> None:
+def _write_arrow(asked: _Query | _KqlQuery) -> None:
     import pyarrow as pa  # noqa: PLC0415 - see above
 
     out = sys.stdout.buffer
@@ -242,7 +274,7 @@ def _write_arrow(asked: _Query) -> None:
             out.flush()
 
 
-def _write_parquet(asked: _Query, path: str) -> None:
+def _write_parquet(asked: _Query | _KqlQuery, path: str) -> None:
     import pyarrow.parquet as pq  # noqa: PLC0415 - see above
 
     # Under another name until it is whole: whoever finds the file finds all of its rows.

@@ -114,7 +114,7 @@ class KqlTables:
     def _rows(self, table: DeltaTable | pa.Table, names: list[str], pushed: Pushed) -> Iterator[pa.RecordBatch]:
         if isinstance(table, pa.Table):
             return iter(table.select(names).to_batches() if names else _empty_batches(table.num_rows))
-        return table.rows(columns=names, where=pushed.where)
+        return table.rows(columns=names, where=pushed.where, limit=pushed.limit)
 
     def _delivered_batches(
         self, rows: Iterator[pa.RecordBatch], schema: pa.Schema, limit: int | None
