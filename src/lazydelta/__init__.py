@@ -7,6 +7,9 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from lazydelta.errors import LazyDeltaError
+from lazydelta.scan.data_file import DataFile
+from lazydelta.scan.file_stream import FileStream
+from lazydelta.table import DeltaTable
 from lazydelta.warned import PredicateWarning
 
 if TYPE_CHECKING:
@@ -17,9 +20,6 @@ if TYPE_CHECKING:
     from lazydelta.deltalake_api.table_features import TableFeatures
     from lazydelta.log.table_description import TableMetadata as Metadata
     from lazydelta.query import QueryBuilder
-    from lazydelta.scan.data_file import DataFile
-    from lazydelta.scan.file_stream import FileStream
-    from lazydelta.table import DeltaTable
     from lazydelta.types.delta_types import DataType, Field, Schema, VariantType
     from lazydelta.write.create import create_table
     from lazydelta.writing import write_arrow
@@ -55,17 +55,14 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-# Where each public name lives: it is loaded when somebody asks for it. Most programs read only, and the writer takes
-# as long to load as the reader; the command's help needs neither.
+# What finds files is loaded above, so that no query pays for it. The other public names are loaded when somebody asks
+# for one: most programs read only, and the writer takes as long to load as the reader.
 _HOMES = {
     "BloomFilterProperties": "lazydelta.deltalake_api.parquet_properties",
     "ColumnProperties": "lazydelta.deltalake_api.parquet_properties",
     "CommitProperties": "lazydelta.deltalake_api.commit_properties",
-    "DataFile": "lazydelta.scan.data_file",
     "DataType": "lazydelta.types.delta_types",
-    "DeltaTable": "lazydelta.table",
     "Field": "lazydelta.types.delta_types",
-    "FileStream": "lazydelta.scan.file_stream",
     "Metadata": "lazydelta.log.table_description",
     "PostCommitHookProperties": "lazydelta.deltalake_api.commit_properties",
     "QueryBuilder": "lazydelta.query",

@@ -1,4 +1,8 @@
-"""``DeltaTable``: a table pinned at one version, with the read API that deltalake users know."""
+"""``DeltaTable``: a table pinned at one version, with the read API that deltalake users know.
+
+What opens a table and finds its files is loaded with this module; what else a table can do is loaded where it is done,
+because loading it takes longer than finding the files of an hour.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from lazydelta.change_data import ChangeReader, VersionRange, check_enabled
 from lazydelta.deltalake_api.deprecated_parameters import by_position, instead_of, warn_of, warn_of_ignored
 from lazydelta.deltalake_api.left_to_deltalake import LeftToDeltalake
-from lazydelta.deltalake_api.raw_table import RawDeltaTable
 from lazydelta.errors import OptionError, TableNotFoundError
 from lazydelta.handle import TableHandle
-from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.hint import read_hint
 from lazydelta.log.log_tail import LogTailCommit, log_tail_files
 from lazydelta.log.names import LogFile
@@ -26,18 +27,10 @@ from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.table_description import DeltaTableConfig, ProtocolVersions, TableMetadata
 from lazydelta.log.travel import history, milliseconds, version_at
 from lazydelta.pruning import Predicate, Where, conjunction, parse_predicate
-from lazydelta.row_scan import RowEstimate, RowFragment, RowRequest, RowScanner, RowStream
-from lazydelta.row_scan.pieces import estimate_rows, row_fragments
-from lazydelta.scan.add_actions import AddActions
-from lazydelta.scan.file_stats import stats_in_order
 from lazydelta.scan.file_stream import FileStream
-from lazydelta.scan.files_schema import to_record_batch
 from lazydelta.scan.request import RetentionGuard, ScanRequest
-from lazydelta.scan.retention import table_retention_guard
-from lazydelta.scan.selection_vectors import SELECTION_VECTORS, selection_vectors
 from lazydelta.scan.time_window import time_column
 from lazydelta.storage import has_known_scheme
-from lazydelta.types.delta_types import Schema, schema_object
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,6 +39,9 @@ if TYPE_CHECKING:
 
     from lazydelta.deltalake_api.commit_properties import CommitProperties, PostCommitHookProperties
     from lazydelta.deltalake_api.deltalake_maintenance import TableOptimizer
+    from lazydelta.deltalake_api.raw_table import RawDeltaTable
+    from lazydelta.row_scan import RowEstimate, RowFragment, RowScanner, RowStream
+    from lazydelta.types.delta_types import Schema
 
 __all__ = ["DeltaTable"]
 
@@ -114,10 +110,14 @@ class DeltaTable(LeftToDeltalake):
 
     @property
     def _table(self) -> RawDeltaTable:
+        from lazydelta.deltalake_api.raw_table import RawDeltaTable  # noqa: PLC0415 - see the head of this module
+
         return RawDeltaTable(self)
 
     def schema(self) -> Schema:
         """Return the schema of the table's rows; ``schema().to_arrow()`` is the PyArrow schema."""
+        from lazydelta.types.delta_types import schema_object  # noqa: PLC0415 - as above
+
         return schema_object(self._snapshot.schema.fields)
 
     def metadata(self) -> TableMetadata:
@@ -205,6 +205,10 @@ class DeltaTable(LeftToDeltalake):
         The columns are ``path``, ``num_records`` and ``min.``, ``max.``, ``null_count.`` of each column named. A path
         that is no active file is an error, or a row of nulls with ``missing="null"``.
         """
+        from lazydelta.log.file_batch import FileBatch  # noqa: PLC0415 - see the head of this module
+        from lazydelta.scan.file_stats import stats_in_order  # noqa: PLC0415
+        from lazydelta.scan.files_schema import to_record_batch  # noqa: PLC0415
+
         if missing not in {"error", "null"}:
             raise OptionError(f"missing={missing!r} makes no sense", hint="say 'error' or 'null'")
         reported = tuple(self._snapshot.schema.column(name) for name in columns)
@@ -218,12 +222,16 @@ class DeltaTable(LeftToDeltalake):
         With ``flatten`` each statistic is a column (``min.a``), else they are structs. All files are held at once;
         ``files(stats_columns=…).batches()`` streams them.
         """
+        from lazydelta.scan.add_actions import AddActions  # noqa: PLC0415 - see the head of this module
+
         actions = AddActions.of(self._snapshot.schema, self._snapshot.metadata)
         with self.files(stats_columns=actions.stats_columns) as files:
             return actions.table(files.batches(), flatten=flatten)
 
     def deletion_vectors(self) -> pa.RecordBatchReader:
         """Return a row for each file that has a deletion vector: its URI, and for every row whether it is kept."""
+        from lazydelta.scan.selection_vectors import SELECTION_VECTORS, selection_vectors  # noqa: PLC0415 - as above
+
         batches = selection_vectors(self.files(), self._snapshot.store)
         return pa.RecordBatchReader.from_batches(SELECTION_VECTORS, batches)
 
@@ -254,6 +262,8 @@ class DeltaTable(LeftToDeltalake):
         property ``delta.enableChangeDataFeed`` must be true in all of these versions. ``predicate`` may name all of
         these columns. A start behind the newest version is an error, or gives no rows with ``allow_out_of_range``.
         """
+        from lazydelta.change_data import ChangeReader, VersionRange, check_enabled  # noqa: PLC0415 - as above
+
         asked = VersionRange.of(
             starting_version, ending_version, starting_timestamp, ending_timestamp, may_be_outside=allow_out_of_range
         )
@@ -360,10 +370,14 @@ class DeltaTable(LeftToDeltalake):
 
     def fragments(self, number: int, *, columns: Sequence[str] | None = None, where: Where = None) -> list[RowFragment]:
         """Return the rows in at most ``number`` pieces of about the same size, for other threads or processes."""
+        from lazydelta.row_scan.pieces import row_fragments  # noqa: PLC0415 - as above
+
         return row_fragments(self._row_scanner(columns=columns, where=self._bound(where)), number)
 
     def estimate(self, where: Where = None) -> RowEstimate:
         """Return how many files, bytes and rows a scan would read at most, by the log alone."""
+        from lazydelta.row_scan.pieces import estimate_rows  # noqa: PLC0415 - as above
+
         return estimate_rows(self._row_scanner(where=self._bound(where)))
 
     def count_rows(self, where: Where = None) -> int:
@@ -389,6 +403,8 @@ class DeltaTable(LeftToDeltalake):
 
     def retention_guard(self) -> RetentionGuard:
         """Return a guard for ``files`` that refuses a version of which VACUUM may have deleted files by now."""
+        from lazydelta.scan.retention import table_retention_guard  # noqa: PLC0415 - as above
+
         return table_retention_guard(self._snapshot)
 
     @property
@@ -427,6 +443,8 @@ class DeltaTable(LeftToDeltalake):
         return paths
 
     def _row_scanner(self, **keywords: Any) -> RowScanner:
+        from lazydelta.row_scan import RowRequest, RowScanner  # noqa: PLC0415 - as above
+
         request = RowRequest.of(self._snapshot.schema, **keywords)
         return RowScanner(self._handle, self._snapshot, request)
 

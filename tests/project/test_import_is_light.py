@@ -68,12 +68,6 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_importing_lazydelta_loads_not_even_pyarrow() -> None:
-    loaded, _ = _loaded_by("import lazydelta; dir(lazydelta)")
-    assert "lazydelta.errors" in loaded
-    assert loaded & (HEAVY | {"msgspec", "numpy", "pyarrow"}) == set()
-
-
 def test_what_opens_a_table_is_light() -> None:
     """In modules, and in memory: at most 1.3 times what the Parquet reader of PyArrow takes."""
     loaded, peak = _loaded_by("from lazydelta import DeltaTable")
@@ -106,16 +100,30 @@ def test_the_command_that_finds_them_loads_click_and_no_more(table: Path, output
     assert loaded & HEAVY == {"click"}
 
 
-def test_the_help_of_the_command_needs_no_pyarrow() -> None:
-    program = (
-        "import sys; sys.argv = ['lazydelta', '--help']\n"
-        "from lazydelta.cli import main\n"
-        "try: main()\n"
+def test_the_help_of_the_command_loads_no_command() -> None:
+    loaded, _ = _loaded_by(
+        "import sys\n"
+        "from lazydelta.cli.app import cli\n"
+        "try: cli(['files', '--help'], prog_name='lazydelta')\n"
         "except SystemExit as end: assert not end.code\n"
     )
-    loaded, _ = _loaded_by(program)
-    assert "lazydelta.cli.sidecar" in loaded
-    assert loaded & (HEAVY | {"pyarrow"}) == {"click"}
+    assert "lazydelta.cli.commands" in loaded
+    assert "lazydelta.cli.sidecar" not in loaded
+    assert loaded & HEAVY == {"click"}
+
+
+def test_a_query_loads_nothing_of_ours_that_the_import_has_not(table: Path) -> None:
+    """Whoever has imported the package waits for files and not for modules; SQL text has modules of its own."""
+    loaded, _ = _loaded_by(
+        "import sys, lazydelta\n"
+        "before = set(sys.modules)\n"
+        f"table = lazydelta.DeltaTable({str(table)!r})\n"
+        "assert [b.num_rows for b in table.files([('hour', '=', '2026021016')], limit=1).batches()] == [1]\n"
+        "assert sum(b.num_rows for b in table.files([('hour', '=', '2026021016')]).batches()) == 2\n"
+        "more = {name for name in set(sys.modules) - before if name.startswith('lazydelta')}\n"
+        "assert not more, more\n"
+    )
+    assert "lazydelta.pruning.sql" not in loaded
 
 
 def test_opening_an_object_store_loads_the_client() -> None:

@@ -26,9 +26,7 @@ from typing import Any, TypeAlias
 from lazydelta import compute as pc
 from lazydelta.errors import PredicateError
 from lazydelta.pruning.binding import OPERATORS, compare, conjunction, disjunction, is_null, membership, starts_with
-from lazydelta.pruning.expression import parse_expression
 from lazydelta.pruning.like import like
-from lazydelta.pruning.sql import parse_sql
 from lazydelta.pruning.tree import NanOrder, Predicate
 from lazydelta.types.literals import short_repr
 from lazydelta.types.schema import Column, Primitive, TableSchema
@@ -61,10 +59,14 @@ def parse_predicate(
     if where is None or isinstance(where, Predicate):
         return where
     if isinstance(where, pc.Expression):
+        from lazydelta.pruning.expression import parse_expression  # noqa: PLC0415 - forms are loaded when they come
+
         return parse_expression(where, schema, nan=_nan_order(nan or NanOrder.UNORDERED, trust=trust_float_max))
     if isinstance(where, str):
         if where.lstrip()[:1] in {"{", "["}:
             return parse_predicate(_json(where), schema)
+        from lazydelta.pruning.sql import parse_sql  # noqa: PLC0415 - as above
+
         order = _nan_order(nan or NanOrder.LARGEST, trust=trust_float_max)
         return parse_sql(where, schema, now=time.time_ns() if now is None else now, nan=order)
     if isinstance(where, Mapping):
