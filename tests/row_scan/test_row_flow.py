@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -244,7 +245,7 @@ def test_row_groups_too_large_to_fetch_at_once_are_streamed_and_their_streams_cl
     original = opened_file.OpenedFile._source_of
 
     @contextmanager
-    def counted(self: opened_file.OpenedFile, *sizes: int) -> Iterator[pq.ParquetFile]:
+    def counted(self: opened_file.OpenedFile, *sizes: Any) -> Iterator[pq.ParquetFile]:
         with original(self, *sizes) as parquet:
             used.append(self)
             most.append(len(self._streams))

@@ -11,13 +11,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from lazydelta import DeltaTable, PredicateWarning
 from lazydelta.errors import OptionError, UnknownColumnError
 from lazydelta.pruning import parse_predicate, to_arrow_expression
 from lazydelta.row_scan.row_mask import can_be_masked, row_mask
-from tests.row_scan.made_table import SCHEMA, MadeTable, make_rich_table
+from tests.row_scan.made_table import SCHEMA, MadeTable, make_rich_table, make_table
 
 Row = dict[str, Any]
 
@@ -194,3 +195,35 @@ def test_rows_are_judged_alike_condition_by_condition_and_by_pyarrows_expression
 def _nested(rows: pa.Table, path: tuple[str, ...]) -> pa.Array:
     found = rows[path[0]].combine_chunks()
     return pc.struct_field(found, list(path[1:])) if len(path) > 1 else found
+
+
+@pytest.mark.parametrize(
+    ("where", "judge"),
+    [
+        ("text = 'b'", lambda text: text == "b"),
+        ("text != 'b'", lambda text: text is not None and text != "b"),
+        ("text in ('a', 'unique 7')", lambda text: text in {"a", "unique 7"}),
+        ("text not in ('a', 'b')", lambda text: text is not None and text not in {"a", "b"}),
+        ("text like 'unique%'", lambda text: text is not None and text.startswith("unique")),
+        ("text not like 'a%'", lambda text: text is not None and not text.startswith("a")),
+        ("text is null", lambda text: text is None),
+        ("text = 'b' or text is null", lambda text: text is None or text == "b"),
+        ("text > 'a' and not (text = 'c')", lambda text: text is not None and text > "a" and text != "c"),
+    ],
+)
+@pytest.mark.parametrize("columns", [["id"], ["text", "id"]])
+def test_texts_that_repeat_are_judged_as_all_others(
+    tmp_path: Path, where: str, judge: Callable[[str | None], bool], columns: list[str]
+) -> None:
+    """Row groups of one file in which texts repeat, do not, and repeat again; nulls in all of them."""
+    texts: list[str | None] = [[None, "a", "b", "c"][number % 4] for number in range(400)]
+    texts += [None if number % 5 == 0 else f"unique {number}" for number in range(400)]
+    texts += [[None, "a", "b", "unique 7"][number % 4] for number in range(400)]
+    made = make_table(tmp_path, files=1, rows=1, stats=False)
+    rows = [{"id": number, "part": 0, "text": text} for number, text in enumerate(texts)]
+    pq.write_table(pa.Table.from_pylist(rows, schema=made.schema), made.path / made.files[0], row_group_size=400)
+    found = DeltaTable(made.uri).rows(columns, where).read_all()
+    assert found.schema == pa.schema([made.schema.field(name) for name in columns])
+    assert found["id"].to_pylist() == [number for number, text in enumerate(texts) if judge(text)]
+    if "text" in columns:
+        assert found["text"].to_pylist() == [text for text in texts if judge(text)]

@@ -112,12 +112,13 @@ class FileRows:
         opened.foresee(group, leaves if self._wait_for_a_match(opened, columns, group) else columns.both)
         rest: _InStep | None = None
         start = behind = 0
-        for raw in opened.raw(columns.tested, group, self.request.batch_size):
+        codes = opened.repeats(columns.tested, group) if self.request.is_masked else []
+        for raw in opened.raw(columns.tested, group, self.request.batch_size, codes=codes):
             mask = opened.live_mask(group, start, raw.num_rows)
             start += raw.num_rows
             self.metrics.add(rows_read=raw.num_rows)
             live = _only(raw, mask)
-            arrays = opened.convert(columns.tested, live)
+            arrays = opened.convert(columns.tested, live, keep_codes=True)
             picked = self._picked(columns, arrays, live.num_rows)
             if not len(picked):
                 behind += raw.num_rows
@@ -125,6 +126,7 @@ class FileRows:
             everything = len(picked) == live.num_rows
             if not everything:
                 arrays = {name: array.take(picked) for name, array in arrays.items()}
+            arrays = {name: _as_texts(array) for name, array in arrays.items()}
             if columns.rest.fields:
                 if rest is None:
                     opened.foresee(group, columns.rest.leaves)
@@ -231,6 +233,10 @@ class _InStep:
 
 def _at(array: pa.Array, column: Column) -> pa.Array:
     return pc.struct_field(array, list(column.path[1:])) if len(column.path) > 1 else array
+
+
+def _as_texts(array: pa.Array) -> pa.Array:
+    return array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array
 
 
 def _only(batch: pa.RecordBatch, mask: pa.BooleanArray | None) -> pa.RecordBatch:

@@ -49,7 +49,15 @@ def can_be_masked(predicate: Predicate) -> bool:
 
 
 def row_mask(predicate: Predicate, value: Callable[[Column], pa.Array], number: int) -> pa.BooleanArray:
-    """Return for each of ``number`` rows whether it passes; false and null are the same. ``value`` gives columns."""
+    """Return for each of ``number`` rows whether it passes; false and null are the same. ``value`` gives columns.
+
+    A column may come as codes of a dictionary: each of its values is judged once.
+    """
+    if isinstance(predicate, Compare | In | Prefix) and isinstance(
+        array := value(predicate.column), pa.DictionaryArray
+    ):
+        known = array.dictionary
+        return pc.take(row_mask(predicate, lambda _: known, len(known)), array.indices)
     match predicate:
         case And(parts):
             return reduce(pc.and_kleene, (row_mask(part, value, number) for part in parts))

@@ -24,7 +24,7 @@ from lazydelta.storage import Store, open_native
 from lazydelta.storage.prefetched import PrefetchedReads
 from lazydelta.types.conversion_steps import Conversion
 from lazydelta.types.partition_values import partition_value
-from lazydelta.types.schema import Field, TableSchema
+from lazydelta.types.schema import Field, Primitive, TableSchema
 
 __all__ = ["FileToRead", "OpenedFile", "Selection", "rows_without_columns"]
 
@@ -34,6 +34,7 @@ _LEAST_BUFFER, _MOST_BUFFER = 64 << 10, 1 << 20
 _TAIL = 64 << 10
 # A remote file of this size is fetched whole: it takes less time than a second request.
 _SMALL = 512 << 10
+_CODED_TEXT = pa.dictionary(pa.int32(), pa.string())
 # What a row group may take on the wire to be fetched in one go; larger ones are streamed through small buffers.
 _AT_ONCE = 16 << 20
 
@@ -59,6 +60,7 @@ class Selection:
     leaves: list[int]
     names: list[str]
     plans: list[tuple[int, Conversion]] | None = None
+    planned_for: pa.Schema | None = None
 
 
 class OpenedFile:
@@ -144,8 +146,24 @@ class OpenedFile:
         """Drop what was fetched for row groups that have been read."""
         self._reads.forget()
 
-    def raw(self, selection: Selection, group: int, batch_size: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a row group as stored, deleted ones included; empty rows where nothing is selected."""
+    def repeats(self, selection: Selection, group: int) -> list[str]:
+        """Return the texts of a selection whose values repeat so much that they are best judged once each."""
+        texts = {each.physical_name for each in selection.fields if each.type == Primitive("string")}
+        found = []
+        for leaf, name in zip(selection.leaves, selection.names, strict=True):
+            chunk = self.groups[group].column(leaf)
+            # Dictionaries that grew too large are given up in the middle of a column, and it is as large as its texts.
+            if name in texts and chunk.has_dictionary_page and chunk.total_uncompressed_size < 4 * chunk.num_values:
+                found.append(name)
+        return found
+
+    def raw(
+        self, selection: Selection, group: int, batch_size: int, *, codes: Sequence[str] = ()
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a row group as stored, deleted ones included; empty rows where nothing is selected.
+
+        Columns named in ``codes`` come as codes of a dictionary.
+        """
         rows = self.groups[group].num_rows
         if not selection.leaves:
             for start in range(0, rows, batch_size):
@@ -154,7 +172,7 @@ class OpenedFile:
         stored, decoded = self.size_of(group, selection.leaves)
         # Rows may be megabytes each: bound a batch by bytes too.
         length = max(1, min(batch_size, _BATCH_BYTES * max(rows, 1) // max(decoded, 1)))
-        with self._source_of(stored, len(selection.leaves)) as parquet:
+        with self._source_of(stored, len(selection.leaves), codes) as parquet:
             with faults(self.file.path):
                 batches = parquet.iter_batches(
                     batch_size=length, row_groups=[group], columns=selection.names, use_threads=False
@@ -171,22 +189,27 @@ class OpenedFile:
         deleted = self.deleted
         return None if deleted is None else deleted.keep_mask(self._first_rows[group] + offset, length)
 
-    def convert(self, selection: Selection, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        """Return rows as stored as columns of the table's types, by the name of the field."""
+    def convert(self, selection: Selection, batch: pa.RecordBatch, *, keep_codes: bool = False) -> dict[str, pa.Array]:
+        """Return rows as stored as columns of the table's types, by the name of the field.
+
+        ``keep_codes`` leaves texts as codes that were read so.
+        """
         with faults(self.file.path, "has values that do not fit the table's types"):
-            if selection.plans is None:
+            if selection.plans is None or selection.planned_for != batch.schema:
+                # Row groups of one file may come as codes or as texts.
                 selection.plans = Converter(self._finder).fields(selection.fields, list(batch.schema), "")
+                selection.planned_for = batch.schema
             # What is missing in the file is made from the batch's length alone.
-            arrays = [
-                convert(batch.column(index)) if index >= 0 else convert(batch) for index, convert in selection.plans
-            ]
+            arrays = [_converted(batch, index, convert, keep_codes=keep_codes) for index, convert in selection.plans]
         return {each.name: array for each, array in zip(selection.fields, arrays, strict=True)}
 
     @contextmanager
-    def _source_of(self, stored: int, columns: int) -> Iterator[pq.ParquetFile]:
+    def _source_of(self, stored: int, columns: int, codes: Sequence[str]) -> Iterator[pq.ParquetFile]:
         """Open what columns of so many bytes are read through: what was fetched at once, or else a stream."""
         if stored <= _AT_ONCE:
-            yield self._parquet
+            with faults(self.file.path):
+                parquet = _parquet(self._source, self.metadata, codes=codes) if codes else self._parquet
+            yield parquet
             return
         # Without pre-buffering a column is read as its pages are needed, through a buffer of its own: memory does not
         # depend on the size of row groups, and the buffers share one bound however many columns there are.
@@ -196,7 +219,7 @@ class OpenedFile:
         self._streams.append(source)
         try:
             with faults(self.file.path):
-                parquet = _parquet(source, self.metadata, buffer)
+                parquet = _parquet(source, self.metadata, buffer, codes=codes)
             yield parquet
         finally:
             self._streams.remove(source)
@@ -232,15 +255,25 @@ class OpenedFile:
             raise
 
 
+def _converted(batch: pa.RecordBatch, index: int, convert: Conversion, *, keep_codes: bool) -> pa.Array:
+    if index < 0:
+        return convert(batch)
+    column = batch.column(index)
+    return column if keep_codes and column.type == _CODED_TEXT else convert(column)
+
+
 def rows_without_columns(number: int) -> pa.RecordBatch:
     """Return rows that have nothing but their number."""
     return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), number, [None]))
 
 
-def _parquet(source: pa.NativeFile, metadata: pq.FileMetaData | None = None, buffer: int = 0) -> pq.ParquetFile:
+def _parquet(
+    source: pa.NativeFile, metadata: pq.FileMetaData | None = None, buffer: int = 0, *, codes: Sequence[str] = ()
+) -> pq.ParquetFile:
     return pq.ParquetFile(
         source,
         metadata=metadata,
+        read_dictionary=list(codes) or None,
         buffer_size=buffer,
         pre_buffer=False,
         coerce_int96_timestamp_unit="us",
