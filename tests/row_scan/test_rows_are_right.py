@@ -227,3 +227,15 @@ def test_texts_that_repeat_are_judged_as_all_others(
     assert found["id"].to_pylist() == [number for number, text in enumerate(texts) if judge(text)]
     if "text" in columns:
         assert found["text"].to_pylist() == [text for text in texts if judge(text)]
+
+
+@pytest.mark.parametrize(("where", "all_pass"), [("1 = 1", True), ("1 = 2", False), ("id = id or 1 = 1", True)])
+def test_a_filter_that_names_no_column_passes_all_rows_or_none(made: MadeTable, where: str, all_pass: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    found = DeltaTable(made.uri).rows(["id", "s"], where).read_all()
+    assert found.num_rows == (len(made.rows) if all_pass else 0)
+    assert found.schema.names == ["id", "s"]
+
+
+def test_an_expression_that_names_no_column_passes_all_rows(made: MadeTable) -> None:
+    found = DeltaTable(made.uri).to_pyarrow_dataset().to_table(columns=["s"], filter=pc.scalar(value=True))
+    assert found.num_rows == len(made.rows)

@@ -181,7 +181,8 @@ class _Columns:
 
     @classmethod
     def of(cls, opened: OpenedFile, request: RowRequest) -> _Columns:
-        rest = [each for each in request.output if each not in request.tested]
+        # Where there is no filter, nothing is read apart.
+        rest = [each for each in request.output if request.expression is not None and each not in request.tested]
         constants = opened.constants([*request.output, *request.tested])
         return cls(
             request, constants, opened.select(request.output), opened.select(request.tested), opened.select(rest)
