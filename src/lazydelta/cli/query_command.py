@@ -84,11 +84,11 @@ def query(  # noqa: PLR0913 - one parameter an option
     if sum([as_csv, as_arrow, as_json and not explain, parquet is not None]) > 1:
         raise click.UsageError("--csv, --json, --arrow and --parquet exclude each other.")
     named = _catalog(catalog) | tables
-    asks = _KqlQuery if is_kql else _Query
-    with asks(_text(text, file), named, storage_option) as asked:
+    asked: _Query | _KqlQuery = (_KqlQuery if is_kql else _Query)(_text(text, file), named, storage_option)
+    with asked:
         if explain and isinstance(asked, _KqlQuery):
             output(as_json=as_json).tell(asked.result.explain(), lambda found: map(printable, told(found)))
-        elif explain:
+        elif explain and isinstance(asked, _Query):
             for _ in asked.batches():
                 pass
             output(as_json=as_json).tell(asked.explained(), _explained)
