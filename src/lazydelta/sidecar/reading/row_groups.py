@@ -284,8 +284,8 @@ class RowGroups:
                     message = f"row group {group.index} of {part.file} is not the one that the manifest describes"
                     raise SidecarError(message)
                 start += group.num_rows
-            if start != rows.num_rows:
-                message = f"{part.file} has {rows.num_rows} rows where the manifest has {start}"
+            if start != rows.num_rows or not start:
+                message = f"{part.file} has {rows.num_rows} rows where the manifest has {start or 'none'}"
                 raise SidecarError(message)
             files = from_rows(rows, layout, tier=self._sidecar.tier)
             dated = dated_rows(rows, layout) if self._scan.newest_first else rows.num_rows
