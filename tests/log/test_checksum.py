@@ -175,7 +175,7 @@ def test_a_mismatch_is_a_warning_by_default(
     assert [str(each.message) for each in seen] == [message]
     assert name_of(4, "crc") in message
     assert stream.metrics.checksum_mismatches == 1
-    assert "checksum_mismatches  1" in str(stream.explain())
+    assert "checksum mismatches  1  (" in str(stream.explain())
     assert "the log gives 5 files of 50 bytes" in message
 
 
