@@ -6,10 +6,10 @@ import importlib
 import logging
 from typing import TYPE_CHECKING, Any
 
+from lazydelta.delta_table import DeltaTable
 from lazydelta.errors import LazyDeltaError
 from lazydelta.scan.data_file import DataFile
 from lazydelta.scan.file_stream import FileStream
-from lazydelta.table import DeltaTable
 from lazydelta.warned import PredicateWarning
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
-"""A name that programs import from the inside of deltalake."""
+"""Names that programs import from the inside of deltalake."""
 
 from __future__ import annotations
 
+from lazydelta.deltalake_api.deprecated_parameters import deprecate_positional_commit_args
 from lazydelta.types.partition_text import encode_partition_value
 
-__all__ = ["encode_partition_value"]
+__all__ = ["deprecate_positional_commit_args", "encode_partition_value"]

@@ -2,15 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from lazydelta.deltalake_api.left_to_deltalake import refuse
+from lazydelta.deltalake_api.storage_handler import DeltaStorageHandler
 
 __all__ = ["DeltaStorageHandler"]
-
-
-class DeltaStorageHandler:
-    """A handler for ``pyarrow.fs.PyFileSystem``: deltalake does this."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        refuse("DeltaStorageHandler", "show a table's folder as a file system")

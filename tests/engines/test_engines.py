@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
 
+import lazydelta
 from lazydelta import DeltaTable, QueryBuilder
 from lazydelta.engines import datafusion as our_datafusion
 from lazydelta.engines import duckdb as our_duckdb
@@ -215,6 +217,19 @@ def test_the_function_of_datafusion_and_a_refused_query(forty: MadeTable) -> Non
     assert ctx.sql(f"SELECT max(id) AS m FROM delta('{forty.uri}')").to_pydict() == {"m": [40 * ROWS - 1]}
     with pytest.raises(QueryError, match="refuses"):
         QueryBuilder().execute("SELECT nothing FROM nowhere")
+
+
+def test_names_in_queries_are_as_they_are_written_as_in_deltalake(tmp_path: Path) -> None:
+    deltalake.write_deltalake(tmp_path, pa.table({"dayOfYear": [1, 2]}))
+    sql = "SELECT max(tbl.dayOfYear) AS m FROM tbl"
+    for builder, package in ((QueryBuilder, lazydelta), (deltalake.QueryBuilder, deltalake)):
+        found = builder({"datafusion.execution.batch_size": "7"}).register("tbl", package.DeltaTable(str(tmp_path)))
+        assert found.execute(sql).read_all()["m"].to_pylist() == [2]
+    folded = QueryBuilder({"datafusion.sql_parser.enable_ident_normalization": "true"})
+    with pytest.raises(QueryError, match="dayofyear"):
+        folded.register("tbl", lazydelta.DeltaTable(tmp_path)).execute(sql)
+    with pytest.raises(QueryError, match="bogus_option"):
+        QueryBuilder({"datafusion.execution.bogus_option": "1"})
 
 
 # --- Polars' predicates

@@ -44,16 +44,18 @@ LAYERS: dict[str, int] = {
     "deltalake_api.left_to_deltalake": 1,
     "deltalake_api.deprecated_parameters": 1,
     "deltalake_api.raw_table": 3,
+    "deltalake_api.storage_handler": 4,
     "deltalake_api.commit_properties": 11,
     "deltalake_api.parquet_properties": 11,
     "deltalake_api.table_features": 1,
     "deltalake_api.table_creation": 15,
     "deltalake_api.deltalake_maintenance": 15,
-    "table": 16,
+    "delta_table": 16,
     "writing": 15,
     "deltalake_api.deltalake_writing": 16,
     "deltalake_api": 16,
     # Where programs look that were written for deltalake: each only names what is defined elsewhere.
+    "table": 17,
     "exceptions": 17,
     "schema": 17,
     "transaction": 17,
@@ -73,7 +75,9 @@ LAYERS: dict[str, int] = {
 # Packages of which each folder is a layer of its own.
 DIVIDED = ("sidecar", "showcase")
 # Modules that are named as deltalake's are, and hold nothing of their own: they are not what a search is for.
-NAMED_AS_DELTALAKES = frozenset({"_internal", "_util", "exceptions", "fs", "query", "schema", "transaction", "writer"})
+NAMED_AS_DELTALAKES = frozenset(
+    {"_internal", "_util", "exceptions", "fs", "query", "schema", "table", "transaction", "writer"}
+)
 # The command is the outermost edge: it has a subcommand for each of the others.
 OUTERMOST = "cli"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import subprocess
 import sys
@@ -56,7 +57,7 @@ def rows_of(place: Path) -> list[dict[str, Any]]:
 def test_a_program_runs_with_nothing_but_another_module_under_deltalakes_name(table: Path) -> None:
     """Also its submodules are found there; one process tries it, because an import is for life."""
     program = f"""
-import sys, lazydelta
+import sys, lazydelta, lazydelta.fs
 sys.modules["deltalake"] = lazydelta
 import deltalake, pyarrow as pa
 from deltalake import DeltaTable, Field, Schema, CommitProperties, Transaction, WriterProperties, write_deltalake
@@ -66,6 +67,12 @@ from deltalake.transaction import PostCommitHookProperties
 from deltalake.writer import write_deltalake as write_again
 from deltalake.table import DeltaTable as TheTable
 from deltalake._internal import Schema as TheSchema
+from deltalake.fs import DeltaStorageHandler
+from deltalake.query import QueryBuilder
+from deltalake.writer._conversion import _convert_arro3_schema_to_delta
+from deltalake.writer._utils import try_get_table_and_table_uri
+assert TheTable is DeltaTable is lazydelta.DeltaTable
+assert DeltaStorageHandler is lazydelta.fs.DeltaStorageHandler
 write_deltalake(DeltaTable({str(table)!r}), pa.table({{"id": [7], "day": ["z"], "at": [None]}}), mode="append")
 table = TheTable({str(table)!r})
 assert table.schema() == TheSchema.from_json(DeltaTable({str(table)!r}).schema().to_json())
@@ -82,6 +89,21 @@ print(table.version(), table.count())
 
 
 # --- tables as values
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("package", BOTH, ids=lambda each: each.__name__)
+def test_commit_arguments_by_position_are_taken_in_their_old_order(package: ModuleType) -> None:
+    move = importlib.import_module(f"{package.__name__}._util").deprecate_positional_commit_args
+    assert move("f", (), 1, 2) == (1, 2)
+    with pytest.warns(DeprecationWarning, match=r"f\(\)"):
+        assert move("f", (1,), None, 2) == (1, 2)
+    with pytest.warns(DeprecationWarning, match="positionally"):
+        assert move("f", (2, 1), legacy_order=("post_commithook_properties", "commit_properties")) == (1, 2)
+    with pytest.raises(TypeError, match="multiple values for 'commit_properties'"):
+        move("f", (1,), 1)
+    with pytest.raises(TypeError, match="takes at most 2"):
+        move("f", (1, 2, 3))
 
 
 def test_tables_are_equal_that_are_the_same_version_of_the_same_place(table: Path) -> None:

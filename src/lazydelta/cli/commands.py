@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from lazydelta.cli.values import Record
+    from lazydelta.delta_table import DeltaTable
     from lazydelta.scan.file_stream import FileStream
-    from lazydelta.table import DeltaTable
 
 __all__ = ["Column", "TableInfo", "explain", "files", "history", "info", "rows"]
 

@@ -28,8 +28,8 @@ from lazydelta.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from lazydelta.delta_table import DeltaTable
     from lazydelta.kql import KqlResult
-    from lazydelta.table import DeltaTable
 
 __all__ = ["kql", "run_kql", "told"]
 
@@ -107,7 +107,7 @@ def kql(  # noqa: PLR0913 - one parameter an option
     refuse_extra_arguments()
 
     def open_table(uri: str) -> DeltaTable:
-        from lazydelta.table import DeltaTable  # noqa: PLC0415 - `--help` does without PyArrow
+        from lazydelta.delta_table import DeltaTable  # noqa: PLC0415 - `--help` does without PyArrow
 
         check_uri(uri)
         return DeltaTable(

@@ -14,7 +14,7 @@ from lazydelta.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lazydelta.table import DeltaTable
+    from lazydelta.delta_table import DeltaTable
 
 __all__ = [
     "CONTEXT",
@@ -56,7 +56,7 @@ class TableSource:
 
     def open(self) -> DeltaTable:
         """Open the table."""
-        from lazydelta.table import DeltaTable  # noqa: PLC0415 - `--help` does without PyArrow
+        from lazydelta.delta_table import DeltaTable  # noqa: PLC0415 - `--help` does without PyArrow
 
         check_uri(self.uri)
         pinned = self.timestamp if self.version is None else self.version

@@ -28,8 +28,8 @@ from lazydelta.errors import OptionError, QueryError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from lazydelta.delta_table import DeltaTable
     from lazydelta.row_scan.rows_dataset import RowsDataset
-    from lazydelta.table import DeltaTable
 
 __all__ = ["query"]
 
@@ -108,7 +108,7 @@ class _KqlQuery:
 
     def __init__(self, text: str, named: dict[str, str], storage_options: dict[str, str]) -> None:
         def open_table(uri: str) -> DeltaTable:
-            from lazydelta.table import DeltaTable  # noqa: PLC0415 - `--help` does without PyArrow
+            from lazydelta.delta_table import DeltaTable  # noqa: PLC0415 - `--help` does without PyArrow
 
             check_uri(uri)
             return DeltaTable(uri, storage_options=storage_options or None)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from lazydelta.errors import OptionError
 
-__all__ = ["by_position", "instead_of", "warn_of", "warn_of_ignored"]
+__all__ = ["by_position", "deprecate_positional_commit_args", "instead_of", "warn_of", "warn_of_ignored"]
 
 T = TypeVar("T")
 
@@ -37,12 +37,25 @@ def by_position(function: str, given: Sequence[Any], keywords: Mapping[str, Any]
     message = f"Passing commit arguments positionally to {function}() is deprecated. Use keyword arguments instead."
     warnings.warn(message, DeprecationWarning, stacklevel=3)
     if len(given) > len(found):
-        raise TypeError(f"{function}() got unexpected positional arguments")
+        raise TypeError(f"{function}() got unexpected positional arguments: it takes at most {len(found)}")
     for name, value in zip(found, given, strict=False):
         if found[name] is not None:
             raise TypeError(f"{function}() got multiple values for '{name}'")
         found[name] = value
     return found
+
+
+def deprecate_positional_commit_args(
+    method_name: str,
+    args: Sequence[Any],
+    commit_properties: Any = None,
+    post_commithook_properties: Any = None,
+    legacy_order: Sequence[str] = ("commit_properties", "post_commithook_properties"),
+) -> tuple[Any, Any]:
+    """Return the two with those that were given by position, in the order that a method once had them in."""
+    given = {"commit_properties": commit_properties, "post_commithook_properties": post_commithook_properties}
+    found = {**given, **by_position(method_name, args, {name: given[name] for name in legacy_order})}
+    return found["commit_properties"], found["post_commithook_properties"]
 
 
 def instead_of(old_name: str, old: T | None, new: T | None) -> T | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lazydelta.storage import Store
 from lazydelta.types.delta_types import Schema
 
 __all__ = ["RawDeltaTable"]
@@ -20,6 +21,12 @@ class RawDeltaTable:
         """The table's schema."""
         schema: Schema = self._table.schema()
         return schema
+
+    @property
+    def store(self) -> Store:
+        """Where the table is read and written."""
+        store: Store = self._table._handle.store  # noqa: SLF001 - deltalake's tables have no other word for it either
+        return store
 
     def table_uri(self) -> str:
         """Return the table's root."""

@@ -14,16 +14,23 @@ from lazydelta.row_scan.reading_pool import ReadingPool
 
 __all__ = ["QueryBuilder"]
 
+_DEFAULTS = {"datafusion.sql_parser.enable_ident_normalization": "false"}
+
 
 class QueryBuilder:
     """Tables under names, and queries over them in DataFusion's dialect.
 
-    ``session_config`` are DataFusion's settings by name. All tables share the threads and the memory of one pool.
+    Names in queries mean what they are written as, as in deltalake: ``Day`` is not ``day``, unless the setting
+    ``datafusion.sql_parser.enable_ident_normalization`` is true. ``session_config`` are DataFusion's settings by name.
+    All tables share the threads and the memory of one pool.
     """
 
     def __init__(self, session_config: Mapping[str, str] | None = None) -> None:
         self._datafusion = engine("datafusion", "datafusion")
-        config = self._datafusion.SessionConfig(dict(session_config or {}))
+        try:
+            config = self._datafusion.SessionConfig({**_DEFAULTS, **(session_config or {})})
+        except ValueError as error:
+            raise QueryError(f"DataFusion refuses a setting: {error}", hint="mind DataFusion's names") from error
         self._context = register_function(self._datafusion.SessionContext(config))
         self._pool = ReadingPool.for_store(Options().memory_budget, remote=True)
 

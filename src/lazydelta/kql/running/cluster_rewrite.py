@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from urllib.parse import quote, unquote
 
+from lazydelta.delta_table import DeltaTable
 from lazydelta.errors import KqlError, OptionError, UnsupportedFeatureError
 from lazydelta.kql.language.complaints import QueryText
 from lazydelta.kql.meaning.query_plan import Scan
@@ -19,7 +20,6 @@ from lazydelta.kql.running.kql_query import reached
 from lazydelta.kql.running.kql_tables import KqlTables, Queryable
 from lazydelta.kql.running.pushdown import Pushed
 from lazydelta.scan.data_file import DataFile
-from lazydelta.table import DeltaTable
 
 __all__ = ["DEFAULT_CAP", "rewrite"]
 

@@ -13,6 +13,7 @@ from typing import Any, Self
 import duckdb
 import pyarrow as pa
 
+from lazydelta.delta_table import DeltaTable
 from lazydelta.errors import KqlError, LazyDeltaError, StreamClosedError
 from lazydelta.kql.language import kql_syntax as syntax
 from lazydelta.kql.language.kql_parser import parse
@@ -24,7 +25,6 @@ from lazydelta.kql.meaning.typed import Typed, literal
 from lazydelta.kql.running.kql_tables import KqlTables, Queryable
 from lazydelta.kql.running.plan_sql import PlanSql
 from lazydelta.kql.running.pushdown import Pushed, push_down
-from lazydelta.table import DeltaTable
 
 __all__ = ["KqlResult", "reached", "run"]
 

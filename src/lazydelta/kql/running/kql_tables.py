@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from lazydelta.delta_table import DeltaTable
 from lazydelta.errors import OptionError
 from lazydelta.kql.meaning.query_plan import Scan
 from lazydelta.kql.running.pushdown import Pushed
-from lazydelta.table import DeltaTable
 
 __all__ = ["KqlTables", "Queryable"]
 

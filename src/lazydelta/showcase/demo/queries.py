@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from lazydelta import compute as pc
 from lazydelta.cli.values import Record, records
+from lazydelta.delta_table import DeltaTable
 from lazydelta.showcase.demo.sensors import HOURS, START, device
-from lazydelta.table import DeltaTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
