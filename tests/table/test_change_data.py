@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import deltalake
 import pyarrow as pa
+import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 
@@ -78,9 +79,13 @@ def contents(root: Path, version: int) -> Counter[str]:
 def test_the_changes_of_a_random_history_are_deltalakes_and_add_up(
     tmp_path: Path, seed: int, *, partitioned: bool
 ) -> None:
-    newest = random_table(tmp_path, seed, partitioned=partitioned)
-    table = lazydelta.DeltaTable(tmp_path)
-    assert plain(table.load_cdf().read_all()) == plain(deltalake.DeltaTable(tmp_path).load_cdf().read_all())
+    check_changes(tmp_path, random_table(tmp_path, seed, partitioned=partitioned))
+
+
+def check_changes(root: Path, newest: int) -> None:
+    """Hold the changes to deltalake's, and every version's to the rows that the version has and its forerunner had."""
+    table = lazydelta.DeltaTable(root)
+    assert plain(table.load_cdf().read_all()) == plain(deltalake.DeltaTable(root).load_cdf().read_all())
     state: Counter[str] = Counter()
     for version in range(newest + 1):
         changes = pa.table(table.load_cdf(version, version).read_all()).to_pylist()
@@ -89,8 +94,46 @@ def test_the_changes_of_a_random_history_are_deltalakes_and_add_up(
             assert change["_commit_version"] == version
             assert change["_change_type"] in GAINED | LOST
             state[row] += 1 if change["_change_type"] in GAINED else -1
-        assert +state == contents(tmp_path, version), version
+        assert +state == contents(root, version), version
         assert min(state.values(), default=0) >= 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_we_write_has_its_changes(tmp_path: Path, seed: int) -> None:
+    """Ours, and between them deltalake's, which writes change data of its own."""
+    dice = random.Random(seed)
+    lazydelta.write_deltalake(tmp_path, rows_of(0, 12), partition_by=["part"], configuration=ENABLED)
+    assert "changeDataFeed" in (deltalake.DeltaTable(tmp_path).protocol().writer_features or ())
+    for step in range(1, 9):
+        rows = rows_of(100 * step, dice.randrange(1, 9))
+        match dice.choice(["append", "overwrite", "partition", "optimize", "delete", "update"]):
+            case "append":
+                lazydelta.write_deltalake(tmp_path, rows, mode="append")
+            case "overwrite":
+                lazydelta.write_deltalake(tmp_path, rows, mode="overwrite")
+            case "partition":
+                one = rows.filter(pads.field("part") == "p1")
+                lazydelta.write_deltalake(tmp_path, one, mode="overwrite", predicate="part = 'p1'")
+            case "optimize":
+                lazydelta.DeltaTable(tmp_path).optimize.compact()
+            case "delete":
+                deltalake.DeltaTable(tmp_path).delete(f"id % 4 = {step % 4}")
+            case _:
+                deltalake.DeltaTable(tmp_path).update(updates={"word": f"'changed {step}'"}, predicate="id % 3 = 0")
+    check_changes(tmp_path, deltalake.DeltaTable(tmp_path).version())
+
+
+def test_columns_that_change_data_has_are_not_written_to_such_a_table(tmp_path: Path) -> None:
+    lazydelta.write_deltalake(tmp_path / "t", rows_of(0, 3), configuration=ENABLED)
+    more = rows_of(3, 3).append_column("_Commit_Version", pa.array([1, 2, 3]))
+    with pytest.raises(UnsupportedFeatureError, match="_Commit_Version"):
+        lazydelta.write_deltalake(tmp_path / "t", more, mode="append", schema_mode="merge")
+    with pytest.raises(UnsupportedFeatureError, match="_Commit_Version"):
+        lazydelta.write_deltalake(tmp_path / "new", more, configuration=ENABLED)
+    assert not (tmp_path / "new").exists()
+    assert contents(tmp_path / "t", 0).total() == 3
+    assert lazydelta.DeltaTable(tmp_path / "t").version() == 0
+    lazydelta.write_deltalake(tmp_path / "other", more)
 
 
 @pytest.mark.parametrize(

@@ -241,7 +241,7 @@ def test_a_checksum_after_a_checkpoint_carries_the_in_commit_timestamp(tmp_path:
 def test_a_checkpoint_starts_no_chain_on_a_table_that_we_may_not_write_to(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = strangers_table(tmp_path, configuration={"delta.enableChangeDataFeed": "true"})
+    store = strangers_table(tmp_path, configuration={"delta.enableRowTracking": "true"})
     assert write_checkpoint(store).action == "written"
     assert checksum(store, 2) is None
     assert not caplog.records

@@ -206,7 +206,7 @@ def test_a_table_can_be_created_with_its_first_files(tmp_path: Path) -> None:
         ({"properties": {"delta.logRetentionDuration": "3 months"}}, WriteError),
         ({"properties": {"delta.appendOnly": True}}, WriteError),
         ({"properties": {"delta.minWriterVersion": "7"}}, WriteError),
-        ({"properties": {"delta.enableChangeDataFeed": "true"}}, UnsupportedFeatureError),
+        ({"properties": {"delta.enableRowTracking": "true"}}, UnsupportedFeatureError),
         ({"properties": {"delta.constraints.c": "id > 0"}}, UnsupportedFeatureError),
         ({"properties": {"delta.feature.rowTracking": "supported"}}, UnsupportedFeatureError),
         ({"properties": {"delta.checkpointPolicy": "v2"}}, UnsupportedFeatureError),

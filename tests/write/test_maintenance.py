@@ -549,10 +549,10 @@ def test_the_log_of_a_table_that_we_may_not_write_to_is_left_alone_without_ado(
     table: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Another writer may switch such a feature on right after our commit."""
-    history(table, 11, {"delta.enableChangeDataFeed": "true"})
+    history(table, 11, {"delta.enableRowTracking": "true"})
     with caplog.at_level(logging.INFO), BackgroundMaintenance(table) as maintenance:
         maintenance.offer(10, metadata_of(open_store(table)))
     assert maintenance.status == MaintenanceStatus(runs=1, last_checkpoint=10, last_sidecar=10)
     left = [record for record in caplog.records if "is left as it is" in record.getMessage()]
     assert [record.levelno for record in left] == [logging.INFO]
-    assert "changeDataFeed" in left[0].getMessage()
+    assert "rowTracking" in left[0].getMessage()

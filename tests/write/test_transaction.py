@@ -329,7 +329,7 @@ def test_in_commit_timestamps_are_not_switched_on_later(tmp_path: Path) -> None:
     ("configuration", "feature"),
     [
         ({"delta.constraints.positive": "id > 0"}, "checkConstraints"),
-        ({"delta.enableChangeDataFeed": "true"}, "changeDataFeed"),
+        ({"delta.enableTypeWidening": "true"}, "typeWidening"),
         ({"delta.enableRowTracking": "true"}, "rowTracking"),
         ({"delta.enableIcebergCompatV2": "true"}, "icebergCompatV2"),
     ],

@@ -23,7 +23,7 @@ from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Metadata, Protocol
 from lazydelta.log.features import FEATURES, READER_FEATURES, WRITER_FEATURES
 from lazydelta.log.features.writable import check_writable
-from lazydelta.log.properties import TableProperties
+from lazydelta.log.properties import TableProperties, is_true
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.storage import Store
@@ -173,6 +173,8 @@ def protocol_for(metadata: Metadata) -> Protocol:
     properties = TableProperties.of(metadata)
     if properties.in_commit_timestamps:
         features.add("inCommitTimestamp")
+    if is_true(metadata, "delta.enableChangeDataFeed"):
+        features.add("changeDataFeed")
     if properties.deletion_vectors:
         features.add("deletionVectors")
     features |= _asked_for(metadata.configuration or {})

@@ -68,7 +68,13 @@ FEATURES = (
         note="`NOT NULL` is kept; a column with an expression is refused",
     ),
     Feature(name="checkConstraints", writing=Writing.UNUSED, writer_version=3),
-    Feature(name="changeDataFeed", writing=Writing.UNUSED, writer_version=4, switch="delta.enableChangeDataFeed"),
+    # We add and remove whole files, by which readers tell the changes; `cdc` files are for parts of files.
+    Feature(
+        name="changeDataFeed",
+        writing=Writing.DONE,
+        writer_version=4,
+        note="columns that are named as those of change data are refused",
+    ),
     Feature(
         name="generatedColumns", writing=Writing.UNUSED, writer_version=4, column_mark="delta.generationExpression"
     ),

@@ -26,6 +26,8 @@ __all__ = [
 ]
 
 _CONSTRAINT = "delta.constraints."
+# What readers of change data add to the columns of the table.
+_OF_CHANGES = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 
 
 def check_writable(protocol: Protocol, metadata: Metadata, *, path: str | None = None) -> None:
@@ -100,6 +102,9 @@ def _used(protocol: Protocol, metadata: Metadata) -> Iterator[tuple[str, str]]:
     if (metadata.property("delta.checkpointPolicy") or "").lower() == "v2":
         yield "v2Checkpoint", "the property delta.checkpointPolicy"
     schema = TableSchema.parse(metadata.schema_string, partition_columns=metadata.partition_columns)
+    clashing = [each.name for each in schema.fields if each.name.lower() in _OF_CHANGES]
+    if clashing and is_true(metadata, "delta.enableChangeDataFeed"):
+        yield "changeDataFeed", f"change data has a column {clashing[0]!r} of its own"
     for column, field in _fields(schema.fields, ""):
         if _holds_variants(field.type):
             yield "variantType", f"the column {column!r}"
