@@ -342,6 +342,8 @@ class DeltaTable(LeftToDeltalake):
         """
         from lazydelta.row_scan.table_dataset import table_dataset  # noqa: PLC0415 - pyarrow.dataset takes a while
 
+        if partitions is not None:
+            warn_of("`partitions` is deprecated; filter the dataset, or use `file_pruning_predicate`")
         given = [self._bound(each) for each in (partitions, file_pruning_predicate)]
         kinds = {"filesystem": filesystem, "schema": schema, "as_large_types": as_large_types}
         return table_dataset(self._handle, self._snapshot, *given, **kinds)  # type: ignore[arg-type]

@@ -149,6 +149,18 @@ def test_a_place_that_nobody_can_read_is_no_table(place: str) -> None:
         assert not package.DeltaTable.is_deltatable(place)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("package", BOTH, ids=lambda each: each.__name__)
+def test_filters_that_are_none_say_what_is_wrong_with_them(table: Path, package: ModuleType) -> None:
+    opened = package.DeltaTable(table)
+    with pytest.raises(ValueError, match="empty conjunction"):
+        opened.file_uris([[("day", "=", "a")], []])
+    with pytest.raises(ValueError, match="not a mix"):
+        opened.file_uris([("day", "=", "a"), [("day", "=", "b")]])
+    with pytest.warns(DeprecationWarning, match="partitions"):
+        opened.to_pyarrow_dataset(partitions=[("day", "=", "a")])
+
+
 def test_a_column_may_be_asked_for_twice(table: Path) -> None:
     asked = ["id", "day", "id"]
     ours = lazydelta.DeltaTable(table).to_pyarrow_table(columns=asked)

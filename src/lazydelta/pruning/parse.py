@@ -91,10 +91,20 @@ def _filters(filters: Sequence[Any], schema: TableSchema) -> Predicate:
     alternatives: list[Predicate] = []
     for each in filters:
         if not _is_list(each) or not each or not all(_is_condition(condition) for condition in each):
-            message = f"A list of filters holds {short_repr(each)}"
-            raise PredicateError(message, hint="write [(column, operator, value), …], or a list of such lists for OR")
+            raise _no_filters(filters, each)
         alternatives.append(conjunction([_condition(condition, schema) for condition in each]))
     return disjunction(alternatives)
+
+
+def _no_filters(filters: Sequence[Any], wrong: object) -> PredicateError:
+    message = f"A list of filters holds {short_repr(wrong)}"
+    hint = "write [(column, operator, value), …], or a list of such lists for OR"
+    if _is_list(wrong) and not wrong:
+        return PredicateError(f"{message}, an empty conjunction", hint=hint)
+    conditions = [_is_condition(each) for each in filters]
+    if any(conditions) and all(_is_list(each) for each in filters):
+        return PredicateError(f"{message} beside others of another form", hint=f"{hint}, not a mix")
+    return PredicateError(message, hint=hint)
 
 
 def _is_list(value: object) -> bool:
