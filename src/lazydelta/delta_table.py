@@ -422,23 +422,38 @@ class DeltaTable(LeftToDeltalake):
         dry_run: bool = True,  # noqa: FBT001, FBT002
         enforce_retention_duration: bool = True,  # noqa: FBT001, FBT002
         *args: Any,
-        commit_properties: object = None,
-        post_commithook_properties: object = None,
-        full: bool = False,  # noqa: ARG002
+        commit_properties: CommitProperties | None = None,
+        post_commithook_properties: PostCommitHookProperties | None = None,
+        full: bool = False,
         keep_versions: list[int] | None = None,
     ) -> list[str]:
         """Delete files that no version within the retention refers to, and return their paths below the root.
 
         The table is at its newest version then, which records it; a dry run leaves everything as it is.
         Without ``retention_hours`` the table says how long files stay (``delta.deletedFileRetentionDuration``, 7 days).
-        Every vacuum is a full one here: ``full`` changes nothing. ``commit_properties`` and
-        ``post_commithook_properties`` are refused.
+        Every vacuum is a full one here: ``full`` changes nothing. ``commit_properties`` join what the log says of it.
+        ``args`` are the last four by position, which deltalake calls deprecated.
         """
         from lazydelta.deltalake_api.deltalake_maintenance import vacuum_call  # noqa: PLC0415 - who reads needs none of it
 
-        refused = (args, commit_properties, post_commithook_properties)
+        last = by_position(
+            "vacuum",
+            args,
+            {
+                "post_commithook_properties": post_commithook_properties,
+                "commit_properties": commit_properties,
+                "full": full or None,
+                "keep_versions": keep_versions,
+            },
+        )
+        noted = (last["commit_properties"], last["post_commithook_properties"])
         paths = vacuum_call(
-            self._handle, retention_hours, dry_run, enforce_retention_duration, keep_versions, refused=refused
+            self._handle,
+            retention_hours,
+            dry_run,
+            enforce_retention_duration,
+            last["keep_versions"],
+            properties=noted,
         )
         if not dry_run:
             self.update_incremental()

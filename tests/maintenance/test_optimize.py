@@ -6,6 +6,7 @@ import json
 import random
 from datetime import timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import deltalake
@@ -476,11 +477,31 @@ def test_deltalakes_parameters_are_taken(table: Path) -> None:
     assert optimizer.compact([("hour", "=", "a")], target_size=1 << 20)["partitionsOptimized"] == 1
     assert optimizer.compact(min_commit_interval=timedelta(0), max_concurrent_tasks=2)["partitionsOptimized"] == 2
     assert lazydelta.DeltaTable(table).version() == COMMITS + 2  # a commit for each partition
-    for refused in ({"writer_properties": object()}, {"commit_properties": object()}, {"max_temp_directory_size": 1}):
+    for refused in (
+        {"writer_properties": object()},
+        {"commit_properties": object()},
+        {"commit_properties": lazydelta.CommitProperties(max_commit_retries=1)},
+        {"max_temp_directory_size": 1},
+    ):
         with pytest.raises(OptionError):
             optimizer.compact(**refused)
     with pytest.raises(UnknownColumnError):
         optimizer.compact(sort_by=["nonsense"])
+
+
+@pytest.mark.parametrize("package", [lazydelta, deltalake], ids=lambda each: each.__name__)
+def test_what_the_caller_notes_is_in_the_commit_of_an_optimize(table: Path, package: ModuleType) -> None:
+    noted = package.CommitProperties(
+        custom_metadata={"userName": "me"}, app_transactions=[package.Transaction("job", 7, None)]
+    )
+    hooks = package.PostCommitHookProperties(create_checkpoint=False)
+    package.DeltaTable(table).optimize.compact(commit_properties=noted, post_commithook_properties=hooks)
+    found = deltalake.DeltaTable(table)
+    assert [found.history(1)[0][key] for key in ("operation", "userName")] == ["OPTIMIZE", "me"]
+    assert found.transaction_version("job") == (7 if package is lazydelta else None)  # deltalake leaves it out here
+    append(table, 100)
+    with pytest.warns(DeprecationWarning, match="positionally"):
+        package.DeltaTable(table).optimize.compact(None, None, None, None, None, None, None, hooks, noted)
 
 
 # --- many files

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import deltalake
@@ -391,8 +392,25 @@ def test_the_method_has_deltalakes_answer(tmp_path: Path) -> None:
     for wrong in ({"retention_hours": float("nan")}, {"retention_hours": 1e30}, {"commit_properties": object()}):
         with pytest.raises(OptionError):
             table.vacuum(**wrong)
-    with pytest.raises(OptionError, match="by position"):
+    with pytest.warns(DeprecationWarning, match="positionally"), pytest.raises(OptionError, match="CommitProperties"):
         table.vacuum(None, *[True, True, True])
+
+
+@pytest.mark.parametrize("package", [lazydelta, deltalake], ids=lambda each: each.__name__)
+def test_what_the_caller_notes_is_in_the_commits_of_a_vacuum(tmp_path: Path, package: ModuleType) -> None:
+    for _ in range(2):
+        package.write_deltalake(tmp_path, pa.table({"id": [1]}), mode="overwrite")
+    table = package.DeltaTable(tmp_path)
+    noted = package.CommitProperties(custom_metadata={"userName": "me"})
+    by_position: Any = {"expected_warning": DeprecationWarning, "match": "positionally"}
+    with pytest.warns(**by_position):
+        deleted = table.vacuum(0, *[False, False, None, noted, True])
+    assert len(deleted) == 1
+    assert [each["userName"] for each in deltalake.DeltaTable(tmp_path).history(2)] == ["me", "me"]
+    with pytest.warns(**by_position), pytest.raises(TypeError, match="multiple values for 'keep_versions'"):
+        table.vacuum(None, *[True, True, None, noted, True, [1]], keep_versions=[2])
+    with pytest.warns(**by_position), pytest.raises(TypeError, match="multiple values for 'full'"):
+        table.vacuum(None, *[True, True, None, noted, True], full=True)
 
 
 def test_the_table_moves_to_its_newest_version_as_deltalakes_does(tmp_path: Path) -> None:

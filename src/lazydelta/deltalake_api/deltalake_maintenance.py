@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn
 
+from lazydelta.deltalake_api.commit_properties import CommitProperties, PostCommitHookProperties, maintains, note_of
+from lazydelta.deltalake_api.deprecated_parameters import deprecate_positional_commit_args
 from lazydelta.deltalake_api.left_to_deltalake import refuse
 from lazydelta.errors import OptionError
 from lazydelta.handle import TableHandle
@@ -14,6 +16,7 @@ from lazydelta.maintenance.once import after_commit
 from lazydelta.maintenance.optimize.optimizing import FileSizes, OptimizeResult, OptimizeSettings, optimize
 from lazydelta.maintenance.vacuum.vacuuming import vacuum
 from lazydelta.pruning import Where
+from lazydelta.write.commit_note import CommitNote
 from lazydelta.write.data_files import MEMORY_BUDGET
 
 __all__ = ["TableOptimizer", "vacuum_call"]
@@ -37,16 +40,27 @@ class TableOptimizer:
         min_commit_interval: float | timedelta | None = None,
         writer_properties: object = None,
         *args: Any,
-        commit_properties: object = None,
-        post_commithook_properties: object = None,
+        commit_properties: CommitProperties | None = None,
+        post_commithook_properties: PostCommitHookProperties | None = None,
         sort_by: Sequence[str] = (),
     ) -> dict[str, Any]:
         """Pack the small files of each partition, and return deltalake's metrics.
 
         ``sort_by`` orders the rows of what is packed. ``max_spill_size`` is the memory that it may take; one file is
-        packed at a time, so ``max_concurrent_tasks`` changes nothing. What is left is deltalake's own and refused.
+        packed at a time, so ``max_concurrent_tasks`` changes nothing. ``args`` are the commit's properties by position,
+        which deltalake calls deprecated. What is left is deltalake's own and refused.
         """
-        _refuse(args, commit_properties, post_commithook_properties, max_temp_directory_size, writer_properties)
+        if max_temp_directory_size is not None or writer_properties is not None:
+            message = "max_temp_directory_size and writer_properties of compact() are deltalake's own"
+            raise OptionError(message, hint="leave them out")
+        noted, hooks = deprecate_positional_commit_args(
+            "compact",
+            args,
+            commit_properties,
+            post_commithook_properties,
+            legacy_order=("post_commithook_properties", "commit_properties"),
+        )
+        note, maintain = _noted(noted, hooks)
         interval = min_commit_interval
         if interval is not None and not isinstance(interval, timedelta):
             interval = timedelta(seconds=interval)
@@ -55,13 +69,14 @@ class TableOptimizer:
             sort_by=sort_by,
             memory_budget=MEMORY_BUDGET if max_spill_size is None else max_spill_size,
             commit_interval=interval,
+            note=note,
         )
         handle = self._handle
         result = optimize(
             handle,
             where=partition_filters,
             settings=settings,
-            committed=lambda done: after_commit(handle, done.version, done.metadata),
+            committed=(lambda done: after_commit(handle, done.version, done.metadata)) if maintain else None,
         )
         self._committed()
         return _metrics(result)
@@ -101,10 +116,13 @@ def vacuum_call(
     enforce: bool,  # noqa: FBT001
     keep_versions: Sequence[int] | None,
     *,
-    refused: tuple[Any, ...],
+    properties: tuple[CommitProperties | None, PostCommitHookProperties | None],
 ) -> list[str]:
     """Vacuum a table, and return what was deleted, or would be; a file that cannot be deleted is an error."""
-    _refuse(*refused)
+    note, maintain = _noted(*properties)
+    if not maintain:
+        message = "lazydelta's vacuum ends with a checkpoint where one is due"
+        raise OptionError(message, hint="leave post_commithook_properties out")
     try:
         retention = None if retention_hours is None else timedelta(hours=retention_hours)
     except (OverflowError, ValueError, TypeError):
@@ -115,14 +133,19 @@ def vacuum_call(
         dry_run=dry_run,
         enforce_retention=enforce,
         keep_versions=keep_versions or (),
+        note=note,
     )
     result.check(handle.uri)
     return result.paths
 
 
-def _refuse(args: tuple[Any, ...], *properties: object) -> None:
-    if args:
-        raise OptionError(f"{len(args)} arguments too many were given by position", hint="give them by name")
-    if any(each is not None for each in properties):
-        message = "commit_properties, post_commithook_properties, writer_properties and the like are deltalake's own"
-        raise OptionError(message, hint="leave them out")
+def _noted(commit: CommitProperties | None, hooks: PostCommitHookProperties | None) -> tuple[CommitNote, bool]:
+    """Return what commits say beside, and whether maintenance follows them."""
+    given: tuple[object, object] = (commit, hooks)
+    if not isinstance(given[0], CommitProperties | None) or not isinstance(given[1], PostCommitHookProperties | None):
+        message = "commit_properties are CommitProperties, and post_commithook_properties PostCommitHookProperties"
+        raise OptionError(message, hint="import these classes from lazydelta")
+    if commit is not None and commit.max_commit_retries is not None:
+        message = "max_commit_retries is for writes: maintenance tries again by rules of its own"
+        raise OptionError(message, hint="leave it out")
+    return note_of(commit), maintains(hooks)

@@ -35,6 +35,7 @@ from lazydelta.maintenance.optimize.rewriting import Rewriter, Rewritten
 from lazydelta.maintenance.optimize.sorted_rows import check_sort_columns
 from lazydelta.pruning import Where
 from lazydelta.scan.request import ScanRequest, ScanStrategy
+from lazydelta.write.commit_note import CommitNote
 from lazydelta.write.data_files import MEMORY_BUDGET, TARGET_FILE_SIZE
 from lazydelta.write.file_commit import delete_files
 from lazydelta.write.removals import removal_of
@@ -63,7 +64,7 @@ class OptimizeSettings:
 
     Files smaller than ``below`` (the target by default) are packed to ``target_size`` bytes, ``least_files`` at least;
     the target is by default the table's ``delta.targetFileSize``, or 128 MB. ``sort_by`` orders the rows of what is
-    packed. ``commit_interval`` commits what was packed at least so often.
+    packed. ``commit_interval`` commits what was packed at least so often. ``note`` is what the commits say beside.
     """
 
     target_size: int | None = None
@@ -73,6 +74,7 @@ class OptimizeSettings:
     memory_budget: int = MEMORY_BUDGET
     commit_interval: timedelta | None = None
     auto: bool = False
+    note: CommitNote = field(default_factory=CommitNote)
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense before any work begins."""
@@ -234,6 +236,7 @@ class _Optimize:
     def _commit_ready(self) -> None:
         for remaining in reversed(range(_OFFERS)):
             with Transaction.begin(self._handle, operation="OPTIMIZE", parameters=self._parameters()) as transaction:
+                transaction.note = self._settings.note
                 self._look_at(transaction)
                 self._give_up_changed()
                 if not self._ready:

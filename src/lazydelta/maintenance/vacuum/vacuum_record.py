@@ -16,6 +16,7 @@ from lazydelta.handle import TableHandle
 from lazydelta.log.features.writable import check_writable
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.maintenance.vacuum.vacuum_rules import Retention
+from lazydelta.write.commit_note import CommitNote
 from lazydelta.write.transaction import CommitResult, Transaction
 
 __all__ = ["VacuumRecord"]
@@ -28,8 +29,9 @@ _MILLISECOND = timedelta(milliseconds=1)
 class VacuumRecord:
     """Writes the two commits; on tables with features that we do not write there are none."""
 
-    def __init__(self, handle: TableHandle, snapshot: Snapshot) -> None:
+    def __init__(self, handle: TableHandle, snapshot: Snapshot, note: CommitNote) -> None:
         self._handle = handle
+        self._note = note
         self.last: CommitResult | None = None
         try:
             check_writable(snapshot.protocol, snapshot.metadata, path=handle.uri)
@@ -57,6 +59,7 @@ class VacuumRecord:
             return
         for remaining in reversed(range(_ATTEMPTS)):
             with Transaction.begin(self._handle, operation=operation, parameters=parameters) as transaction:
+                transaction.note = self._note
                 transaction.metrics = {key: str(value) for key, value in metrics.items()}
                 try:
                     self.last = transaction.commit()

@@ -31,6 +31,7 @@ from lazydelta.maintenance.vacuum.vacuum_record import VacuumRecord
 from lazydelta.maintenance.vacuum.vacuum_rules import Retention, check_vacuumable
 from lazydelta.sidecar.upkeep.lifecycle import sweep
 from lazydelta.storage import Store
+from lazydelta.write.commit_note import CommitNote
 
 __all__ = ["FailedDelete", "VacuumProgress", "VacuumResult", "vacuum"]
 
@@ -89,12 +90,14 @@ def vacuum(
     keep_versions: Sequence[int] = (),
     progress: VacuumProgress | None = None,
     now: datetime | None = None,
+    note: CommitNote | None = None,
 ) -> VacuumResult:
     """Delete the files below the table's root that no version within the retention refers to.
 
     ``retention`` is by default what the table promises in ``delta.deletedFileRetentionDuration`` (7 days where it says
     nothing), and may be shorter only without ``enforce_retention``. Files that are younger stay whoever wrote them: a
     writer may be about to commit them. ``keep_versions`` stay readable however old they are.
+    ``note`` is what the commits say that record it.
     """
     snapshot = handle.newest()
     check_vacuumable(snapshot.protocol, path=handle.uri)
@@ -107,7 +110,7 @@ def vacuum(
         if dry_run:
             work.tell()
         else:
-            work.delete(enforced=enforce_retention)
+            work.delete(enforced=enforce_retention, note=note or CommitNote())
     finally:
         work.close()
     return result
@@ -171,9 +174,9 @@ class _Vacuum:
             self._result.paths.extend(each.path for each in batch)
             self._result.size_bytes += sum(each.size for each in batch)
 
-    def delete(self, *, enforced: bool) -> None:
+    def delete(self, *, enforced: bool, note: CommitNote) -> None:
         """Delete the orphans, and tell the log."""
-        result, record = self._result, VacuumRecord(self._handle, self._snapshot)
+        result, record = self._result, VacuumRecord(self._handle, self._snapshot, note)
         if not self._orphans.count:
             # A commit for nothing, every night, would only make the log longer.
             self._delete_folders()
