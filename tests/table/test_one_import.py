@@ -22,7 +22,7 @@ from lazydelta.errors import LazyDeltaError, OptionError, TableNotFoundError, Un
 from tests.table.change_log import action, handmade
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import ModuleType
 
 ROWS = pa.table(
@@ -402,6 +402,39 @@ def test_files_are_compressed_as_asked(tmp_path: Path, compression: str) -> None
     (file,) = tmp_path.glob("*.parquet")
     written = pa.parquet.ParquetFile(file).metadata.row_group(0).column(0).compression
     assert written == compression.upper()
+
+
+@pytest.mark.parametrize("package", BOTH, ids=lambda package: package.__name__)
+def test_two_instances_of_an_application_do_not_overwrite_each_others_notes(table: Path, package: ModuleType) -> None:
+    def noted(app_id: str, version: int) -> Any:
+        return package.CommitProperties(app_transactions=[package.Transaction(app_id, version)])
+
+    first, second, third = (package.DeltaTable(table) for _ in range(3))
+    package.write_deltalake(first, ROWS, mode="append", commit_properties=noted("job", 1))
+    with pytest.raises(package.exceptions.CommitFailedError):
+        package.write_deltalake(second, ROWS, mode="append", commit_properties=noted("job", 1))
+    package.write_deltalake(second, ROWS, mode="append", commit_properties=noted("other", 1))
+    package.write_deltalake(third, ROWS, mode="append")
+    first.update_incremental()
+    package.write_deltalake(first, ROWS, mode="append", commit_properties=noted("job", 2))
+    package.write_deltalake(
+        table, ROWS, mode="append", commit_properties=noted("job", 1)
+    )  # who names a place saw nothing
+    assert len(rows_of(table)) == 6 * len(ROWS)
+    assert deltalake.DeltaTable(table).transaction_version("job") == 1
+
+
+def test_an_application_that_is_recorded_while_it_writes_is_a_conflict(table: Path) -> None:
+    job = lazydelta.CommitProperties(app_transactions=[lazydelta.Transaction("job", 1)])
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        lazydelta.write_deltalake(table, ROWS, mode="append", commit_properties=job)  # the other one is faster
+        yield from ROWS.to_batches()
+
+    slow = pa.RecordBatchReader.from_batches(ROWS.schema, rows())
+    with pytest.raises(exceptions.CommitFailedError, match="'job' has committed"):
+        lazydelta.write_deltalake(table, slow, mode="append", commit_properties=job)
+    assert len(rows_of(table)) == 2 * len(ROWS)
 
 
 @pytest.mark.parametrize("package", BOTH, ids=lambda package: package.__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,8 @@ class CommitProperties:
 
     ``custom_metadata`` joins what the log says of the commit (``history()``). ``max_commit_retries`` is how often it is
     tried again while other writers are faster. ``app_transactions`` are recorded with it; they do not keep a batch from
-    being written twice, as ``app_id`` and ``app_version`` of `write_arrow` do.
+    being written twice, as ``app_id`` and ``app_version`` of `write_arrow` do. An application that has come further
+    since the table was opened which is written to, or while it is written to, is a conflict.
     """
 
     custom_metadata: dict[str, Any] | None = None
@@ -43,8 +45,10 @@ class PostCommitHookProperties:
     cleanup_expired_logs: bool | None = None
 
 
-def note_of(properties: CommitProperties | None) -> CommitNote:
-    """Return what a commit says beside its rows."""
+def note_of(
+    properties: CommitProperties | None, transaction_version: Callable[[str], int | None] | None = None
+) -> CommitNote:
+    """Return what a commit says beside its rows; ``transaction_version`` is that of the table which the caller has."""
     if properties is None:
         return CommitNote()
     info: Any = properties.custom_metadata
@@ -52,7 +56,8 @@ def note_of(properties: CommitProperties | None) -> CommitNote:
         Txn(app_id=each.app_id, version=each.version, last_updated=each.last_updated)
         for each in properties.app_transactions or ()
     )
-    return CommitNote({} if info is None else info, txns)
+    seen = {} if transaction_version is None else {each.app_id: transaction_version(each.app_id) for each in txns}
+    return CommitNote({} if info is None else info, txns, seen)
 
 
 def attempts_of(properties: CommitProperties | None, default: int) -> int:

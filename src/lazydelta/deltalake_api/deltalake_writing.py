@@ -78,7 +78,8 @@ def write_deltalake(  # noqa: PLR0913 - deltalake's parameters
         target_file_size=TARGET_FILE_SIZE if target_file_size is None else target_file_size,
     )
     place: Any = os.fspath(table_or_uri) if table is None else table
-    commit_arrow(place, data, options, mode, note=note_of(commit_properties), replaces_schema=replaces)
+    note = note_of(commit_properties, None if table is None else table_or_uri.transaction_version)
+    commit_arrow(place, data, options, mode, note=note, replaces_schema=replaces)
     if table is not None:
         table_or_uri.update_incremental()
 

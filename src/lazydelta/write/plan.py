@@ -179,6 +179,7 @@ class WritePlan:
             stage_creation(transaction, metadata)
             return metadata
         self.creation.check(snapshot)
+        self.note.check_seen(snapshot.transaction_version, transaction.store.uri)
         self._check_alignment(snapshot)
         if self.replaces_schema:
             return self._replaced(transaction, snapshot.metadata, incoming)

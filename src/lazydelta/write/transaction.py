@@ -344,6 +344,7 @@ class Transaction:
             return True
         if conflict is not None:
             raise conflict
+        self.note.check_winners(change.transactions, self.store.uri)
         return False
 
     def _rests_on(self) -> Footprint:
