@@ -482,6 +482,8 @@ def test_deltalakes_parameters_are_taken(table: Path) -> None:
         {"commit_properties": object()},
         {"commit_properties": lazydelta.CommitProperties(max_commit_retries=1)},
         {"max_temp_directory_size": 1},
+        {"target_size": 0},
+        {"target_size": 1 << 63},
     ):
         with pytest.raises(OptionError):
             optimizer.compact(**refused)

@@ -370,10 +370,11 @@ def test_what_would_make_the_log_wrong_is_refused_by_both(tmp_path: Path, noted:
 
 
 def test_what_our_writer_does_not_do_is_refused_by_name(tmp_path: Path) -> None:
+    encoded = lazydelta.ColumnProperties(dictionary_enabled=True)
     refused: list[tuple[dict[str, Any], str]] = [
         ({"writer_properties": lazydelta.WriterProperties(compression="BROTLI")}, "BROTLI"),
         ({"writer_properties": lazydelta.WriterProperties(max_row_group_size=5)}, "max_row_group_size"),
-        ({"writer_properties": lazydelta.WriterProperties(column_properties={})}, "column_properties"),
+        ({"writer_properties": lazydelta.WriterProperties(column_properties={"id": encoded})}, "column_properties"),
         ({"post_commithook_properties": lazydelta.PostCommitHookProperties(cleanup_expired_logs=True)}, "cleanup"),
     ]
     for keywords, name in refused:
@@ -402,6 +403,14 @@ def test_files_are_compressed_as_asked(tmp_path: Path, compression: str) -> None
     (file,) = tmp_path.glob("*.parquet")
     written = pa.parquet.ParquetFile(file).metadata.row_group(0).column(0).compression
     assert written == compression.upper()
+
+
+@pytest.mark.parametrize("package", BOTH, ids=lambda package: package.__name__)
+def test_properties_of_columns_that_ask_for_nothing_are_no_obstacle(tmp_path: Path, package: ModuleType) -> None:
+    nothing = package.ColumnProperties(encoding=None)
+    properties = package.WriterProperties(default_column_properties=nothing, column_properties={"id": nothing})
+    package.write_deltalake(tmp_path, ROWS, writer_properties=properties)
+    assert rows_of(tmp_path) == plain(ROWS)
 
 
 @pytest.mark.parametrize("package", BOTH, ids=lambda package: package.__name__)

@@ -21,6 +21,8 @@ from lazydelta.write.data_files import MEMORY_BUDGET
 
 __all__ = ["TableOptimizer", "vacuum_call"]
 
+_LARGEST = (1 << 63) - 1
+
 
 class TableOptimizer:
     """What ``DeltaTable.optimize`` offers, as in deltalake."""
@@ -61,6 +63,9 @@ class TableOptimizer:
             legacy_order=("post_commithook_properties", "commit_properties"),
         )
         note, maintain = _noted(noted, hooks)
+        if target_size is not None and not 1 <= target_size <= _LARGEST:
+            message = f"target_file_size must be between 1 and {_LARGEST} bytes, and is {target_size}"
+            raise OptionError(message, hint="the log holds it as a number of 64 bits")
         interval = min_commit_interval
         if interval is not None and not isinstance(interval, timedelta):
             interval = timedelta(seconds=interval)

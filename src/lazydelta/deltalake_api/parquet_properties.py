@@ -98,12 +98,19 @@ class WriterProperties:
         return f"WriterProperties({', '.join(f'{name}: {value}' for name, value in shown.items())})"
 
 
+def _asks(value: Any) -> bool:
+    """Tell whether a property asks for anything: those of columns may be there and leave everything open."""
+    if isinstance(value, dict):
+        return any(_asks(each) for each in value.values())
+    return value != ColumnProperties() if isinstance(value, ColumnProperties) else value is not None
+
+
 def compression_of(properties: Any, default: str) -> str:
     """Return how files are compressed; every other property is refused by name."""
     if properties is None:
         return default
     for each in fields(properties):
-        if each.name != "compression" and getattr(properties, each.name) is not None:
+        if each.name != "compression" and _asks(getattr(properties, each.name)):
             message = f"lazydelta decides by itself what {each.name} of WriterProperties says"
             raise UnsupportedOperationError(message, hint="leave it out, or write the table with deltalake")
     if properties.compression is None:
