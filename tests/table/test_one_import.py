@@ -157,6 +157,9 @@ def test_filters_that_are_none_say_what_is_wrong_with_them(table: Path, package:
         opened.file_uris([[("day", "=", "a")], []])
     with pytest.raises(ValueError, match="not a mix"):
         opened.file_uris([("day", "=", "a"), [("day", "=", "b")]])
+    for wrong in ([("day", "=", {"no": "value"})], [("day", "in", [{"no": "value"}, "a"])]):
+        with pytest.raises(ValueError, match="Could not encode partition value for type"):
+            opened.file_uris(wrong)
     with pytest.warns(DeprecationWarning, match="partitions"):
         opened.to_pyarrow_dataset(partitions=[("day", "=", "a")])
 

@@ -150,6 +150,9 @@ def _partition_text(column: Column, value: Any) -> Any:
         return value.isoformat(sep=" ")
     if isinstance(value, dt.date):
         return value.isoformat()
+    if isinstance(value, Mapping) or _is_list(value):
+        message = f"Could not encode partition value for type {type(value).__name__}: {short_repr(value)}"
+        raise PredicateError(message, hint=f"compare the partition column {column.name!r} with a text or a number")
     return str(value) if isinstance(value, int | float | PyDecimal) else value
 
 
