@@ -10,7 +10,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from lazydelta import DeltaTable, write_arrow
+from lazydelta import DeltaTable, write_arrow, write_deltalake
 from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
 from lazydelta.sidecar import build, verify
 from lazydelta.storage import open_store
@@ -186,3 +186,21 @@ def test_three_kinds_of_writers_lose_nothing(delta_spark: DeltaSpark, tmp_path: 
     expected = [*range(10), *range(1000, 1060), *range(2000, 2060), *range(3000, 3004)]
     assert ours(tmp_path) == expected
     assert spark_ids(delta_spark, tmp_path) == expected
+
+
+def test_spark_reads_the_changes_of_tables_that_we_write(delta_spark: DeltaSpark, tmp_path: Path) -> None:
+    """We write no change data of our own; Spark tells it by the files that come and go."""
+    rows = pa.table({"id": pa.array(range(6), pa.int64()), "part": ["a", "a", "b", "b", "c", "c"]})
+    enabled = {"delta.enableChangeDataFeed": "true"}
+    write_deltalake(tmp_path, rows, partition_by=["part"], configuration=enabled)
+    write_deltalake(tmp_path, rows.slice(0, 3), mode="append")
+    DeltaTable(tmp_path).optimize.compact()
+    write_deltalake(tmp_path, rows.slice(2, 1), mode="overwrite", predicate="part = 'b'")
+    delta_spark.sql(f"DELETE FROM delta.`{tmp_path}` WHERE id = 0")
+    write_deltalake(tmp_path, rows.slice(5), mode="overwrite")
+    names = ["id", "part", "_change_type", "_commit_version"]
+    asked = f"SELECT {', '.join(names)} FROM table_changes_by_path('{tmp_path}', 0)"
+    theirs = delta_spark.sql(asked)
+    ours = DeltaTable(tmp_path).load_cdf(columns=names).read_all()
+    assert sorted(map(repr, ours.to_pylist())) == sorted(map(repr, theirs))
+    assert ours.num_rows > len(rows)
