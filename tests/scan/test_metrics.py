@@ -9,6 +9,7 @@ import pytest
 from lazydelta import DeltaTable
 from lazydelta.scan.explanation import meaning
 from lazydelta.scan.strategy_choice import ScanPlan, choose_plan
+from lazydelta.warned import ChecksumWarning
 from tests.scan.hand_log import HandLog, add, paths, remove, watching
 
 if TYPE_CHECKING:
@@ -207,7 +208,8 @@ def test_a_mismatch_with_the_checksum_is_counted(table: Path) -> None:
     (checksum,) = (table / "_delta_log").glob("*.crc")
     checksum.write_text(checksum.read_text().replace('"numFiles": 14', '"numFiles": 15'))
     stream = DeltaTable(table, options={"cache_size": 0}).files()
-    stream.collect()
+    with pytest.warns(ChecksumWarning, match="counts 15 files"):
+        stream.collect()
     assert stream.metrics.checksum_mismatches == 1
 
 

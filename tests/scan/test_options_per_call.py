@@ -29,6 +29,7 @@ OTHER: dict[str, Any] = {
     "enable_fallback": False,
     "checksum": "error",
     "max_staleness": 5,
+    "float_max": "trust",
     "retries": 0,
     "request_timeout": 2.5,
 }

@@ -7,13 +7,15 @@ bounds of their own in newer files, but PyArrow neither shows them nor skips pag
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lazydelta.arrays import Stored, int64_array, typed_array
-from lazydelta.pruning import Predicate, all_match, may_match, referenced_columns
+from lazydelta.pruning import NanOrder, Predicate, all_match, may_match, referenced_columns
+from lazydelta.pruning.tree import Compare, leaves
 from lazydelta.row_scan.projection import pruned_fields
 from lazydelta.rows.opened_file import OpenedFile
 from lazydelta.stats import ColumnRange, Ranges
@@ -34,9 +36,15 @@ def judge_row_groups(opened: OpenedFile, predicate: Predicate, schema: TableSche
     if not count:
         return []
     columns = {}
+    # The log of such a table has no maximum where there is a NaN; Parquet leaves NaN out and has one all the same.
+    trusts = any(
+        isinstance(leaf, Compare) and leaf.nan is NanOrder.LARGEST_AND_IN_NO_MAXIMUM for leaf in leaves(predicate)
+    )
     for column in referenced_columns(predicate):
         known = _partition(opened, column, schema) if column.is_partition else _stored(opened, column, schema)
         if known is not None:
+            if trusts and not column.is_partition and pa.types.is_floating(column.type.to_arrow()):
+                known = replace(known, max=None)
             columns[column.physical_path] = known
     ranges = Ranges(count, int64_array([group.num_rows for group in opened.groups]), None, columns)
     may, must = may_match(predicate, ranges).to_pylist(), all_match(predicate, ranges).to_pylist()
