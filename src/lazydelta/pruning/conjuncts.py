@@ -44,24 +44,28 @@ class Conjunct:
 
 def conjuncts(predicate: Predicate | None) -> tuple[Conjunct, ...]:
     """Tell of each condition whether it prunes."""
-    if predicate is None:
-        return ()
-    if isinstance(predicate, WithExpression):
-        return conjuncts(predicate.part)
-    parts = predicate.parts if isinstance(predicate, And) else (predicate,)
-    return tuple(_conjunct(part) for part in parts)
+    return tuple(_conjunct(part) for part in _parts(predicate))
 
 
 def check_conjuncts(predicate: Predicate | None, *, strict: bool) -> None:
     """Warn of conditions that cannot prune, once for the predicate; with ``strict`` they are an error."""
-    idle = [each for each in conjuncts(predicate) if not each.prunes]
+    # Only what is complained of is put into words: PyArrow loads pandas for the text of a moment.
+    idle = [part for part in _parts(predicate) if not isinstance(part, Constant) and _why_not(part) is not None]
     if not idle:
         return
-    message = "No file can be left out by " + "; nor by ".join(map(str, idle))
+    message = "No file can be left out by " + "; nor by ".join(str(_conjunct(part)) for part in idle)
     if strict:
         hint = "compare a column, or a function of it that has ranges, with constants; or leave strict out"
         raise PredicateError(message, hint=hint)
     warnings.warn(PredicateWarning(message), stacklevel=_level_of_caller())
+
+
+def _parts(predicate: Predicate | None) -> tuple[Predicate, ...]:
+    if predicate is None:
+        return ()
+    if isinstance(predicate, WithExpression):
+        return _parts(predicate.part)
+    return predicate.parts if isinstance(predicate, And) else (predicate,)
 
 
 def _conjunct(part: Predicate) -> Conjunct:
