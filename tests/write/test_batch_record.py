@@ -194,7 +194,8 @@ def test_looking_for_the_last_batch_reads_the_commits_since_then_and_no_more(tmp
     for version in range(30):
         write(tmp_path, events(version), version)
     store = open_store(tmp_path)
-    for version, most in ((29, 10), (27, 12)):
+    # Ten commits are asked for at once, and more than one for each that is taken: a long tail is fetched in few rounds.
+    for version, most in ((29, 10), (27, 16)):
         before = store.counters.gets
         assert find_batch(store, Txn(app_id="job", version=version), 29).version == version
         assert store.counters.gets - before <= most
