@@ -26,7 +26,7 @@ COMMITS = 8
 MEMORY_GROWTH = 1.3
 # Below this the allocator's arenas decide, not the commits.
 MEMORY_FLOOR = 16 << 20
-IMPORTS = ("lazydelta.write.transaction", "pyarrow.parquet", "obstore")
+IMPORTS = ("lazydelta.write.transaction", "pyarrow.parquet", "pyarrow._compute", "obstore")
 
 pytestmark = [pytest.mark.memory, pytest.mark.timeout(300)]
 

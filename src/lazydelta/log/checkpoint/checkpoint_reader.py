@@ -283,10 +283,14 @@ def _parquet_actions(parquet: pq.ParquetFile, file: LogFile, names: Sequence[str
 
 def _groups_with(metadata: pq.FileMetaData, names: Sequence[str]) -> list[int]:
     """Return the row groups that may hold such actions: nearly all of a large checkpoint hold files and no others."""
+    if not names or not metadata.num_row_groups:
+        return []
     wanted = {_PRESENT.get(name) for name in names}
-    columns = [index for index in range(metadata.num_columns) if metadata.schema.column(index).path in wanted]
+    # Not by the schema: it and the metadata hold each other, and a footer of megabytes would wait for the collector.
+    first = metadata.row_group(0)
+    columns = [index for index in range(metadata.num_columns) if first.column(index).path_in_schema in wanted]
     if len(columns) < len(names):
-        return list(range(metadata.num_row_groups)) if names else []
+        return list(range(metadata.num_row_groups))
     groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
     return [number for number, group in enumerate(groups) if not all(_is_null(group, index) for index in columns)]
 
