@@ -108,11 +108,11 @@ def assert_whole_or_none(place: Place) -> bool:
     ("name", "before", "kind"),
     [
         ("build", "nothing", "memory"),
-        ("build", "a sidecar", "local"),
-        ("forced build", "a sidecar", "memory"),
-        ("refresh", "an older sidecar", "memory"),
         ("refresh", "an older sidecar", "local"),
-        ("refresh", "a sidecar", "local"),
+        pytest.param("build", "a sidecar", "local", marks=pytest.mark.slow),
+        pytest.param("forced build", "a sidecar", "memory", marks=pytest.mark.slow),
+        pytest.param("refresh", "an older sidecar", "memory", marks=pytest.mark.slow),
+        pytest.param("refresh", "a sidecar", "local", marks=pytest.mark.slow),
     ],
 )
 def test_a_drop_before_any_request_of_the_work_leaves_a_whole_sidecar_or_none(

@@ -68,7 +68,7 @@ def checkpoints_of(log: RandomLog) -> list[int]:
     return sorted({int(match[1]) for match in found if match})
 
 
-@pytest.mark.parametrize("chunk", range(4))
+@pytest.mark.parametrize("chunk", [0, 1, *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(2, 8))])
 def test_random_logs_refreshed_from_any_earlier_checkpoint(chunk: int, tmp_path: Path, split: Split) -> None:
     """Removes, vectors, re-adds and odd spellings between two checkpoints: the refreshed sidecar equals the log."""
     rng = random.Random(chunk)
