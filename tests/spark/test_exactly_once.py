@@ -357,7 +357,8 @@ def _kill_executors(stream: Stream, kills: int, files: int) -> int:
                 victims += [each for each in executors if worker in descendants(each)]
                 assert len(victims) == 2
             for each in reversed(victims):
-                os.kill(each, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # a worker may be gone with its executor
+                    os.kill(each, signal.SIGKILL)
             killed += 1
         assert driver.wait(900) == 0, stream.log()
     assert wait_for_maintenance(str(stream.table), 60)
