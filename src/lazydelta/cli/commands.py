@@ -235,7 +235,7 @@ def _words(name: str) -> Callable[[Any], Iterable[Any]]:
 
 def _file_records(stream: FileStream, resolve: TableSource | None = None) -> Iterator[Iterator[Record]]:
     """Yield the files of a stream by batch, with their URIs where the table's source is given."""
-    from lazydelta.cli.values import records  # noqa: PLC0415 - and with it PyArrow
+    from lazydelta.cli.values import records  # noqa: PLC0415 - loaded by whoever runs the command
     from lazydelta.handle import TableHandle  # noqa: PLC0415
 
     store = None

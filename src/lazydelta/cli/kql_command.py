@@ -107,7 +107,7 @@ def kql(  # noqa: PLR0913 - one parameter an option
     refuse_extra_arguments()
 
     def open_table(uri: str) -> DeltaTable:
-        from lazydelta.delta_table import DeltaTable  # noqa: PLC0415 - `--help` does without PyArrow
+        from lazydelta.delta_table import DeltaTable  # noqa: PLC0415 - loaded by whoever runs the command, not by its help
 
         check_uri(uri)
         return DeltaTable(

@@ -56,7 +56,7 @@ class TableSource:
 
     def open(self) -> DeltaTable:
         """Open the table."""
-        from lazydelta.delta_table import DeltaTable  # noqa: PLC0415 - `--help` does without PyArrow
+        from lazydelta.delta_table import DeltaTable  # noqa: PLC0415 - loaded by whoever runs the command, not by its help
 
         check_uri(self.uri)
         pinned = self.timestamp if self.version is None else self.version

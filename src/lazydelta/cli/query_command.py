@@ -108,7 +108,7 @@ class _KqlQuery:
 
     def __init__(self, text: str, named: dict[str, str], storage_options: dict[str, str]) -> None:
         def open_table(uri: str) -> DeltaTable:
-            from lazydelta.delta_table import DeltaTable  # noqa: PLC0415 - `--help` does without PyArrow
+            from lazydelta.delta_table import DeltaTable  # noqa: PLC0415 - loaded by whoever runs the command, not by its help
 
             check_uri(uri)
             return DeltaTable(uri, storage_options=storage_options or None)
@@ -131,7 +131,7 @@ class _Query:
     """One query over a connection of its own; all its tables share the threads and the memory of one pool."""
 
     def __init__(self, text: str, named: dict[str, str], storage_options: dict[str, str]) -> None:
-        from lazydelta.engines import duckdb as engine  # noqa: PLC0415 - `--help` does without PyArrow
+        from lazydelta.engines import duckdb as engine  # noqa: PLC0415 - loaded by whoever runs the command, not by its help
         from lazydelta.engines.table_source import engine as load  # noqa: PLC0415
         from lazydelta.options import Options  # noqa: PLC0415
         from lazydelta.row_scan import ReadingPool  # noqa: PLC0415

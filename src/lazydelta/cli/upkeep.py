@@ -66,7 +66,7 @@ def _upkeep_command(function: Callable[Concatenate[_Target, ...], None]) -> Call
     def command(
         *, uri: str, storage_option: dict[str, str], option: dict[str, str], as_json: bool, **rest: Any
     ) -> None:
-        from lazydelta.handle import TableHandle  # noqa: PLC0415 - `--help` does without PyArrow
+        from lazydelta.handle import TableHandle  # noqa: PLC0415 - loaded by whoever runs the command, not by its help
 
         refuse_extra_arguments()
         check_uri(uri)

@@ -48,7 +48,7 @@ class _Target:
 
     @property
     def handle(self) -> TableHandle:
-        from lazydelta.handle import TableHandle  # noqa: PLC0415 - `--help` does without PyArrow
+        from lazydelta.handle import TableHandle  # noqa: PLC0415 - loaded by whoever runs the command, not by its help
 
         return TableHandle.open(self.uri, self.storage_options or None)
 

@@ -41,9 +41,6 @@ EXTRA = pa.struct(
 )
 
 
-_TWO_ROWS = 2
-
-
 @dataclass(frozen=True, slots=True)
 class FileBatch:
     """Active files, one row each, as far as this scan has to know them.
@@ -97,7 +94,7 @@ class FileBatch:
 
     def reversed(self) -> FileBatch:
         """Return the rows from the last to the first."""
-        if len(self) < _TWO_ROWS:
+        if len(self) <= 1:
             return self
         back = from_numpy(np.arange(len(self) - 1, -1, -1, dtype=np.int64))
         changes: dict[str, Any] = {

@@ -74,7 +74,8 @@ class Retention:
                 "may lose files"
             )
             hint = (
-                "ask for more, or switch the check off if nobody reads or writes the table: enforce_retention_duration"
+                "ask for more, or switch the check off if nobody reads or writes the table: --no-retention-check, "
+                "in Python enforce_retention_duration=False"
             )
             raise OptionError(message, hint=hint)
         try:
