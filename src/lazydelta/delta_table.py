@@ -199,22 +199,37 @@ class DeltaTable(LeftToDeltalake):
         """Return the active files that may match ``predicate``; keywords as for ``files``."""
         return self.files(predicate, **keywords)
 
-    def get_stats_for_files(self, paths: Sequence[str], columns: Sequence[str], *, missing: str = "error") -> pa.Table:
+    def get_stats_for_files(
+        self,
+        paths: Sequence[str],
+        stat_columns: Sequence[str] | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        missing: str = "error",
+    ) -> pa.Table:
         """Return the statistics of files that are known by their logged path: a row for each, in the order given.
 
-        The columns are ``path``, ``num_records`` and ``min.``, ``max.``, ``null_count.`` of each column named. A path
-        that is no active file is an error, or a row of nulls with ``missing="null"``.
+        The columns are ``path``, ``num_records`` and ``min.``, ``max.``, ``null_count.`` of each of ``stat_columns``
+        (or ``columns``, its other name). A path that is no active file is an error, or a row of nulls with
+        ``missing="null"``. Of a sidecar that is sorted by partition values only the row groups are read to which the
+        folders of the paths point, unless a file is not there.
         """
-        from lazydelta.log.file_batch import FileBatch  # noqa: PLC0415 - see the head of this module
-        from lazydelta.scan.file_stats import stats_in_order  # noqa: PLC0415
-        from lazydelta.scan.files_schema import to_record_batch  # noqa: PLC0415
+        from lazydelta.scan.file_stats import stats_of_files  # noqa: PLC0415 - see the head of this module
 
         if missing not in {"error", "null"}:
             raise OptionError(f"missing={missing!r} makes no sense", hint="say 'error' or 'null'")
-        reported = tuple(self._snapshot.schema.column(name) for name in columns)
-        schema = to_record_batch(FileBatch.from_adds([]), self._snapshot.schema, reported).schema
-        with self.files(stats_columns=columns, strategy="forward") as files:
-            return stats_in_order(paths, files.batches(), schema, missing=missing)
+        if (stat_columns is None) == (columns is None):
+            raise OptionError("Which columns?", hint="name them in stat_columns (or in columns, not in both)")
+        names = stat_columns if columns is None else columns
+        snapshot = self._snapshot
+        reported = tuple(snapshot.schema.column(name) for name in names or ())
+        return stats_of_files(
+            paths,
+            reported,
+            snapshot.schema,
+            lambda request: FileStream(self._handle.scan(snapshot, request)),
+            missing=missing,
+        )
 
     def get_add_actions(self, flatten: bool = False) -> pa.Table:  # noqa: FBT001, FBT002 - deltalake's parameter
         """Return every active file as a row: path, size, time, record count, statistics, partition values.

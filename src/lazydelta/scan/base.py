@@ -17,6 +17,7 @@ from lazydelta.log.snapshot import Snapshot
 from lazydelta.metrics import ScanMetrics
 from lazydelta.pruning import Predicate, partition_columns
 from lazydelta.scan.emitted import EmittedKeys
+from lazydelta.scan.named_files import NamedFiles
 from lazydelta.storage import ObjectInfo, Store
 
 __all__ = ["BaseScan", "OpenBase", "ShareOfBase", "checkpoint_files"]
@@ -38,6 +39,7 @@ class BaseScan:
     metrics: ScanMetrics
     limited: bool = False
     memory_budget: int = MEMORY_BUDGET
+    named: NamedFiles | None = None
 
 
 _LISTING_BATCH_FACTOR = 2

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from lazydelta.errors import OptionError
 from lazydelta.pruning import Predicate, Where, check_conjuncts, conjunction, parse_predicate
+from lazydelta.scan.named_files import NamedFiles
 from lazydelta.scan.time_window import last_window, moment_of
 from lazydelta.types.schema import Column, TableSchema
 
@@ -31,7 +32,8 @@ class ScanRequest:
     """A bound predicate, limits, and what to report of each file.
 
     ``stats_columns`` None reports no statistics, so none are read for it; an empty tuple asks for ``num_records``.
-    ``extra`` keeps whatever else an ``add`` carries, for those who copy it.
+    ``extra`` keeps whatever else an ``add`` carries, for those who copy it. ``named`` are the only files of interest: a
+    base that is sorted may look where their paths say that they are, and nowhere else.
     """
 
     predicate: Predicate | None = None
@@ -42,6 +44,7 @@ class ScanRequest:
     batch_size: int = 8192
     retention_guard: RetentionGuard | None = None
     extra: bool = False
+    named: NamedFiles | None = None
 
     @classmethod
     def of(  # noqa: PLR0913 - keywords, as the caller wrote them

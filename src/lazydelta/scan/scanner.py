@@ -127,6 +127,7 @@ class LazyDeltaScanner:
                 metrics=self.metrics,
                 limited=self.request.limit is not None or self.request.row_limit is not None,
                 memory_budget=self.options.memory_budget,
+                named=self.request.named,
             )
         )
         if self.plan.whole:
@@ -187,7 +188,8 @@ class LazyDeltaScanner:
 
     def _checksum_check(self) -> ChecksumCheck | None:
         """Return the comparison with the checksum, where the scan may see the whole version."""
-        whole = self.request.predicate is None and self.options.checksum != "off"
+        unselected = self.request.predicate is None and self.request.named is None
+        whole = unselected and self.options.checksum != "off"
         return ChecksumCheck.of(self.snapshot) if whole else None
 
     def _verify(self, check: ChecksumCheck, totals: _Totals) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import date, datetime
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
@@ -22,6 +22,7 @@ __all__ = [
     "encode_partition_value",
     "folder_name",
     "folder_prefix",
+    "folder_values",
     "logged_path",
     "partition_texts",
 ]
@@ -127,3 +128,10 @@ def _moments(values: pa.Array) -> list[str | None]:
     between, zone = (" ", "") if kind.tz is None else ("T", "Z")
     texts = [None if value is None else moment_text(value, "us") for value in values.view(pa.int64()).to_pylist()]
     return [text and text.removesuffix(".000000").replace("T", between) + zone for text in texts]
+
+
+def folder_values(path: str) -> dict[str, str | None]:
+    """Return the partition values that the folders of a logged path show, by the column's name there."""
+    # The path is a URI, and the names in it have Hive's escapes: encoded twice.
+    pairs = (unquote(folder).split("=", 1) for folder in path.split("/")[:-1] if "=" in unquote(folder))
+    return {unquote(name): None if value == _NULL_FOLDER else unquote(value) for name, value in pairs}

@@ -8,13 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lazydelta.arrays import string_array
 from lazydelta.sidecar.layout.manifest import ManifestPart, SidecarError, range_key
-from lazydelta.sidecar.layout.order import places_among, sortable
-from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, SidecarColumn, SidecarLayout
+from lazydelta.sidecar.layout.order import keys_from_text, places_among
+from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, SidecarLayout
 from lazydelta.sidecar.layout.sidecar_rows import partition_column
 from lazydelta.types.schema import TableSchema
-from lazydelta.types.text import from_text
 
 __all__ = ["PartOrder", "key_layout"]
 
@@ -38,8 +36,8 @@ class PartOrder:
 
     def __init__(self, parts: Sequence[ManifestPart], layout: SidecarLayout, schema: TableSchema) -> None:
         _check_years(parts, layout, schema)
-        self._firsts = _keys([part.first for part in parts], layout, schema)
-        self._lasts = _keys([part.last for part in parts], layout, schema)
+        self._firsts = keys_from_text([part.first for part in parts], layout, schema)
+        self._lasts = keys_from_text([part.last for part in parts], layout, schema)
         self._count = len(parts)
         ends = [key.as_py() for pair in zip(self._firsts, self._lasts, strict=True) for key in pair]
         if ends != sorted(ends):
@@ -66,28 +64,3 @@ def _check_years(parts: Sequence[ManifestPart], layout: SidecarLayout, schema: T
             if known is not None and known.has_missing and None in (part.first[number], part.last[number]):
                 message = f"its keys by {'.'.join(each.path)} cannot be read back from text"
                 raise SidecarError(message)
-
-
-def _keys(ends: Sequence[tuple[str | None, ...]], layout: SidecarLayout, schema: TableSchema) -> pa.BinaryArray:
-    types = {(column.is_partition, column.physical_path): column.type for column in schema.leaves()}
-    names = [*layout.sort_names(), layout.name_of(ColumnRole.PATH)]
-    arrays = []
-    for number, each in enumerate(layout.sort):
-        texts = string_array([end[number] for end in ends])
-        kind = types[each.role == ColumnRole.PARTITION, each.path]
-        values = from_text(texts, kind)
-        arrow = kind.to_arrow()
-        # NaN and binary values have no text: a null then says nothing about where the part lies.
-        if values.null_count != texts.null_count or (
-            texts.null_count and (pa.types.is_floating(arrow) or pa.types.is_binary(arrow))
-        ):
-            message = f"its keys by {'.'.join(each.path)} cannot be read back from text"
-            raise SidecarError(message)
-        arrays.append(values)
-    arrays.append(string_array([end[-1] for end in ends]))
-    columns = (*(_column(layout, name) for name in names),)
-    return sortable(pa.RecordBatch.from_arrays(arrays, names=names), SidecarLayout(columns, layout.sort))
-
-
-def _column(layout: SidecarLayout, name: str | None) -> SidecarColumn:
-    return next(each for each in layout.columns if each.name == name)

@@ -6,15 +6,20 @@ belongs to, the sort inside a bucket, and where in a sorted part a new file goes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from lazydelta import compute as pc
-from lazydelta.arrays import one_array
-from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, SidecarLayout
+from lazydelta.arrays import one_array, string_array
+from lazydelta.sidecar.layout.manifest import SidecarError
+from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, SidecarColumn, SidecarLayout
+from lazydelta.types.schema import TableSchema
+from lazydelta.types.text import from_text
 
-__all__ = ["places_among", "sortable"]
+__all__ = ["keys_from_text", "places_among", "sortable"]
 
 _SIGN = {1: 0x80, 4: 0x80000000, 8: 0x8000000000000000, 2: 0x8000}
 
@@ -26,6 +31,34 @@ def sortable(rows: pa.RecordBatch | pa.Table, layout: SidecarLayout) -> pa.Binar
     if not pieces:
         return path
     return pc.binary_join_element_wise(*pieces, path, _EMPTY)
+
+
+def keys_from_text(
+    keys: Sequence[tuple[str | None, ...]], layout: SidecarLayout, schema: TableSchema
+) -> pa.BinaryArray:
+    """Return the bytes of keys as a manifest has them: the sort columns' values as text, and the path."""
+    types = {(column.is_partition, column.physical_path): column.type for column in schema.leaves()}
+    names = [*layout.sort_names(), layout.name_of(ColumnRole.PATH)]
+    arrays = []
+    for number, each in enumerate(layout.sort):
+        texts = string_array([key[number] for key in keys])
+        kind = types[each.role == ColumnRole.PARTITION, each.path]
+        values = from_text(texts, kind)
+        arrow = kind.to_arrow()
+        # NaN and binary values have no text: a null then says nothing about where the key lies.
+        if values.null_count != texts.null_count or (
+            texts.null_count and (pa.types.is_floating(arrow) or pa.types.is_binary(arrow))
+        ):
+            message = f"its keys by {'.'.join(each.path)} cannot be read back from text"
+            raise SidecarError(message)
+        arrays.append(values)
+    arrays.append(string_array([key[-1] for key in keys]))
+    columns = (*(_column(layout, name) for name in names),)
+    return sortable(pa.RecordBatch.from_arrays(arrays, names=names), SidecarLayout(columns, layout.sort))
+
+
+def _column(layout: SidecarLayout, name: str | None) -> SidecarColumn:
+    return next(each for each in layout.columns if each.name == name)
 
 
 def places_among(ends: pa.BinaryArray, keys: pa.BinaryArray, *, side: str) -> npt.NDArray[np.int64]:

@@ -23,6 +23,7 @@ from lazydelta.sidecar.layout.sidecar_columns import ColumnRole
 from lazydelta.sidecar.layout.sidecar_rows import from_rows
 from lazydelta.sidecar.reading.discovery import Sidecar
 from lazydelta.sidecar.reading.group_stats import GroupStats, stats_column_names
+from lazydelta.sidecar.reading.likely_places import LikelyPlaces
 from lazydelta.sidecar.reading.newest_first import dated_rows, is_undated, newest_first
 from lazydelta.sidecar.reading.sidecar_cache import SidecarCache
 from lazydelta.sidecar.reading.surviving import surviving
@@ -106,6 +107,7 @@ class RowGroups:
         self._names = stats_column_names(sidecar.layout, scan.wanted)
         self._all_names = [*sidecar.layout.names(core=True), *self._names]
         self._aside: Generator[_Decoded] | None = None
+        self._likely = LikelyPlaces(scan.named, sidecar)
         self._maps = sidecar.layout.name_of(ColumnRole.PARTITION_VALUES)
 
     def __iter__(self) -> Iterator[tuple[FileBatch, Used]]:
@@ -176,6 +178,7 @@ class RowGroups:
         numbers = list(range(len(parts)))
         if len(parts) > 1:
             numbers = surviving(self._scan.predicate, [part.ranges for part in parts])
+            numbers = [numbers[place] for place in self._likely.among([parts[number] for number in numbers])]
             left = set(numbers)
             pruned = [part for number, part in enumerate(parts) if number not in left]
             self._scan.metrics.row_groups_pruned += sum(part.num_row_groups for part in pruned)
@@ -206,6 +209,7 @@ class RowGroups:
 
     def _kept(self, groups: Sequence[ManifestRowGroup]) -> list[ManifestRowGroup]:
         kept = [groups[index] for index in surviving(self._scan.predicate, [group.ranges for group in groups])]
+        kept = [kept[place] for place in self._likely.among(kept)]
         self._scan.metrics.row_groups_pruned += len(groups) - len(kept)
         self._scan.metrics.files_pruned_by_groups += sum(group.num_rows for group in groups)
         self._scan.metrics.files_pruned_by_groups -= sum(group.num_rows for group in kept)
