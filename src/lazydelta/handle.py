@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
 
 from lazydelta.log.names import LogFile
 from lazydelta.log.snapshot import Snapshot
@@ -31,8 +32,7 @@ __all__ = ["TableHandle"]
 _ROW_GROUP_BYTES = 4 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class TableHandle:
+class TableHandle(msgspec.Struct, frozen=True, eq=False):
     """Where a table is and how it is worked with; cheap to copy, safe to share between threads.
 
     A pickle of it describes the table to another process, which opens its own connections and remembers on its own;
@@ -40,8 +40,8 @@ class TableHandle:
     """
 
     store: Store
-    options: Options = field(default_factory=Options)
-    remembered: ByteLru = field(default=shared, repr=False, compare=False)
+    options: Options = msgspec.field(default_factory=Options)
+    remembered: ByteLru = shared
 
     @classmethod
     def open(
@@ -115,11 +115,11 @@ class TableHandle:
 
     def adopted(self, snapshot: Snapshot) -> Snapshot:
         """Return a snapshot of the same table as if it had been pinned by this handle."""
-        return replace(snapshot, store=self.store, parallelism=self.options.commit_parallelism)
+        return msgspec.structs.replace(snapshot, store=self.store, parallelism=self.options.commit_parallelism)
 
     def carrying_credentials(self) -> TableHandle:
         """Return the same handle, whose pickles hold its credentials: for tasks that work elsewhere."""
-        return replace(self, store=self.store.carrying_credentials())
+        return msgspec.structs.replace(self, store=self.store.carrying_credentials())
 
     def __reduce__(self) -> tuple[Any, tuple[Store, Options]]:
         return (TableHandle.of, (self.store, self.options))

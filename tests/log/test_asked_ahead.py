@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from lazydelta import DeltaTable
@@ -124,6 +125,4 @@ def test_large_commits_are_not_asked_for_by_the_hundred(tmp_path: Path) -> None:
 
 
 def _relisted(store: Store, file: LogFile) -> LogFile:
-    from dataclasses import replace  # noqa: PLC0415
-
-    return replace(file, info=store.head(file.path))
+    return msgspec.structs.replace(file, info=store.head(file.path))

@@ -126,6 +126,39 @@ def test_a_query_loads_nothing_of_ours_that_the_import_has_not(table: Path) -> N
     assert "lazydelta.pruning.sql" not in loaded
 
 
+# What a query needs and no more; a module costs a fifth of a millisecond, and whoever adds one has looked at this line.
+MOST_MODULES = 136
+
+_MADE = """
+import re, sys
+{program}
+ours = {{name: module for name, module in sys.modules.items() if name.split(".")[0] == "lazydelta"}}
+globals_of_ours = [(name + "." + key, value) for name, module in ours.items() for key, value in vars(module).items()]
+patterns = [key for key, value in globals_of_ours if isinstance(value, re.Pattern)]
+dataclasses = [key for key, value in globals_of_ours if "__dataclass_fields__" in getattr(value, "__dict__", ())]
+assert not dataclasses, dataclasses
+assert len(patterns) <= {patterns}, patterns
+assert len(ours) <= {modules}, len(ours)
+"""
+
+
+def test_the_import_makes_no_dataclass_and_few_patterns() -> None:
+    """A dataclass is half a millisecond of generated code: 75 of them took as long as all modules together."""
+    loaded, _ = _loaded_by(_MADE.format(program="import lazydelta", patterns=3, modules=MOST_MODULES))
+    assert "lazydelta.pruning.tree" in loaded
+
+
+def test_plain_sql_makes_none_either(table: Path) -> None:
+    program = f"""
+import lazydelta
+found = lazydelta.DeltaTable({str(table)!r}).files("hour = '2026021016' AND value > 0").collect()
+assert len(found) == 2, found
+"""
+    loaded, _ = _loaded_by(_MADE.format(program=program, patterns=5, modules=MOST_MODULES + 11))
+    assert "lazydelta.pruning.sql.plain_sql" in loaded
+    assert "sqlglot" not in loaded
+
+
 def test_opening_an_object_store_loads_the_client() -> None:
     """The other half: what is left out above is there when it is needed."""
     loaded, _ = _loaded_by("from lazydelta.handle import TableHandle; TableHandle.open('memory://light/table')")

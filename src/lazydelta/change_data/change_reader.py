@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 
+import msgspec
 import pyarrow as pa
 
 from lazydelta import compute as pc
@@ -36,7 +36,7 @@ class ChangeReader:
         self._store = snapshot.store
         self._table = snapshot.schema
         notes = tuple(Field(name, Primitive(kind), True, name) for name, kind in _COMPARED.items())  # noqa: FBT003
-        whole = replace(self._table, fields=(*self._table.fields, *notes))
+        whole = msgspec.structs.replace(self._table, fields=(*self._table.fields, *notes))
         predicate = parse_predicate(where, whole)
         self._filter = None if predicate is None else to_arrow_expression(predicate, whole)
         self._columns = [each.name for each in whole.fields] if columns is None else list(columns)
@@ -70,7 +70,7 @@ class ChangeReader:
         old = None if file.deletion_vector is None else self._vector(changed, file.deletion_vector)
         other = self._vector(changed, changed.other)
         # By their places in the file, so the file is read without any vector.
-        for batch in self._plain.read(replace(file, deletion_vector=None)):
+        for batch in self._plain.read(msgspec.structs.replace(file, deletion_vector=None)):
             length = batch.num_rows
             gone = other.keep_mask(start, length)
             if gone is not None:

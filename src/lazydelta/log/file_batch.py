@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -41,8 +41,7 @@ EXTRA = pa.struct(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class FileBatch:
+class FileBatch(msgspec.Struct, frozen=True):
     """Active files, one row each, as far as this scan has to know them.
 
     Partition values carry physical names and the strings of the log. Statistics come as the log has them: JSON
@@ -81,7 +80,7 @@ class FileBatch:
         }
         if (load := self.load_stats) is not None:
             changes["load_stats"] = lambda: load().filter(keep)
-        return replace(self, **changes)
+        return msgspec.structs.replace(self, **changes)
 
     def slice(self, offset: int, length: int | None = None) -> FileBatch:
         """Return a zero-copy part of the rows."""
@@ -90,7 +89,7 @@ class FileBatch:
         }
         if (load := self.load_stats) is not None:
             changes["load_stats"] = lambda: load().slice(offset, length)
-        return replace(self, **changes)
+        return msgspec.structs.replace(self, **changes)
 
     def reversed(self) -> FileBatch:
         """Return the rows from the last to the first."""
@@ -102,11 +101,11 @@ class FileBatch:
         }
         if (load := self.load_stats) is not None:
             changes["load_stats"] = lambda: load().reversed()
-        return replace(self, **changes)
+        return msgspec.structs.replace(self, **changes)
 
     def with_versions(self, versions: Sequence[int | None]) -> FileBatch:
         """Return the batch with the version that added each of its files."""
-        return replace(self, versions=int64_array(versions))
+        return msgspec.structs.replace(self, versions=int64_array(versions))
 
     def with_stats(self) -> FileBatch:
         """Return the batch with its statistics, reading them where they were left out."""

@@ -25,7 +25,7 @@ __all__ = ["Hashes", "canonical_path", "first_occurrence", "hash_bytes", "hash_k
 Hashes = npt.NDArray[np.uint64]
 """Shape (2, n): the two halves of n 128-bit hashes."""
 
-_FILE = re.compile(r"file:(?://(?:localhost)?)?(?=/)", re.IGNORECASE)
+_FILE = r"(?i)file:(?://(?:localhost)?)?(?=/)"
 _WORD = 8
 _SLASH = ord("/")
 _LONG = 2048
@@ -34,7 +34,7 @@ _LONG = 2048
 def canonical_path(path: str) -> bytes:
     """Return the bytes that every spelling of a path has in common."""
     if path[:5].lower() == "file:":
-        path = _FILE.sub("", path, count=1)
+        path = re.sub(_FILE, "", path, count=1)
     if path.startswith("//"):
         path = "/" + path.lstrip("/")
     return unquote_to_bytes(path.encode("utf-8", "surrogatepass"))

@@ -7,9 +7,9 @@ just these rows, and nothing else of the files can change by it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from lazydelta.log.file_batch import FileBatch
@@ -25,6 +25,6 @@ def with_later_stats(files: FileBatch, read: Callable[[], StatsColumns]) -> File
 
     def load() -> FileBatch:
         columns: dict[str, Any] = dict(read())
-        return replace(files, **columns, load_stats=None)
+        return msgspec.structs.replace(files, **columns, load_stats=None)
 
-    return replace(files, load_stats=load)
+    return msgspec.structs.replace(files, load_stats=load)

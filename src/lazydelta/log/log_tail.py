@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+import msgspec
 
 from lazydelta.errors import OptionError
 from lazydelta.log.names import LOG, FileKind, LogFile, parse_log_file
@@ -15,8 +16,7 @@ __all__ = ["LogTailCommit", "log_tail_files"]
 UNKNOWN_SIZE = -1
 
 
-@dataclass(frozen=True, slots=True)
-class LogTailCommit:
+class LogTailCommit(msgspec.Struct, frozen=True):
     """A commit as a catalog names it: its file, and size and time (epoch ms) where the catalog knows them.
 
     ``path`` is relative to the table's root (``_delta_log/_staged_commits/….json``) or to ``_delta_log``.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from lazydelta.storage import ObjectInfo
 
@@ -23,7 +24,7 @@ _NAME = re.compile(
     r"|checkpoint\.(?P<part>\d{10})\.(?P<parts>\d{10})\.parquet"
     rf"|checkpoint\.(?P<unique>{_UUID})\.(?:parquet|json))",
 )
-_STAGED = re.compile(rf"(?P<version>\d{{20}})\.{_UUID}\.json")
+_STAGED = rf"(?P<version>\d{{20}})\.{_UUID}\.json"
 
 
 class FileKind(enum.Enum):
@@ -36,8 +37,7 @@ class FileKind(enum.Enum):
     CHECKSUM = "checksum"
 
 
-@dataclass(frozen=True, slots=True)
-class LogFile:
+class LogFile(msgspec.Struct, frozen=True):
     """A file of the log: for a compaction ``version`` to ``end``, for a checkpoint part ``part`` of ``parts``."""
 
     kind: FileKind
@@ -79,7 +79,7 @@ def parse_log_file(info: ObjectInfo) -> LogFile | None:
     if name.startswith("."):
         return None
     if folder.endswith("/_staged_commits"):
-        staged = _STAGED.fullmatch(name)
+        staged = re.fullmatch(_STAGED, name)
         if staged is None or int(staged["version"]) > MAX_VERSION:
             return None
         version = int(staged["version"])

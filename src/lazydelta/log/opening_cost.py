@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from threading import Lock
+
+import msgspec
 
 from lazydelta.storage import IoCounters
 
 __all__ = ["Charge", "OpeningCost"]
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
+class Charge(msgspec.Struct, frozen=True):
     """Milliseconds, requests, bytes and commits of the tail."""
 
     ms: float = 0.0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
+
+import msgspec
 
 from lazydelta.errors import WriteError
 from lazydelta.log.actions import Metadata
@@ -24,12 +25,11 @@ _UNITS = {
     "millisecond": timedelta(milliseconds=1),
     "microsecond": timedelta(microseconds=1),
 }
-_INTERVAL = re.compile(r"\s*([+-]?\d+)\s+([a-z]+?)s?(?=\s|$)")
-_COLUMN = re.compile(r"\s*((?:`(?:[^`]|``)*`|[^,`])+?)\s*(?:,|$)")
+_INTERVAL = r"\s*([+-]?\d+)\s+([a-z]+?)s?(?=\s|$)"
+_COLUMN = r"\s*((?:`(?:[^`]|``)*`|[^,`])+?)\s*(?:,|$)"
 
 
-@dataclass(frozen=True, slots=True)
-class TableProperties:
+class TableProperties(msgspec.Struct, frozen=True):
     """What the table's configuration says; a value that makes no sense is an error that names its property."""
 
     checkpoint_interval: int = 10
@@ -96,7 +96,7 @@ def parse_interval(text: str) -> timedelta | None:
     total = timedelta()
     position = 0
     while rest[position:].strip():
-        match = _INTERVAL.match(rest, position)
+        match = re.compile(_INTERVAL).match(rest, position)
         unit = None if match is None else _UNITS.get(match[2])
         if match is None or unit is None:
             return None
@@ -110,11 +110,10 @@ def parse_interval(text: str) -> timedelta | None:
 
 def split_columns(text: str) -> tuple[str, ...]:
     """Take apart a list of column names at its commas; a comma between backquotes belongs to the name."""
-    return tuple(match[1] for match in _COLUMN.finditer(text))
+    return tuple(match[1] for match in re.finditer(_COLUMN, text))
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
+class _Reader(msgspec.Struct, frozen=True):
     given: Mapping[str, tuple[str, str]]
     strict: bool
 

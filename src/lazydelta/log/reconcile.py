@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -112,7 +112,11 @@ class _JoinedCommits:
             seen.add_hashed(*removed)
         if fresh.any():
             known = set(versions)
-            batch = replace(batch, version=versions[0]) if len(known) == 1 else batch.with_versions(versions)
+            batch = (
+                msgspec.structs.replace(batch, version=versions[0])
+                if len(known) == 1
+                else batch.with_versions(versions)
+            )
             yield batch if fresh.all() else batch.filter(boolean_array(fresh))
 
 

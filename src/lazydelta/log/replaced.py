@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
+
+import msgspec
 
 from lazydelta.errors import (
     AccessDeniedError,
@@ -87,11 +88,13 @@ def _is_untouched(known: Checkpoint, found: Checkpoint) -> bool:
     if len(known.files) != len(found.files):
         return False
     pairs = zip((each.info for each in known.files), (each.info for each in found.files), strict=True)
-    return all(before in (now, replace(now, etag=None)) for before, now in pairs)
+    return all(before in (now, msgspec.structs.replace(now, etag=None)) for before, now in pairs)
 
 
 def _without_etags(checkpoint: Checkpoint) -> Checkpoint:
-    files = tuple(replace(file, info=replace(file.info, etag=None)) for file in checkpoint.files)
+    files = tuple(
+        msgspec.structs.replace(file, info=msgspec.structs.replace(file.info, etag=None)) for file in checkpoint.files
+    )
     return Checkpoint(checkpoint.version, files)
 
 

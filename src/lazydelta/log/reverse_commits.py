@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from lazydelta.errors import MissingCommitError, ObjectNotFoundError, StorageError
 from lazydelta.log.actions import LogLine
@@ -26,8 +27,7 @@ MOST_PARALLELISM = 128
 _BYTES_UNDER_WAY = 8 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class TailCommit:
+class TailCommit(msgspec.Struct, frozen=True):
     """A commit (or compaction) whose actions are decoded as they are pulled."""
 
     file: LogFile

@@ -6,7 +6,8 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from lazydelta.errors import CorruptLogError, MissingCommitError, TableNotFoundError, VersionNotFoundError
 from lazydelta.log.hint import CheckpointHint
@@ -31,16 +32,14 @@ WINDOW = 1000
 _BACKOFF = (0.05, 0.2, 0.8)
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(msgspec.Struct, frozen=True):
     """A complete checkpoint: all parts of one writing, in order."""
 
     version: int
     files: tuple[LogFile, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LogSegment:
+class LogSegment(msgspec.Struct, frozen=True):
     """What a version is read from.
 
     ``commits`` is the tail: contiguous, ascending, from just above the checkpoint (or from 0) to ``version``.
@@ -87,14 +86,13 @@ class LogSegment:
         return files
 
 
-@dataclass(slots=True)
-class _Listing:
+class _Listing(msgspec.Struct):
     """Log files sorted into kinds while a listing streams by."""
 
-    commits: dict[int, LogFile] = field(default_factory=dict)
-    compactions: list[LogFile] = field(default_factory=list)
-    checkpoint_files: dict[int, list[LogFile]] = field(default_factory=lambda: defaultdict(list))
-    checksums: dict[int, LogFile] = field(default_factory=dict)
+    commits: dict[int, LogFile] = msgspec.field(default_factory=dict)
+    compactions: list[LogFile] = msgspec.field(default_factory=list)
+    checkpoint_files: dict[int, list[LogFile]] = msgspec.field(default_factory=lambda: defaultdict(list))
+    checksums: dict[int, LogFile] = msgspec.field(default_factory=dict)
 
     def add(self, file: LogFile) -> None:
         size = file.info.size

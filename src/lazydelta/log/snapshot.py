@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from lazydelta.errors import CorruptLogError, LazyDeltaError
 from lazydelta.log.actions import DomainMetadata, LogLine, Metadata, Protocol, Txn
@@ -23,8 +24,7 @@ from lazydelta.types.schema import TableSchema
 __all__ = ["Snapshot", "load_snapshot"]
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True, eq=False):
     """Everything about a version but its files.
 
     ``checksum`` is the one of exactly this version, if there is one. ``changes`` are the protocol and metadata actions
@@ -38,9 +38,9 @@ class Snapshot:
     schema: TableSchema
     checksum: VersionChecksum | None = None
     changes: tuple[TailChange, ...] = ()
-    commits: CommitCache = field(default_factory=CommitCache, compare=False, repr=False)
+    commits: CommitCache = msgspec.field(default_factory=CommitCache)
     parallelism: int | None = None
-    opening: OpeningCost = field(default_factory=OpeningCost, compare=False, repr=False)
+    opening: OpeningCost = msgspec.field(default_factory=OpeningCost)
 
     @property
     def version(self) -> int:
@@ -84,7 +84,9 @@ class Snapshot:
             raise error
         current = current_checkpoint(self.store, self.segment, checkpoint, error)
         commits = tuple(each for each in self.segment.commits if each.version > current.version)
-        return replace(self, segment=replace(self.segment, checkpoint=current, commits=commits))
+        return msgspec.structs.replace(
+            self, segment=msgspec.structs.replace(self.segment, checkpoint=current, commits=commits)
+        )
 
     def _newest_first(self, action: str) -> Iterator[LogLine]:
         """Yield the actions of a kind, newest first: the commits of the tail from their ends, then the checkpoint."""

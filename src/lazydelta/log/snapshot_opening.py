@@ -15,7 +15,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+
+import msgspec
 
 from lazydelta.log.checkpoint_mirror import CheckpointMirror
 from lazydelta.log.commit_cache import CommitCache
@@ -60,7 +61,7 @@ def open_snapshot(  # noqa: PLR0913 - keyword-only but for the store
     if newest and remembered is not None and max_staleness > 0:
         known: tuple[float, Snapshot] | None = remembered.get(("snapshot", store.identity))
         if known is not None and time.monotonic() - known[0] <= max_staleness:
-            return replace(known[1], store=store)
+            return msgspec.structs.replace(known[1], store=store)
     with span("open", store.uri):
         snapshot, hint = _opened(
             store,
@@ -117,7 +118,7 @@ def _opened(
         cache.ahead.keep_only(())
         raise
     opening.opened()
-    return replace(snapshot, store=store), hint
+    return msgspec.structs.replace(snapshot, store=store), hint
 
 
 def _hint(store: Store, remembered: ByteLru | None) -> tuple[CheckpointHint | None, bool]:

@@ -8,7 +8,6 @@ and ``domainMetadata`` change no file and do not trip it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
@@ -22,22 +21,20 @@ __all__ = ["FeatureTripwire", "TailChange"]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class TailChange:
+class TailChange(msgspec.Struct, frozen=True):
     """A ``protocol`` or ``metaData`` action found in the tail."""
 
     action: str
     version: int
 
 
-@dataclass(slots=True)
-class FeatureTripwire:
+class FeatureTripwire(msgspec.Struct):
     """The newest protocol and metadata seen so far, where each was found, and the changes met on the way."""
 
     protocol: Protocol | None = None
     metadata: Metadata | None = None
     origin: str = ""
-    changes: list[TailChange] = field(default_factory=list)
+    changes: list[TailChange] = msgspec.field(default_factory=list)
 
     def settled(self) -> bool:
         """Tell whether both are known, so that older commits have nothing to add."""

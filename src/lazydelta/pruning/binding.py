@@ -7,7 +7,8 @@ where NaN stands, which is the input form's to decide.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+import msgspec
 
 from lazydelta.arrays import Stored, typed_array, typed_scalar
 from lazydelta.errors import PredicateError
@@ -147,7 +148,7 @@ def _with_nan_as_largest(column: Column, op: str, placed: Placed, nan: NanOrder)
             return IsNull(column, negated=True) if op == "<=" else Constant(value=False)
         return IsNan(column, negated=op in {"!=", "<"})
     found = _placed(column, op, placed)
-    return replace(found, nan=nan) if isinstance(found, Compare) and found.op in {">", ">="} else found
+    return msgspec.structs.replace(found, nan=nan) if isinstance(found, Compare) and found.op in {">", ">="} else found
 
 
 def _need_comparable(column: Column) -> None:

@@ -22,9 +22,9 @@ A minimum above its maximum is nonsense and tells nothing. Bounds are outer: ``t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
 import pyarrow as pa
 
 from lazydelta import compute as pc
@@ -48,8 +48,7 @@ _TWO_UNIT_CHARACTERS = r"[\x{10000}-\x{10FFFF}]"
 Trust: TypeAlias = "pa.Array | bool"
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(msgspec.Struct, frozen=True):
     """Between which values all values of a column lie, file by file; null and None are unknown.
 
     ``prefixes`` are (length, strings): where one is not null, the upper bound is that string followed by anything.

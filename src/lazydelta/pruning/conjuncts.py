@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from dataclasses import dataclass
+
+import msgspec
 
 from lazydelta.errors import PredicateError
 from lazydelta.pruning.tree import (
@@ -30,8 +31,7 @@ from lazydelta.warned import PredicateWarning
 __all__ = ["Conjunct", "check_conjuncts", "conjuncts"]
 
 
-@dataclass(frozen=True, slots=True)
-class Conjunct:
+class Conjunct(msgspec.Struct, frozen=True):
     """One of the conditions that must all hold: whether files can be left out by it, and how or why not."""
 
     text: str

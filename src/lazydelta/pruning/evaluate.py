@@ -8,9 +8,9 @@ row must. Null stands for "the ranges do not tell" and follows Kleene's logic up
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
 import pyarrow as pa
 
 from lazydelta import compute as pc
@@ -70,8 +70,7 @@ def all_match(predicate: Predicate, ranges: Ranges) -> pa.BooleanArray:
     return _decided(truth, ranges.num_rows, unknown=False)
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(msgspec.Struct, frozen=True):
     """What one column's range says: bounds, where it is nothing but nulls, where it has none."""
 
     bounds: Bounds

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
+import msgspec
 import pyarrow as pa
 
 from lazydelta import compute as pc
@@ -61,8 +61,7 @@ class Predicate:
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Constant(Predicate):
+class Constant(Predicate, msgspec.Struct, frozen=True):
     """The same truth for every row; None is unknown, which no row passes."""
 
     value: bool | None
@@ -71,8 +70,7 @@ class Constant(Predicate):
         return "NULL" if self.value is None else str(self.value).upper()
 
 
-@dataclass(frozen=True, slots=True)
-class Compare(Predicate):
+class Compare(Predicate, msgspec.Struct, frozen=True):
     """A column against a value of exactly the column's type; ``op`` is one of =, !=, <, <=, >, >=.
 
     ``nan`` matters for > and >= of float columns alone: all other comparisons with a number treat NaN alike.
@@ -87,13 +85,16 @@ class Compare(Predicate):
         return f"{_name(self.column)} {self.op} {_literal(self.value)}"
 
 
-@dataclass(frozen=True, slots=True)
-class In(Predicate):
+class In(Predicate, msgspec.Struct, frozen=True):
     """A column against a set: ``values`` are sorted, distinct, not null and of the column's type."""
 
     column: Column
-    values: pa.Array = field(hash=False)
+    values: pa.Array
     negated: bool = False
+
+    def __hash__(self) -> int:
+        # Arrays are compared, but have no hash.
+        return hash((self.column, len(self.values), self.negated))
 
     def __str__(self) -> str:
         shown = ", ".join(_literal(value) for value in self.values[:10])
@@ -101,8 +102,7 @@ class In(Predicate):
         return f"{_name(self.column)} {'NOT ' if self.negated else ''}IN ({shown}{more})"
 
 
-@dataclass(frozen=True, slots=True)
-class IsNull(Predicate):
+class IsNull(Predicate, msgspec.Struct, frozen=True):
     """IS NULL, or IS NOT NULL if ``negated``."""
 
     column: Column
@@ -112,8 +112,7 @@ class IsNull(Predicate):
         return f"{_name(self.column)} IS {'NOT ' if self.negated else ''}NULL"
 
 
-@dataclass(frozen=True, slots=True)
-class IsNan(Predicate):
+class IsNan(Predicate, msgspec.Struct, frozen=True):
     """A float column that is NaN, or one that is a number if ``negated``; null is neither."""
 
     column: Column
@@ -123,8 +122,7 @@ class IsNan(Predicate):
         return f"{_name(self.column)} {'!=' if self.negated else '='} 'NaN'"
 
 
-@dataclass(frozen=True, slots=True)
-class Prefix(Predicate):
+class Prefix(Predicate, msgspec.Struct, frozen=True):
     """A string column that starts with ``prefix``, or one that does not if ``negated`` (null is neither)."""
 
     column: Column
@@ -136,8 +134,7 @@ class Prefix(Predicate):
         return f"{_name(self.column)} {'NOT ' if self.negated else ''}LIKE '{escaped}%'"
 
 
-@dataclass(frozen=True, slots=True)
-class And(Predicate):
+class And(Predicate, msgspec.Struct, frozen=True):
     """All of the parts."""
 
     parts: tuple[Predicate, ...]
@@ -146,8 +143,7 @@ class And(Predicate):
         return "(" + " AND ".join(map(str, self.parts)) + ")"
 
 
-@dataclass(frozen=True, slots=True)
-class Or(Predicate):
+class Or(Predicate, msgspec.Struct, frozen=True):
     """At least one of the parts."""
 
     parts: tuple[Predicate, ...]
@@ -156,8 +152,7 @@ class Or(Predicate):
         return "(" + " OR ".join(map(str, self.parts)) + ")"
 
 
-@dataclass(frozen=True, slots=True)
-class Not(Predicate):
+class Not(Predicate, msgspec.Struct, frozen=True):
     """True where an order comparison of a float column is false, NaN included, and null where it is null."""
 
     part: Compare
@@ -166,8 +161,7 @@ class Not(Predicate):
         return f"NOT ({self.part})"
 
 
-@dataclass(frozen=True, slots=True)
-class Opaque(Predicate):
+class Opaque(Predicate, msgspec.Struct, frozen=True):
     """Something we cannot reason about: it prunes nothing and proves nothing, for a ``reason``.
 
     ``expression`` filters rows by it where PyArrow can do what we cannot. ``narrowed`` marks one beside which stands
@@ -176,20 +170,34 @@ class Opaque(Predicate):
 
     text: str
     columns: tuple[Column, ...] = ()
-    expression: pc.Expression | None = field(default=None, compare=False, hash=False)
-    reason: str = field(default="lazydelta does not evaluate it", compare=False)
+    expression: pc.Expression | None = None
+    reason: str = "lazydelta does not evaluate it"
     narrowed: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        # To compare two of PyArrow's expressions is a third one, never an answer.
+        if not isinstance(other, Opaque):
+            return NotImplemented
+        return (self.text, self.columns, self.narrowed) == (other.text, other.columns, other.narrowed)
+
+    def __hash__(self) -> int:
+        return hash((self.text, self.columns, self.narrowed))
 
     def __str__(self) -> str:
         return self.text
 
 
-@dataclass(frozen=True, slots=True)
-class WithExpression(Predicate):
+class WithExpression(Predicate, msgspec.Struct, frozen=True):
     """A predicate given as a PyArrow expression that was translated in part; rows are filtered by the original."""
 
     part: Predicate
-    expression: pc.Expression = field(compare=False, hash=False)
+    expression: pc.Expression
+
+    def __eq__(self, other: object) -> bool:
+        return self.part == other.part if isinstance(other, WithExpression) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.part)
 
     def __str__(self) -> str:
         return str(self.part)

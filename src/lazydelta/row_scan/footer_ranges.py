@@ -7,9 +7,9 @@ bounds of their own in newer files, but PyArrow neither shows them nor skips pag
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Protocol
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -44,7 +44,7 @@ def judge_row_groups(opened: OpenedFile, predicate: Predicate, schema: TableSche
         known = _partition(opened, column, schema) if column.is_partition else _stored(opened, column, schema)
         if known is not None:
             if trusts and not column.is_partition and pa.types.is_floating(column.type.to_arrow()):
-                known = replace(known, max=None)
+                known = msgspec.structs.replace(known, max=None)
             columns[column.physical_path] = known
     ranges = Ranges(count, int64_array([group.num_rows for group in opened.groups]), None, columns)
     may, must = may_match(predicate, ranges).to_pylist(), all_match(predicate, ranges).to_pylist()

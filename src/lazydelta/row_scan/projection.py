@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+import msgspec
 
 from lazydelta.errors import OptionError
 from lazydelta.types.schema import Column, Field, Struct, TableSchema
@@ -41,4 +42,6 @@ def _with_only(field: Field, paths: Sequence[tuple[str, ...]]) -> Field:
         return field
     # Fields of a struct keep the table's order: two readers of the same fields get the same type.
     wanted = {each.name: each for each in _pruned(field.type.fields, paths)}
-    return replace(field, type=Struct(tuple(wanted[each.name] for each in field.type.fields if each.name in wanted)))
+    return msgspec.structs.replace(
+        field, type=Struct(tuple(wanted[each.name] for each in field.type.fields if each.name in wanted))
+    )

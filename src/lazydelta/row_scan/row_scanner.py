@@ -6,6 +6,8 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from lazydelta.handle import TableHandle
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.metrics import ScanMetrics
@@ -56,7 +58,7 @@ class RowScanner:
         """Return the number of rows, from the log where it knows that all rows of a file match, else from the files."""
         request = replace(self.request, output=(), limit=None)
         scanner = self._scan(stats_columns=[])
-        pruner = Pruner(replace(scanner.request, predicate=self.request.predicate), ScanMetrics())
+        pruner = Pruner(msgspec.structs.replace(scanner.request, predicate=self.request.predicate), ScanMetrics())
         proven = 0
 
         def unproven() -> Generator[list[FileToRead]]:

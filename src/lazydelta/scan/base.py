@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from lazydelta.errors import ObjectChangedError
 from lazydelta.log.checkpoint.bounded_batches import MEMORY_BUDGET
@@ -23,8 +24,7 @@ from lazydelta.storage import ObjectInfo, Store
 __all__ = ["BaseScan", "OpenBase", "ShareOfBase", "checkpoint_files"]
 
 
-@dataclass(frozen=True, slots=True)
-class BaseScan:
+class BaseScan(msgspec.Struct, frozen=True):
     """What a base needs to know of the scan: what to read, in which order, through which store.
 
     ``store`` counts and ends with the scan; ``snapshot.store`` outlives it.

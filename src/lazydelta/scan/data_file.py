@@ -7,7 +7,6 @@ batch is asked for it. Statistics that the scan did not need are read then, for 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -77,8 +76,7 @@ class _Rows:
         return [_from_json(each) or _compact(struct) for each, struct in zip(text, parsed, strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredFile:
+class StoredFile(msgspec.Struct, frozen=True):
     """A file as its rows are read: partition values by physical name, the deletion vector as logged."""
 
     path: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from lazydelta.metrics import MEANINGS
 from lazydelta.pruning import conjuncts
@@ -36,8 +37,7 @@ _ORDERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(msgspec.Struct, frozen=True):
     """The plan of a scan and its metrics at one moment."""
 
     plan: dict[str, Any]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -121,7 +121,7 @@ def _plain(batch: FileBatch) -> FileBatch:
     """Return the batch with partition values as texts, where they were read as codes to be compared."""
     if batch.partition_values.type == PARTITION_VALUES:
         return batch
-    return replace(batch, partition_values=pc.cast(batch.partition_values, PARTITION_VALUES))
+    return msgspec.structs.replace(batch, partition_values=pc.cast(batch.partition_values, PARTITION_VALUES))
 
 
 def _keep(batch: FileBatch, keep: pa.BooleanArray) -> FileBatch:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from lazydelta.errors import OptionError
 from lazydelta.pruning import Predicate, Where, check_conjuncts, conjunction, parse_predicate
@@ -27,8 +28,7 @@ class ScanStrategy(enum.Enum):
     FORWARD = "forward"
 
 
-@dataclass(frozen=True, slots=True)
-class ScanRequest:
+class ScanRequest(msgspec.Struct, frozen=True):
     """A bound predicate, limits, and what to report of each file.
 
     ``stats_columns`` None reports no statistics, so none are read for it; an empty tuple asks for ``num_records``.

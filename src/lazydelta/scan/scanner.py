@@ -6,7 +6,8 @@ import logging
 import warnings
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+
+import msgspec
 
 from lazydelta.arrays import numpy_of
 from lazydelta.errors import FallbackDisabledError, RetentionGuardError
@@ -23,7 +24,7 @@ from lazydelta.scan.base import BaseScan, OpenBase, ShareOfBase, checkpoint_file
 from lazydelta.scan.limits import Limits
 from lazydelta.scan.pruner import Pruner
 from lazydelta.scan.request import ScanRequest, ScanStrategy
-from lazydelta.scan.strategy_choice import ScanPlan, choose_plan
+from lazydelta.scan.strategy_choice import choose_plan
 from lazydelta.storage import IoCounters
 from lazydelta.telemetry import ScanSpan, export
 from lazydelta.warned import ChecksumWarning
@@ -36,7 +37,6 @@ _READ_AHEAD_BATCHES = 2
 _RELEASE_EVERY = 16
 
 
-@dataclass(slots=True)
 class LazyDeltaScanner:
     """One scan of one snapshot: the tail newest first, then the base without what the tail removed or replaced.
 
@@ -45,19 +45,25 @@ class LazyDeltaScanner:
     predicate leaves, where that can be told before they are read.
     """
 
-    snapshot: Snapshot
-    request: ScanRequest = field(default_factory=ScanRequest)
-    options: Options = field(default_factory=Options)
-    metrics: ScanMetrics = field(default_factory=ScanMetrics)
-    io: IoCounters = field(default_factory=IoCounters)
-    open_base: OpenBase = checkpoint_files
-    share_of_base: ShareOfBase | None = None
-    plan: ScanPlan = field(init=False)
-    _charge: Charge = field(init=False, default_factory=Charge)
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        request: ScanRequest | None = None,
+        options: Options | None = None,
+        *,
+        open_base: OpenBase = checkpoint_files,
+        share_of_base: ShareOfBase | None = None,
+    ) -> None:
+        self.snapshot = snapshot
+        self.request = ScanRequest() if request is None else request
+        self.options = Options() if options is None else options
+        self.metrics = ScanMetrics()
+        self.io = IoCounters()
+        self.open_base = open_base
+        self.share_of_base = share_of_base
         # How the scan goes, and why, as far as it is known without a request; the first pull may know more.
-        self.plan = choose_plan(self.request, self.snapshot.segment)
+        self.plan = choose_plan(self.request, snapshot.segment)
+        self._charge = Charge()
 
     def batches(self) -> Generator[FileBatch]:
         """Yield the files that may match; nothing is read before the consumer asks, and nothing after it stops."""
@@ -205,8 +211,7 @@ class LazyDeltaScanner:
         warnings.warn(str(error), ChecksumWarning, stacklevel=2)
 
 
-@dataclass(slots=True)
-class _Totals:
+class _Totals(msgspec.Struct):
     files: int = 0
     size: int = 0
     batches: int = 0

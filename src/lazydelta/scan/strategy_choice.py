@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from lazydelta.log.segment import LogSegment
 from lazydelta.scan.request import ScanRequest, ScanStrategy
@@ -17,8 +18,7 @@ Share = Callable[[], float | None]
 """Returns which share of the base is left by a lower bound on what it is sorted by; None where there is no such."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScanPlan:
+class ScanPlan(msgspec.Struct, frozen=True):
     """``strategy`` is never AUTO here; ``whole`` says that the consumer is expected to take every file."""
 
     strategy: ScanStrategy

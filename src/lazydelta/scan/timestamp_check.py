@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+import msgspec
 import pyarrow as pa
 
 from lazydelta import compute as pc
@@ -125,7 +126,7 @@ def false_timestamps(snapshot: Snapshot) -> Sequence[Column]:
     if first is None or first.parsed_stats is None:
         return ()
     if first.json_stats is None or first.json_stats.null_count == len(first):
-        check.look(replace(first, json_stats=None))
+        check.look(msgspec.structs.replace(first, json_stats=None))
     for column, reason in check.wrong.items():
         logger.warning("the bounds of %s are left out: %s", column.name, reason)
     return tuple(check.wrong)
@@ -136,7 +137,7 @@ def without_bounds(batch: FileBatch, columns: Iterable[Column]) -> FileBatch:
     paths = [(end, *column.physical_path) for column in columns for end in ("minValues", "maxValues")]
     if batch.parsed_stats is None or not paths:
         return batch
-    return replace(batch, parsed_stats=_without(batch.parsed_stats, paths))
+    return msgspec.structs.replace(batch, parsed_stats=_without(batch.parsed_stats, paths))
 
 
 def _without(structs: pa.StructArray, paths: Sequence[tuple[str, ...]]) -> pa.StructArray:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 import pyarrow as pa
 
 from lazydelta import compute as pc
@@ -15,8 +15,7 @@ from lazydelta.types.schema import Column
 __all__ = ["ColumnRange", "Ranges", "combine"]
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnRange:
+class ColumnRange(msgspec.Struct, frozen=True):
     """One column's range, a row per file; values are as logged and widened only when they are evaluated.
 
     ``min`` and ``max`` have the column's Arrow type, null where unknown, or are None where nothing is known.
@@ -32,8 +31,7 @@ class ColumnRange:
     all_null: pa.BooleanArray | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Ranges:
+class Ranges(msgspec.Struct, frozen=True):
     """Ranges of ``num_rows`` files, by the physical path of the column.
 
     ``num_records`` (int64) and ``tight_bounds`` (bool) are null or None where unknown. Evaluation takes all bounds
@@ -44,7 +42,7 @@ class Ranges:
     num_rows: int
     num_records: pa.Array | None = None
     tight_bounds: pa.BooleanArray | None = None
-    columns: Mapping[tuple[str, ...], ColumnRange] = field(default_factory=dict)
+    columns: Mapping[tuple[str, ...], ColumnRange] = msgspec.field(default_factory=dict)
 
     def column(self, column: Column) -> ColumnRange | None:
         """Return what is known of ``column``."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+import msgspec
 
 from lazydelta.storage.storage_options import EMULATOR_ACCOUNT, EMULATOR_KEY, canonical_option, sort_options
 
@@ -35,8 +36,7 @@ _EMULATOR_URL = "http://127.0.0.1:10000"
 _PORTS = {"https": 443, "http": 80}
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(msgspec.Struct, frozen=True):
     """A service, by its URL, and the account at it; S3 and Google know no account, so the bucket stands for it."""
 
     service: str

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from lazydelta.errors import StreamClosedError
 
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["IoCounters", "Request", "announce", "observe"]
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """One request about to be made; ``verb`` is GET, HEAD, LIST, PUT or DELETE."""
 
     verb: str

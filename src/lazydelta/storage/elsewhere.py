@@ -7,8 +7,9 @@ is built: the table's credentials, and those of the environment, are used for th
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from lazydelta.errors import DataFileError, ExternalLocationError, LazyDeltaError, OptionError
 from lazydelta.storage.address import address_of, client_config, is_true, same_owner
@@ -29,8 +30,7 @@ __all__ = ["Place", "external_locations_of", "judge"]
 _USE_ENVIRONMENT = "use_environment"
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """A container, a key in it, and what allows to go there; None for the table's own account."""
 
     container: Location

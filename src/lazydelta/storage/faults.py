@@ -9,9 +9,10 @@ import errno
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import quote, quote_plus, unquote
+
+import msgspec
 
 from lazydelta.errors import (
     AccessDeniedError,
@@ -37,15 +38,15 @@ _MAX_DETAIL = 400
 _MAX_SEARCHED = 20_000
 _MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
-_QUERY = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s?\"'<>]*)\?[^\s\"'<>)]*", re.IGNORECASE)
-_PAIR = re.compile(
-    r"\b(sig|skoid|sktid|AccountKey|SharedAccessSignature|X-Amz-[A-Za-z-]+|client_secret|access_token|AWSAccessKeyId"
-    r"|Signature|SignatureProvided|StringToSign)(\s*[=:>]\s*)[^\s&;\"'<,]+",
-    re.IGNORECASE,
+# Not compiled here: programs that meet no fault need none of them.
+_QUERY = r"(?i)(\b[a-z][a-z0-9+.-]*://[^\s?\"'<>]*)\?[^\s\"'<>)]*"
+_PAIR = (
+    r"(?i)\b(sig|skoid|sktid|AccountKey|SharedAccessSignature|X-Amz-[A-Za-z-]+|client_secret|access_token|AWSAccessKeyId"
+    r"|Signature|SignatureProvided|StringToSign)(\s*[=:>]\s*)[^\s&;\"'<,]+"
 )
-_AUTHORIZATION = re.compile(r"\b(Bearer|SharedKey|AWS4-HMAC-SHA256)\s+[^\"'<]+", re.IGNORECASE)
-_CODE = re.compile(r"<Code>([A-Za-z0-9]{1,80})</Code>")
-_STATUS = re.compile(r"status code: 40[13]\b")
+_AUTHORIZATION = r"(?i)\b(Bearer|SharedKey|AWS4-HMAC-SHA256)\s+[^\"'<]+"
+_CODE = r"<Code>([A-Za-z0-9]{1,80})</Code>"
+_STATUS = r"status code: 40[13]\b"
 _MISSING_CREDENTIALS = (
     "credential",
     "token request",
@@ -68,28 +69,30 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     forms = {form for value in known for form in (value, quote(value, safe=""), quote_plus(value), unquote(value))}
     for form in sorted(forms, key=len, reverse=True):
         text = text.replace(form, "***")
-    text = _QUERY.sub(r"\1?***", text)
-    text = _PAIR.sub(r"\1\2***", text)
-    return _AUTHORIZATION.sub(r"\1 ***", text)
+    text = re.sub(_QUERY, r"\1?***", text)
+    text = re.sub(_PAIR, r"\1\2***", text)
+    return re.sub(_AUTHORIZATION, r"\1 ***", text)
 
 
 def _detail(error: BaseException, secrets: Iterable[str]) -> str:
     """Return the useful part of a client's message: the client appends a debug dump after a blank line."""
     text = str(error).partition("\n\nDebug source")[0]
     text, _, body = text.partition("<?xml")
-    code = _CODE.search(body)
+    code = re.search(_CODE, body)
     text = " ".join(redact(text, secrets).split()) + (f" {code.group(1)}" if code else "")
     return text if len(text) <= _MAX_DETAIL else text[: _MAX_DETAIL - 1] + "…"
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True):
     """What was tried, for the message: ``uri`` is for people, ``path`` for the error's attribute."""
 
     verb: str
     uri: str
     path: str
-    secrets: tuple[str, ...] = field(default=(), repr=False)
+    secrets: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Attempt({self.verb!r}, {self.uri!r})"
 
 
 def translate(error: BaseException, attempt: Attempt) -> BaseException:
@@ -136,7 +139,7 @@ def _from_text(error: BaseException, attempt: Attempt) -> StorageError:
         failure: StorageError = ObjectNotFoundError(message, path=attempt.path)
     elif " 416 " in detail or "wanted range" in lowered:
         failure = StorageError(f"{attempt.uri} is shorter than the range that was asked for", path=attempt.path)
-    elif _STATUS.search(detail) or any(word in lowered for word in _MISSING_CREDENTIALS):
+    elif re.search(_STATUS, detail) or any(word in lowered for word in _MISSING_CREDENTIALS):
         failure = _denied(error, attempt)
     elif was_redirected(str(error)[:_MAX_SEARCHED]):
         message = f"{attempt.verb} of {attempt.uri} was answered with a redirect to another host, which is not followed"
@@ -160,7 +163,7 @@ def _changed(_: BaseException, attempt: Attempt) -> StorageError:
 
 def _denied(error: BaseException, attempt: Attempt) -> StorageError:
     """Say so without the server's text: it quotes the signature and the string that was signed."""
-    code = _CODE.search(str(error))
+    code = re.search(_CODE, str(error))
     said = f" ({code.group(1)})" if code else ""
     return AccessDeniedError(
         f"access to {attempt.uri} was denied on {attempt.verb}{said}",

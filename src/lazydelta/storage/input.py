@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import io
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
 import pyarrow as pa
 
 from lazydelta.errors import StorageError
+from lazydelta.storage.bridge import Pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from lazydelta.storage.bridge import Pending
 
 __all__ = ["AdaptiveReads", "PositionedReads", "open_native"]
 
@@ -93,8 +92,7 @@ def open_native(reads: PositionedReads, size: int, path: str) -> pa.NativeFile:
     return pa.PythonFile(_Handle(reads, size, path), mode="r")
 
 
-@dataclass(slots=True, eq=False)
-class _Lane:
+class _Lane(msgspec.Struct, eq=False):
     """One sequential run of reads: the block it is in, and the block that is on its way."""
 
     origin: int

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
+
+import msgspec
 
 from lazydelta.errors import OptionError
 from lazydelta.storage.storage_options import EMULATOR_ACCOUNT, EMULATOR_KEY, sort_options
@@ -59,8 +60,8 @@ _NOT_READ = {
     "webhdfs": "mount it and give the local path, or copy the data to a store that is supported",
 }
 # A name that is no more than these cannot end a host or a bucket early, nor hide another behind it.
-_HOST = re.compile(r"(?:[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
-_BUCKET = re.compile(r"[^\x00-\x1f\x7f/\\#?@]+")
+_HOST = r"(?:[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?"
+_BUCKET = r"[^\x00-\x1f\x7f/\\#?@]+"
 _PUBLIC_SUFFIXES = ("dfs.core.windows.net", "blob.core.windows.net")
 _FABRIC_SUFFIXES = ("dfs.fabric.microsoft.com", "blob.fabric.microsoft.com")
 _SHOWN = 100
@@ -69,8 +70,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
 _SAFE = "/=-_.~!$&'()*+,;:@"
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(msgspec.Struct, frozen=True):
     """A folder of a store. ``base`` is the container's URI as the user writes it, ``root`` the decoded key below it."""
 
     kind: str
@@ -78,9 +78,13 @@ class Location:
     container: str
     root: str
     account: str = ""
-    implied: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    implied: tuple[tuple[str, str], ...] = ()
     host: str = ""
     """The service that the URI names, as of a blob endpoint; empty where the options alone say it."""
+
+    def __repr__(self) -> str:
+        # What is implied may be a signature.
+        return f"Location({self.uri!r})"
 
     @property
     def uri(self) -> str:
@@ -98,7 +102,7 @@ class Location:
 
     def at(self, root: str) -> Location:
         """Return another folder of the same container."""
-        return replace(self, root=root)
+        return msgspec.structs.replace(self, root=root)
 
 
 def split_scheme(text: str) -> tuple[str, str] | None:
@@ -254,14 +258,14 @@ def _bucket(kind: str, scheme: str, authority: str, key: str) -> Location:
 
 def _check_name(name: str, scheme: str) -> None:
     """Refuse a bucket or container whose name would end a URL's host or path early."""
-    if _BUCKET.fullmatch(name) is None or name in (".", ".."):
+    if re.fullmatch(_BUCKET, name) is None or name in (".", ".."):
         message = f"{name!r} cannot be the name of a bucket or container"
         raise OptionError(message, path=f"{scheme}://…", hint="check the URI")
 
 
 def _checked_host(host: str, scheme: str) -> str:
     """Return a host in lower case; one that a URL could read otherwise than we do is refused."""
-    if _HOST.fullmatch(host) is None:
+    if re.fullmatch(_HOST, host) is None:
         # Before an @ there may be a password.
         message = f"{host.rpartition('@')[2]!r} is not a host"
         raise OptionError(message, path=f"{scheme}://…", hint="check the URI; credentials belong into storage_options")

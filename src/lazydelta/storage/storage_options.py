@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -173,20 +174,23 @@ _KINDS: dict[str, tuple[tuple[str, ...], set[str], dict[str, str]]] = {
     "s3": (("aws_",), _S3, _S3_ALIASES),
     "gcs": (("google_", "gcs_", "gcp_"), _GCS, _GCS_ALIASES),
 }
-_SECRET = re.compile(r"key|secret|token|sas|password|connection_string|credential", re.IGNORECASE)
+_HIDDEN_NAMES = r"(?i)key|secret|token|sas|password|connection_string|credential"
 _NOT_SECRET = {"access_key_id", "aws_access_key_id", "federated_token_file", "web_identity_token_file"}
 
 _warned: set[str] = set()
 _warned_lock = threading.Lock()
 
 
-@dataclass(slots=True)
-class Sorted:
+class Sorted(msgspec.Struct):
     """Options by whom they are for."""
 
-    config: dict[str, str] = field(default_factory=dict, repr=False)
-    client: dict[str, str] = field(default_factory=dict, repr=False)
-    retry: dict[str, str] = field(default_factory=dict)
+    config: dict[str, str] = msgspec.field(default_factory=dict)
+    client: dict[str, str] = msgspec.field(default_factory=dict)
+    retry: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        # The others may hold credentials.
+        return f"Sorted(retry={self.retry})"
 
 
 def normalise(options: Mapping[str, object] | None) -> dict[str, str]:
@@ -203,7 +207,7 @@ def is_secret(key: str, value: str) -> bool:
     if key in _NOT_SECRET:
         return False
     # A signature in a URL, or a password before the host of one.
-    return _SECRET.search(key) is not None or "sig=" in value or ("://" in value and "@" in value)
+    return re.search(_HIDDEN_NAMES, key) is not None or "sig=" in value or ("://" in value and "@" in value)
 
 
 def without_secrets(options: Mapping[str, str]) -> dict[str, str]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import copy
 import hashlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+import msgspec
 
 from lazydelta.errors import DataFileError, ObjectNotFoundError, StorageError
 from lazydelta.storage.counters import IoCounters, Request, announce
@@ -36,8 +37,7 @@ READ_AHEAD = 4 << 20
 Parts: TypeAlias = list[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectInfo:
+class ObjectInfo(msgspec.Struct, frozen=True):
     """One object: path relative to the store's root, size in bytes, modification time in epoch milliseconds."""
 
     path: str

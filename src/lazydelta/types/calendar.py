@@ -13,11 +13,10 @@ import numpy as np
 
 __all__ = ["Moment", "has_plain_year", "moment_text", "parse_moment"]
 
-_MOMENT = re.compile(
-    r"([+-]?[0-9]{4,7})-([0-9]{1,2})-([0-9]{1,2})"
+_MOMENT = (
+    r"(?a)([+-]?[0-9]{4,7})-([0-9]{1,2})-([0-9]{1,2})"
     r"(?:[ T]([0-9]{1,2})(?::([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]{1,9}))?)?)?"
-    r"\s*(Z|UTC|GMT|[+-][0-9]{2}(?::?[0-9]{2})?)?)?",
-    re.ASCII,
+    r"\s*(Z|UTC|GMT|[+-][0-9]{2}(?::?[0-9]{2})?)?)?"
 )
 _DAYS_BEFORE_MONTH = (0, 0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)
 _DAYS_IN_MONTH = (0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
@@ -47,7 +46,7 @@ class Moment(NamedTuple):
 
 def parse_moment(text: str) -> Moment | None:
     """Read an ISO date or timestamp; None if it is neither."""
-    match = _MOMENT.fullmatch(text)
+    match = re.fullmatch(_MOMENT, text)
     if match is None:
         return None
     days = _days(int(match[1]), int(match[2]), int(match[3]))

@@ -11,11 +11,11 @@ import datetime as dt
 import math
 import re
 import struct
-from dataclasses import dataclass
 from decimal import Decimal as PyDecimal
 from decimal import InvalidOperation
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from lazydelta.arrays import Stored
@@ -26,8 +26,8 @@ from lazydelta.types.schema import Column, DataType, Decimal, Primitive
 __all__ = ["Day", "Instant", "Placed", "is_float", "parse_instant", "place", "scaled", "short_repr"]
 
 _INTEGERS = {"long": 63, "integer": 31, "short": 15, "byte": 7}
-_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,9})?", re.ASCII)
-_SPECIAL_FLOAT = re.compile(r"[+-]?(?:nan|inf|infinity)", re.ASCII | re.IGNORECASE)
+_NUMBER = r"(?a)[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,9})?"
+_SPECIAL_FLOAT = r"(?ai)[+-]?(?:nan|inf|infinity)"
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
 _SECOND, _DAY = 10**9, 86_400 * 10**9
 _ANY_DIGITS = 200
@@ -36,20 +36,17 @@ _FLOAT64_MAX = math.ldexp(2 - 2**-52, 1023)
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
-@dataclass(frozen=True, slots=True)
-class Instant:
+class Instant(msgspec.Struct, frozen=True):
     """A moment in nanoseconds since the epoch, UTC: finer than any column, so nothing is rounded before its time."""
 
     nanoseconds: int
 
 
-@dataclass(frozen=True, slots=True)
-class Day(Instant):
+class Day(Instant, frozen=True):
     """The midnight with which a day begins, where somebody said the day."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(msgspec.Struct, frozen=True):
     """The largest storable value ≤ the literal and the smallest ≥ it; None where there is none.
 
     Both are None for NaN, which is neither below nor above anything.
@@ -187,7 +184,7 @@ def _number(value: object, *, exact_float: bool = False) -> int | PyDecimal | No
             return None
         # A float beside a decimal column stands for the number that people read, 1.1 and not its binary neighbour.
         return PyDecimal(value) if exact_float else PyDecimal(repr(value))
-    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+    if isinstance(value, str) and re.fullmatch(_NUMBER, value.strip()):
         try:
             return PyDecimal(value.strip())
         except InvalidOperation:
@@ -202,7 +199,7 @@ def _clamp(floor: int, ceiling: int, least: int, most: int) -> Placed:
 
 
 def _float(value: object, *, single: bool) -> Placed | None:
-    if isinstance(value, str) and _SPECIAL_FLOAT.fullmatch(value.strip()):
+    if isinstance(value, str) and re.fullmatch(_SPECIAL_FLOAT, value.strip()):
         value = float(value)
     if isinstance(value, PyDecimal) and not value.is_finite():
         value = float("nan") if value.is_nan() else float(value)

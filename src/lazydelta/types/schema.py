@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import msgspec
@@ -34,8 +33,8 @@ __all__ = [
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _FIELD_ID = "delta.columnMapping.id"
 TYPE_CHANGES = "delta.typeChanges"
-_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
-_CHARACTERS = re.compile(r"(?:var)?char\(\d+\)")
+_DECIMAL = r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)"
+_CHARACTERS = r"(?:var)?char\(\d+\)"
 _MAX_DEPTH = 100
 
 _ARROW: dict[str, pa.DataType] = {
@@ -55,8 +54,7 @@ _ARROW: dict[str, pa.DataType] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Primitive:
+class Primitive(msgspec.Struct, frozen=True):
     """A primitive type by its Delta name."""
 
     name: str
@@ -69,8 +67,7 @@ class Primitive:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
-class Decimal:
+class Decimal(msgspec.Struct, frozen=True):
     """An exact decimal."""
 
     precision: int
@@ -84,8 +81,7 @@ class Decimal:
         return f"decimal({self.precision},{self.scale})"
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
+class Array(msgspec.Struct, frozen=True):
     """A list of elements of one type."""
 
     element: DataType
@@ -99,8 +95,7 @@ class Array:
         return f"array<{self.element}>"
 
 
-@dataclass(frozen=True, slots=True)
-class Map:
+class Map(msgspec.Struct, frozen=True):
     """Keys with values."""
 
     key: DataType
@@ -118,8 +113,7 @@ class Map:
         return f"map<{self.key},{self.value}>"
 
 
-@dataclass(frozen=True, slots=True)
-class Struct:
+class Struct(msgspec.Struct, frozen=True):
     """Named fields."""
 
     fields: tuple[Field, ...]
@@ -132,8 +126,7 @@ class Struct:
         return "struct<" + ",".join(f"{each.name}:{each.type}" for each in self.fields) + ">"
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(msgspec.Struct, frozen=True):
     """A value of any shape in a binary encoding; it is handed on as the two binaries that files store it as."""
 
     def to_arrow(self) -> pa.DataType:
@@ -148,16 +141,25 @@ class Variant:
 DataType: TypeAlias = Primitive | Decimal | Array | Map | Struct | Variant
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One field of the schema or of a struct in it."""
+class Field(msgspec.Struct, frozen=True):
+    """One field of the schema or of a struct in it; what its metadata say besides makes it no other field."""
 
     name: str
     type: DataType
     nullable: bool
     physical_name: str
     field_id: int | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False, compare=False)
+    metadata: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+    def __eq__(self, other: object) -> bool:
+        return self._compared == other._compared if isinstance(other, Field) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._compared)
+
+    @property
+    def _compared(self) -> tuple[object, ...]:
+        return self.name, self.type, self.nullable, self.physical_name, self.field_id
 
     @property
     def was_float(self) -> bool:
@@ -172,8 +174,7 @@ class Field:
         return pa.field(self.name, self.type.to_arrow(), nullable=self.nullable)
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """A field found by a path from the root: where people name it and where files store it.
 
     ``was_float`` marks a double whose older files hold single floats, and whose older statistics are their digits.
@@ -191,8 +192,7 @@ class Column:
         return ".".join(self.path)
 
 
-@dataclass(frozen=True, slots=True)
-class TableSchema:
+class TableSchema(msgspec.Struct, frozen=True):
     """The schema of a table at one version."""
 
     fields: tuple[Field, ...]
@@ -306,8 +306,7 @@ def _leaves(
             yield Column(here, stored, each.type, each.name in partitions, each.was_float)
 
 
-@dataclass(frozen=True, slots=True)
-class _Parser:
+class _Parser(msgspec.Struct, frozen=True):
     mapped: bool
     origin: str
 
@@ -366,9 +365,9 @@ class _Parser:
             return Decimal(10, 0)
         if name == "variant":
             return Variant()
-        if _CHARACTERS.fullmatch(name):
+        if re.fullmatch(_CHARACTERS, name):
             return Primitive("string")
-        if match := _DECIMAL.fullmatch(name):
+        if match := re.fullmatch(_DECIMAL, name):
             precision, scale = int(match[1]), int(match[2])
             if not (1 <= precision <= 38 and 0 <= scale <= precision):  # noqa: PLR2004 - Delta's largest precision
                 raise self._corrupt(f"has an impossible {name}")

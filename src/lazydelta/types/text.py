@@ -22,9 +22,9 @@ from lazydelta.types.schema import DataType, Decimal, Primitive
 
 __all__ = ["cast_decimals", "from_text", "stored_value"]
 
-_INTEGER = re.compile(r"[+-]?[0-9]{1,40}", re.ASCII)
-_FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?", re.ASCII)
-_DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
+_INTEGER = r"[+-]?[0-9]{1,40}"
+_FLOAT = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?"
+_DECIMAL = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
 # What Java and Python print for the floats that have no digits.
 _NAMED_FLOATS = {
     "nan": "nan",
@@ -60,7 +60,7 @@ def stored_value(text: str, kind: DataType, *, approximate: bool = False) -> Sto
         case "date" | "timestamp" | "timestamp_ntz":
             return _moment(text, kind.name, approximate=approximate)
         case "long" | "integer" | "short" | "byte":
-            number = int(text) if _INTEGER.fullmatch(text) else None
+            number = int(text) if re.fullmatch(_INTEGER, text) else None
             return number if number is not None and _fits(number, kind.to_arrow()) else None
     return None
 
@@ -80,7 +80,7 @@ def _text(text: str, *, approximate: bool) -> str | None:
 
 def _float(text: str, *, single: bool) -> float | None:
     named = _NAMED_FLOATS.get(text.lower())
-    if named is None and not _FLOAT.fullmatch(text):
+    if named is None and not re.fullmatch(_FLOAT, text):
         return None
     value = float(named or text)
     try:
@@ -90,7 +90,7 @@ def _float(text: str, *, single: bool) -> float | None:
 
 
 def _decimal(text: str, kind: Decimal) -> int | None:
-    if not _DECIMAL.fullmatch(text):
+    if not re.fullmatch(_DECIMAL, text):
         return None
     low, high = scaled(PyDecimal(text), kind.scale)
     # Two neighbours where there are more digits after the point than the type has.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from dataclasses import dataclass
 from decimal import Decimal
 
+import msgspec
 import numpy as np
 
 __all__ = [
@@ -51,7 +51,7 @@ _SHORT = {
     "mon": "month",
     "y": "year",
 }
-_AMOUNT = re.compile(r"([+-]?\s*[0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", re.ASCII)
+_AMOUNT = r"(?a)([+-]?\s*[0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*"
 _MOST_MONTHS = 120_000_000
 _MOST_NANOSECONDS = 3_652_425_000 * _DAY
 _MONDAY = 3  # 1970 began on a Thursday, three days after a Monday
@@ -60,8 +60,7 @@ TRUNCATING_UNITS = frozenset({*_LENGTHS, *_MONTHS} - {"nanosecond"})
 """The units that a moment of a column can be cut to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timespan:
+class Timespan(msgspec.Struct, frozen=True):
     """A length of time: so many months, and so many nanoseconds."""
 
     months: int = 0
@@ -120,7 +119,7 @@ def parse_timespan(text: str | dt.timedelta) -> Timespan | None:
     if not rest:
         return None
     while rest:
-        match = _AMOUNT.match(rest)
+        match = re.match(_AMOUNT, rest)
         found = None if match is None else timespan_of(Decimal(match[1].replace(" ", "")), match[2])
         if match is None or found is None:
             return None

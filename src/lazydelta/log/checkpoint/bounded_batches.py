@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -35,8 +35,7 @@ _STATS = ("add.stats", "add.stats_parsed")
 _COUNTING_COLUMN = "add.size"  # read where nothing else is left, so that rows are still counted
 
 
-@dataclass(frozen=True, slots=True)
-class BoundedBatches:
+class BoundedBatches(msgspec.Struct, frozen=True):
     """Reads one file; ``open`` opens it, watched or not, and ``needs_stats`` is said by those who copy them."""
 
     open: Callable[[PageWatch | None], AbstractContextManager[pq.ParquetFile]]

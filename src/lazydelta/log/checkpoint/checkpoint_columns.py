@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -43,8 +42,7 @@ _LEAST_ROWS_CODED = 1_000
 _CODED_VALUES = pa.map_(pa.dictionary(pa.int32(), pa.string()), pa.dictionary(pa.int32(), pa.string()))
 
 
-@dataclass(frozen=True, slots=True)
-class StatsWanted:
+class StatsWanted(msgspec.Struct, frozen=True):
     """Which statistics a scan needs: physical column paths, and parsed partition values by physical name.
 
     ``columns`` None asks for all of them, as text or struct, whichever the checkpoint has. ``extra`` asks for whatever

@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 from urllib.parse import unquote
@@ -74,8 +73,7 @@ _FIELDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointReader:
+class CheckpointReader(msgspec.Struct, frozen=True):
     """Reads one complete checkpoint.
 
     ``stats_store`` is where statistics are read that somebody asks for after the scan (``store`` may be closed by
@@ -97,7 +95,7 @@ class CheckpointReader:
     coded: bool = False
     memory_budget: int = MEMORY_BUDGET
     needs_stats: bool = False
-    sidecars: Mapping[str, ObjectInfo] = field(default_factory=dict)
+    sidecars: Mapping[str, ObjectInfo] = msgspec.field(default_factory=dict)
 
     def actions(self, *names: str) -> Iterator[LogLine]:
         """Yield the actions of the given kinds (``protocol``, ``metaData``, …) that are not files."""
@@ -207,7 +205,7 @@ class CheckpointReader:
         columns = stats_columns(StatsWanted(), available)
         if not columns:
             return None
-        reader = replace(self, store=self.stats_store or self.store)
+        reader = msgspec.structs.replace(self, store=self.stats_store or self.store)
 
         def read() -> Iterator[pa.StructArray]:
             with reader.open(part) as parquet:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -44,8 +44,7 @@ class LargePageError(Exception):
         self.size = size
 
 
-@dataclass(slots=True)
-class _Chunk:
+class _Chunk(msgspec.Struct):
     """A column of a row group: where its next page header begins, and the pages met so far, by their last row."""
 
     column: str
@@ -59,8 +58,8 @@ class _Chunk:
     large_row: int | None = None
     large_size: int = 0
     value_bytes: float = 0.0
-    ends: list[int] = field(default_factory=list)
-    sizes: list[float] = field(default_factory=list)
+    ends: list[int] = msgspec.field(default_factory=list)
+    sizes: list[float] = msgspec.field(default_factory=list)
 
     def bytes_of(self, first: int, rows: int) -> float:
         """Return what the pages known so far say that these rows take."""
@@ -203,8 +202,7 @@ def _chunk(column: Any, described: Any, row: int) -> _Chunk:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Header:
+class _Header(msgspec.Struct, frozen=True):
     kind: int
     size: int
     compressed: int

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -35,14 +34,13 @@ _NAMED_DIFFERENCES = 3
 _Fields = dict[str, Any]
 
 
-@dataclass(slots=True)
-class ChecksumCheck:
+class ChecksumCheck(msgspec.Struct):
     """One comparison; of each kind of action, application and domain the newest one counts."""
 
     segment: LogSegment
     file: LogFile
     checksum: VersionChecksum
-    _newest: dict[tuple[str, str], tuple[float, LogLine]] = field(default_factory=dict)
+    _newest: dict[tuple[str, str], tuple[float, LogLine]] = msgspec.field(default_factory=dict)
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> ChecksumCheck | None:

@@ -7,7 +7,6 @@ where there is one: what is overlooked here is deleted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -33,7 +32,7 @@ __all__ = ["keep_active", "keep_committed", "keep_removed"]
 def keep_active(handle: TableHandle, snapshot: Snapshot, kept: KeptFiles) -> int:
     """Keep the files of a version, and return how many there are; a checksum that says otherwise is an error."""
     options = msgspec.structs.replace(handle.options, sidecar_enabled=False, checksum="error")
-    exact = replace(handle, options=options)
+    exact = msgspec.structs.replace(handle, options=options)
     count = 0
     for batch in exact.scan(snapshot, ScanRequest(strategy=ScanStrategy.FORWARD)).batches():
         kept.keep(batch.path, batch.deletion_vector)

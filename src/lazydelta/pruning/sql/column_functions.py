@@ -12,7 +12,8 @@ from __future__ import annotations
 import bisect
 import datetime as dt
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+
+import msgspec
 
 from lazydelta.arrays import typed_scalar
 from lazydelta.pruning.tree import Compare, Constant, IsNull, Predicate
@@ -85,8 +86,7 @@ def truncated(unit: str) -> Step:
     return least
 
 
-@dataclass(frozen=True, slots=True)
-class StepFunction:
+class StepFunction(msgspec.Struct, frozen=True):
     """A column behind some steps, the innermost first; ``kind`` is the type of what comes out.
 
     ``as_text`` stands for the text of a date, after all steps.
@@ -104,7 +104,7 @@ class StepFunction:
 
     def then(self, kind: DataType, step: Step | None = None) -> StepFunction:
         """Return this with another step around it."""
-        return replace(self, kind=kind, steps=self.steps if step is None else (*self.steps, step))
+        return msgspec.structs.replace(self, kind=kind, steps=self.steps if step is None else (*self.steps, step))
 
     def compare(self, op: str, value: object, *, negated: bool) -> tuple[str, tuple[Predicate, ...]] | None:
         """Return what a comparison says of the column: parts, and whether all (``and``) or one (``or``) must hold.
@@ -114,7 +114,7 @@ class StepFunction:
         op = _OPPOSITE[op] if negated else op
         if self.as_text:
             return self._compare_text(op, value) if isinstance(value, str) else None
-        placed = place(value, replace(self.column, type=self.kind))
+        placed = place(value, msgspec.structs.replace(self.column, type=self.kind))
         low, high = placed.low, placed.high
         if placed.exact and isinstance(low, int):
             return self._between(op, low, low + 1)

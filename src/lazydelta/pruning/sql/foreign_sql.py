@@ -54,7 +54,7 @@ _CONDITIONS = frozenset(
 )
 # Quoted things, in which nothing is looked for.
 QUOTED = r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`(?:[^`]|``)*`|--[^\n]*|/\*.*?\*/"
-_SYMBOLS = re.compile(rf"{QUOTED}|(?P<run>[=<>!~@#?^]{{2,}}|[?@#](?=\s))", re.DOTALL)
+_SYMBOLS = rf"(?s){QUOTED}|(?P<run>[=<>!~@#?^]{{2,}}|[?@#](?=\s))"
 _OPERATORS = frozenset({"==", "!=", "<=", ">=", "<>", "<=>", "<<", ">>", ">>>"})
 # Functions whose first argument may be a unit of time without quotes.
 _UNIT_FIRST = frozenset({"datediff", "date_diff", "dateadd", "date_add", "timestampdiff", "timestampadd"})
@@ -72,7 +72,7 @@ def parse_foreign(text: str) -> Syntax:
 
 def _refuse_symbols(text: str) -> None:
     """Refuse operators that some dialect or other has, and a slip of the finger makes."""
-    for match in _SYMBOLS.finditer(text):
+    for match in re.finditer(_SYMBOLS, text):
         run = match["run"]
         if run and run not in _OPERATORS:
             message = f"The predicate {short_repr(text)} is not valid SQL{_place(text, match.start())}: "

@@ -14,9 +14,8 @@ from lazydelta.types.schema import TableSchema
 __all__ = ["parse_sql", "quote_moments"]
 
 _KQL_FUNCTIONS = ("ago", "datetime", "now")
-_UNQUOTED_MOMENTS = re.compile(
-    rf"{QUOTED}|\b(?P<name>{'|'.join(_KQL_FUNCTIONS)})\s*\(\s*(?P<inside>[-+]?[0-9][^()'\"`]*?)\s*\)",
-    re.IGNORECASE | re.DOTALL,
+_UNQUOTED_MOMENTS = (
+    rf"(?is){QUOTED}|\b(?P<name>{'|'.join(_KQL_FUNCTIONS)})\s*\(\s*(?P<inside>[-+]?[0-9][^()'\"`]*?)\s*\)"
 )
 
 
@@ -41,6 +40,6 @@ def quote_moments(text: str) -> str:
     lowered = text.lower()
     if not any(name in lowered for name in _KQL_FUNCTIONS):
         return text
-    return _UNQUOTED_MOMENTS.sub(
-        lambda match: f"{match['name']}('{match['inside']}')" if match["name"] else match[0], text
+    return re.sub(
+        _UNQUOTED_MOMENTS, lambda match: f"{match['name']}('{match['inside']}')" if match["name"] else match[0], text
     )

@@ -7,8 +7,9 @@ Parsers only read; what a name, a function or a cast means is decided in one pla
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
 from typing import Any
+
+import msgspec
 
 __all__ = [
     "Arithmetic",
@@ -37,8 +38,7 @@ class Syntax:
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Name(Syntax):
+class Name(Syntax, msgspec.Struct, frozen=True):
     """A column, perhaps nested; quotes keep a dot in a name from parting it."""
 
     parts: tuple[str, ...]
@@ -48,8 +48,7 @@ class Name(Syntax):
         return ".".join(part if part.isidentifier() else "`" + part.replace("`", "``") + "`" for part in self.parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Literal(Syntax):
+class Literal(Syntax, msgspec.Struct, frozen=True):
     """A value: text, a number, a boolean, bytes, a span of time, or None for NULL."""
 
     value: Any
@@ -64,8 +63,7 @@ class Literal(Syntax):
         return str(self.value).upper() if isinstance(self.value, bool) else str(self.value)
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Syntax):
+class Call(Syntax, msgspec.Struct, frozen=True):
     """A function by its name in small letters; ``extract(hour FROM t)`` is ``extract('hour', t)``."""
 
     name: str
@@ -75,8 +73,7 @@ class Call(Syntax):
         return f"{self.name}({', '.join(map(str, self.arguments))})"
 
 
-@dataclass(frozen=True, slots=True)
-class Cast(Syntax):
+class Cast(Syntax, msgspec.Struct, frozen=True):
     """A cast to a type by its plain name; ``sized`` where the type has a length or precision of its own."""
 
     part: Syntax
@@ -87,8 +84,7 @@ class Cast(Syntax):
         return f"CAST({self.part} AS {self.kind})"
 
 
-@dataclass(frozen=True, slots=True)
-class Arithmetic(Syntax):
+class Arithmetic(Syntax, msgspec.Struct, frozen=True):
     """A sum, a difference or a product."""
 
     op: str
@@ -99,8 +95,7 @@ class Arithmetic(Syntax):
         return f"({self.left} {self.op} {self.right})"
 
 
-@dataclass(frozen=True, slots=True)
-class Negative(Syntax):
+class Negative(Syntax, msgspec.Struct, frozen=True):
     """The number with the other sign."""
 
     part: Syntax
@@ -109,8 +104,7 @@ class Negative(Syntax):
         return f"-{self.part}"
 
 
-@dataclass(frozen=True, slots=True)
-class Foreign(Syntax):
+class Foreign(Syntax, msgspec.Struct, frozen=True):
     """Something that is SQL and that we do not evaluate, as text, with the names in it."""
 
     text: str
@@ -121,8 +115,7 @@ class Foreign(Syntax):
         return self.text
 
 
-@dataclass(frozen=True, slots=True)
-class Junction(Syntax):
+class Junction(Syntax, msgspec.Struct, frozen=True):
     """Conditions joined by ``and`` or ``or``."""
 
     word: str
@@ -132,8 +125,7 @@ class Junction(Syntax):
         return "(" + f" {self.word.upper()} ".join(map(str, self.parts)) + ")"
 
 
-@dataclass(frozen=True, slots=True)
-class Negation(Syntax):
+class Negation(Syntax, msgspec.Struct, frozen=True):
     """NOT."""
 
     part: Syntax
@@ -142,8 +134,7 @@ class Negation(Syntax):
         return f"NOT ({self.part})"
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison(Syntax):
+class Comparison(Syntax, msgspec.Struct, frozen=True):
     """=, !=, <, <=, >, >=, or <=> which is never unknown."""
 
     op: str
@@ -154,8 +145,7 @@ class Comparison(Syntax):
         return f"{self.left} {self.op} {self.right}"
 
 
-@dataclass(frozen=True, slots=True)
-class Between(Syntax):
+class Between(Syntax, msgspec.Struct, frozen=True):
     """A value from ``low`` to ``high``, both included."""
 
     part: Syntax
@@ -166,8 +156,7 @@ class Between(Syntax):
         return f"{self.part} BETWEEN {self.low} AND {self.high}"
 
 
-@dataclass(frozen=True, slots=True)
-class Membership(Syntax):
+class Membership(Syntax, msgspec.Struct, frozen=True):
     """IN with a list."""
 
     part: Syntax
@@ -177,8 +166,7 @@ class Membership(Syntax):
         return f"{self.part} IN ({', '.join(map(str, self.values))})"
 
 
-@dataclass(frozen=True, slots=True)
-class NullTest(Syntax):
+class NullTest(Syntax, msgspec.Struct, frozen=True):
     """IS NULL."""
 
     part: Syntax
@@ -187,8 +175,7 @@ class NullTest(Syntax):
         return f"{self.part} IS NULL"
 
 
-@dataclass(frozen=True, slots=True)
-class TruthTest(Syntax):
+class TruthTest(Syntax, msgspec.Struct, frozen=True):
     """IS TRUE or IS FALSE, which are never unknown."""
 
     part: Syntax
@@ -198,8 +185,7 @@ class TruthTest(Syntax):
         return f"{self.part} IS {str(self.value).upper()}"
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern(Syntax):
+class Pattern(Syntax, msgspec.Struct, frozen=True):
     """LIKE, with the character that takes the meaning of its wildcards away."""
 
     part: Syntax
@@ -220,5 +206,5 @@ def names_in(node: Syntax) -> Iterator[Name]:
             yield each
         elif isinstance(each, tuple):
             pending.extend(reversed(each))
-        elif isinstance(each, Syntax):
-            pending.extend(getattr(each, field.name) for field in reversed(fields(each)))  # type: ignore[arg-type]
+        elif isinstance(each, msgspec.Struct):
+            pending.extend(getattr(each, name) for name in reversed(each.__struct_fields__))

@@ -6,8 +6,9 @@ Anything else raises `NoTranslationError`, and the condition around it prunes no
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from lazydelta.pruning.sql import constants
 from lazydelta.pruning.sql.column_functions import (
@@ -48,15 +49,13 @@ _CALENDAR_PARTS = {
 _CLOCK_PARTS = frozenset({"hour", "minute", "second"})
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(msgspec.Struct, frozen=True):
     """A constant."""
 
     value: object
 
 
-@dataclass(frozen=True, slots=True)
-class CalendarPart:
+class CalendarPart(msgspec.Struct, frozen=True):
     """A part of a column's date that has no range; ``function`` is PyArrow's."""
 
     column: Column

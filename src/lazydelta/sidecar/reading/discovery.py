@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -46,8 +45,7 @@ def _unnoticed(_reason: str, _words: object) -> None:
     """Nobody counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sidecar:
+class Sidecar(msgspec.Struct, frozen=True):
     """A sidecar that is valid as far as can be told without reading its rows.
 
     ``groups_of`` returns the row groups of some parts, None where a long manifest leaves them to the parts' footers.

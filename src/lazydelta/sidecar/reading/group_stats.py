@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -27,8 +27,7 @@ __all__ = ["GroupStats", "stats_column_names"]
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupStats:
+class GroupStats(msgspec.Struct, frozen=True):
     """Row groups of a part, and where to look for their statistics; ``store`` outlives the scan."""
 
     store: Store

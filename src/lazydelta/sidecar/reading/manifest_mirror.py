@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from lazydelta.errors import StorageError
 from lazydelta.log.asked_ahead import AskedAhead
@@ -27,8 +28,7 @@ __all__ = ["ManifestMirror"]
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestMirror:
+class ManifestMirror(msgspec.Struct, frozen=True):
     """A ``CheckpointMirror`` over the manifests of sidecars."""
 
     cache: SidecarCache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from weakref import WeakSet
@@ -38,8 +37,7 @@ _TOGETHER = 4  # decoded as one, where there are many: what a batch costs beside
 _DECODERS = 2  # at work side by side, where there are many
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class _Reading:
+class _Reading(msgspec.Struct, eq=False, weakref=True):
     """A row group under way: its core, and the statistics asked for as soon as the footer tells where they are."""
 
     group: ManifestRowGroup
@@ -61,8 +59,7 @@ class _Reading:
             self.named.cancel()
 
 
-@dataclass(frozen=True, slots=True)
-class _Decoded:
+class _Decoded(msgspec.Struct, frozen=True):
     """Row groups of a part, and their rows."""
 
     groups: tuple[ManifestRowGroup, ...]
@@ -70,8 +67,7 @@ class _Decoded:
     rows: pa.RecordBatch
 
 
-@dataclass(frozen=True, slots=True)
-class _Fetched:
+class _Fetched(msgspec.Struct, frozen=True):
     """Row groups of a part under way, with all that it takes to decode them."""
 
     together: Sequence[_Reading]

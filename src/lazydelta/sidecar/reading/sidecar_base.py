@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 from lazydelta.errors import StorageError
 from lazydelta.log.file_batch import FileBatch
@@ -28,12 +29,11 @@ logger = logging.getLogger(__name__)
 _TIERS = {1: "by its manifest", 2: "by its file alone, because there is no good manifest"}
 
 
-@dataclass(frozen=True, slots=True)
-class SidecarBase:
+class SidecarBase(msgspec.Struct, frozen=True):
     """Opens the base of a scan (see ``scan.base.OpenBase``): the sidecar where there is a good one."""
 
     row_groups_ahead: int = 5
-    cache: SidecarCache = field(default_factory=lambda: shared_cache)
+    cache: SidecarCache = msgspec.field(default_factory=lambda: shared_cache)
 
     def __call__(self, scan: BaseScan) -> Iterator[FileBatch]:
         """Yield the files at the checkpoint; the tier changes if it must, the answer does not."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -24,8 +24,7 @@ _VECTOR = ("storageType", "pathOrInlineDv", "offset")
 _END_COLUMNS = ((ColumnRole.PATH, ()), *((ColumnRole.DV, (name,)) for name in _VECTOR))
 
 
-@dataclass(frozen=True, slots=True)
-class Used:
+class Used(msgspec.Struct, frozen=True):
     """A row group that has left, by the rows at its ends: whose key is that of the first or of the last one.
 
     These are two, but where one path is there under several deletion vectors, which have the same key: at the ends of a

@@ -8,8 +8,9 @@ sixteen bytes each up to a limit, and not with the table.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -153,7 +154,7 @@ def _base_files(reader: CheckpointReader) -> Iterator[FileBatch]:
             for lines in read_actions(reader.store, part):
                 yield FileBatch.from_adds([line.add for line in lines if line.add is not None], extra=True)
         else:
-            yield from replace(reader, checkpoint=Checkpoint(part.version, (part,))).files(_EVERYTHING)
+            yield from msgspec.structs.replace(reader, checkpoint=Checkpoint(part.version, (part,))).files(_EVERYTHING)
 
 
 def _base_removes(reader: CheckpointReader) -> Iterator[pa.StructArray]:
