@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from lazydelta.types.partition_text import folder_values
 from lazydelta.types.schema import TableSchema
@@ -11,8 +12,7 @@ from lazydelta.types.schema import TableSchema
 __all__ = ["NamedFiles"]
 
 
-@dataclass(frozen=True, slots=True)
-class NamedFiles:
+class NamedFiles(msgspec.Struct, frozen=True):
     """Paths, each with partition values by physical column.
 
     Folder names are a habit of writers and not part of the format, so they say where to look first and no more: a file

@@ -29,7 +29,7 @@ __all__ = [
 
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 # What Spark escapes in folder names, and NUL, which no file system takes.
-_ESCAPED = re.compile(r'[\x00-\x1f\x7f"#%\'*/:=?\\{\[\]^]')
+_ESCAPED = r'[\x00-\x1f\x7f"#%\'*/:=?\\{\[\]^]'
 # File systems take no longer names. Cutting them is no way out: some readers take partition values from folder names.
 _LONGEST = 255
 _SAFE = "/=-_.~"
@@ -103,7 +103,7 @@ def _segment(name: str, text: str | None) -> str:
 
 
 def _escape(text: str) -> str:
-    return _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", text)
+    return re.sub(_ESCAPED, lambda match: f"%{ord(match[0]):02X}", text)
 
 
 def _text(value: object, column: str) -> str:
