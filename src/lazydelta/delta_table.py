@@ -1,7 +1,7 @@
-"""``DeltaTable``: a table pinned at one version, with the read API that deltalake users know.
+"""``DeltaTable``: a table pinned at one version, with the API that deltalake users know, down to its parameters.
 
-What opens a table and finds its files is loaded with this module; what else a table can do is loaded where it is done,
-because loading it takes longer than finding the files of an hour.
+Opening it and finding its files is `lazydelta.pinned_table`. The reader of rows and the writer are loaded where they
+are used, because loading them takes longer than finding the files of an hour.
 """
 
 from __future__ import annotations
@@ -9,28 +9,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
-from operator import index
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from lazydelta.deltalake_api.deprecated_parameters import by_position, instead_of, warn_of, warn_of_ignored
+from lazydelta.deltalake_api.deprecated_parameters import by_position, instead_of, warn_of
 from lazydelta.deltalake_api.left_to_deltalake import LeftToDeltalake
-from lazydelta.errors import OptionError, TableNotFoundError
-from lazydelta.handle import TableHandle
-from lazydelta.log.hint import read_hint
-from lazydelta.log.log_tail import LogTailCommit, log_tail_files
-from lazydelta.log.names import LogFile
-from lazydelta.log.segment import load_segment
-from lazydelta.log.snapshot import Snapshot
-from lazydelta.log.table_description import DeltaTableConfig, ProtocolVersions, TableMetadata
-from lazydelta.log.travel import history, milliseconds, version_at
+from lazydelta.errors import OptionError
+from lazydelta.log.table_description import DeltaTableConfig
+from lazydelta.pinned_table import PinnedTable
 from lazydelta.pruning import Predicate, Where, conjunction, parse_predicate
-from lazydelta.scan.file_stream import FileStream
-from lazydelta.scan.request import RetentionGuard, ScanRequest
-from lazydelta.scan.time_window import time_column
-from lazydelta.storage import has_known_scheme
+from lazydelta.scan.request import RetentionGuard
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +37,7 @@ __all__ = ["DeltaTable"]
 _FEW_PATHS = 1000
 
 
-class DeltaTable(LeftToDeltalake):
+class DeltaTable(PinnedTable, LeftToDeltalake):
     """A Delta table at one version, pinned when it is opened.
 
     ``version`` is a number, or a moment (``datetime`` or ISO 8601 text) that stands for the newest version not younger
@@ -62,46 +51,6 @@ class DeltaTable(LeftToDeltalake):
     where it is loaded; credentials are not in it.
     """
 
-    def __init__(  # noqa: PLR0913 - keyword-only but for those of deltalake
-        self,
-        table_uri: str | os.PathLike[str],
-        version: int | str | datetime | None = None,
-        storage_options: Mapping[str, str] | None = None,
-        without_files: bool = False,  # noqa: FBT001, FBT002 - deltalake's parameter, see above
-        log_buffer_size: int | None = None,
-        skip_stats: bool = False,  # noqa: FBT001, FBT002
-        *,
-        options: Mapping[str, Any] | None = None,
-        log_tail: Sequence[LogTailCommit | str] | None = None,
-        external_locations: Mapping[str, Mapping[str, str] | None] | None = None,
-    ) -> None:
-        warn_of_ignored({"without_files": without_files, "log_buffer_size": log_buffer_size, "skip_stats": skip_stats})
-        self._storage_options = None if storage_options is None else dict(storage_options)
-        self._handle = TableHandle.open(table_uri, storage_options, options, external_locations=external_locations)
-        self._log_tail = None if log_tail is None else log_tail_files(log_tail)
-        self._snapshot = self._open(version)
-
-    @classmethod
-    def is_deltatable(cls, table_uri: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> bool:
-        """Tell whether there is a Delta log at this place; there is none at a place that nobody can read."""
-        if not has_known_scheme(table_uri):
-            return False
-        store = TableHandle.open(table_uri, storage_options).store
-        try:
-            load_segment(store, hint=read_hint(store))
-        except TableNotFoundError:
-            return False
-        return True
-
-    @property
-    def table_uri(self) -> str:
-        """The table's root, without credentials."""
-        return self._handle.uri
-
-    def version(self) -> int:
-        """Return the pinned version."""
-        return self._snapshot.version
-
     @property
     def table_config(self) -> DeltaTableConfig:
         """How deltalake would have loaded the table, which it calls deprecated; nothing here depends on it."""
@@ -113,123 +62,6 @@ class DeltaTable(LeftToDeltalake):
         from lazydelta.deltalake_api.raw_table import RawDeltaTable  # noqa: PLC0415 - see the head of this module
 
         return RawDeltaTable(self)
-
-    def schema(self) -> Schema:
-        """Return the schema of the table's rows; ``schema().to_arrow()`` is the PyArrow schema."""
-        from lazydelta.types.delta_types import schema_object  # noqa: PLC0415 - as above
-
-        return schema_object(self._snapshot.schema.fields)
-
-    def metadata(self) -> TableMetadata:
-        """Return the metadata: id, name, description, partition columns, configuration, creation time."""
-        return TableMetadata(self._snapshot.metadata)
-
-    def protocol(self) -> ProtocolVersions:
-        """Return the reader and writer versions and features that the table asks for."""
-        return ProtocolVersions.of(self._snapshot.protocol)
-
-    def domain_metadata(self) -> dict[str, str]:
-        """Return the configuration of every metadata domain."""
-        return {each.domain: each.configuration for each in self._snapshot.domains()}
-
-    def history(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """Return the provenance of the versions, newest first, as far back as their commits are kept."""
-        if limit is not None and limit < 0:
-            raise OptionError(f"history(limit={limit}) makes no sense", hint="give a positive number or None")
-        return list(history(self._handle.store, self._snapshot.segment, self._snapshot.metadata, limit))
-
-    def transaction_version(self, app_id: str) -> int | None:
-        """Return the last transaction version that the application committed, None if there is none."""
-        return self._snapshot.transaction_version(app_id)
-
-    def load_as_version(self, version: int | str | datetime) -> None:
-        """Pin another version, by number or by moment."""
-        self._snapshot = self._open(version)
-
-    def update_incremental(self) -> None:
-        """Pin the newest version."""
-        self._snapshot = self._open(None)
-
-    def files(  # noqa: PLR0913 - keywords but for the first
-        self,
-        where: Where = None,
-        *,
-        limit: int | None = None,
-        row_limit: int | None = None,
-        strategy: str = "auto",
-        stats_columns: Sequence[str] | None = None,
-        batch_size: int | None = None,
-        retention_guard: RetentionGuard | None = None,
-        options: Mapping[str, Any] | None = None,
-        strict: bool = False,
-        last: str | timedelta | None = None,
-        now: str | datetime | None = None,
-    ) -> FileStream:
-        """Return the active files that may hold rows matching ``where``, as a lazy stream.
-
-        ``limit`` counts files; ``row_limit`` counts the live rows of files whose every row is proven to match.
-        ``strategy`` is ``reverse`` (newest first), ``forward`` (most files a second) or ``auto``. ``stats_columns``
-        adds statistics to ``batches()``; an empty list fills ``num_records`` alone. ``retention_guard`` may refuse
-        the version below which the scan does not look. ``options`` are those of the table, for this scan alone.
-
-        ``last`` (``"1h"``, ``"30 minutes"``, a ``timedelta``) keeps the newest of the table's time, back from now.
-        ``now`` is another moment to go back from, which then also ends the window; ``now()`` in ``where`` is the same.
-        A condition by which no file can be left out is warned of (``PredicateWarning``); ``strict`` makes it an error.
-        """
-        handle = self._handle if options is None else self._handle.with_options(options)
-        snapshot = self._snapshot if options is None else handle.adopted(self._snapshot)
-        request = ScanRequest.of(
-            self._snapshot.schema,
-            where=where,
-            limit=limit,
-            row_limit=row_limit,
-            strategy=strategy,
-            stats_columns=stats_columns,
-            batch_size=handle.options.rows_in_memory if batch_size is None else batch_size,
-            retention_guard=retention_guard,
-            strict=strict,
-            last=last,
-            now=now,
-            time_column=lambda: time_column(self._snapshot.metadata, self._snapshot.schema),
-            trust_float_max=handle.options.float_max == "trust",
-        )
-        return FileStream(handle.scan(snapshot, request))
-
-    def file_infos(self, predicate: Where = None, **keywords: Any) -> FileStream:
-        """Return the active files that may match ``predicate``; keywords as for ``files``."""
-        return self.files(predicate, **keywords)
-
-    def get_stats_for_files(
-        self,
-        paths: Sequence[str],
-        stat_columns: Sequence[str] | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        missing: str = "error",
-    ) -> pa.Table:
-        """Return the statistics of files that are known by their logged path: a row for each, in the order given.
-
-        The columns are ``path``, ``num_records`` and ``min.``, ``max.``, ``null_count.`` of each of ``stat_columns``
-        (or ``columns``, its other name). A path that is no active file is an error, or a row of nulls with
-        ``missing="null"``. Of a sidecar that is sorted by partition values only the row groups are read to which the
-        folders of the paths point, unless a file is not there.
-        """
-        from lazydelta.scan.file_stats import stats_of_files  # noqa: PLC0415 - see the head of this module
-
-        if missing not in {"error", "null"}:
-            raise OptionError(f"missing={missing!r} makes no sense", hint="say 'error' or 'null'")
-        if (stat_columns is None) == (columns is None):
-            raise OptionError("Which columns?", hint="name them in stat_columns (or in columns, not in both)")
-        names = stat_columns if columns is None else columns
-        snapshot = self._snapshot
-        reported = tuple(snapshot.schema.column(name) for name in names or ())
-        return stats_of_files(
-            paths,
-            reported,
-            snapshot.schema,
-            lambda request: FileStream(self._handle.scan(snapshot, request)),
-            missing=missing,
-        )
 
     def get_add_actions(self, flatten: bool = False) -> pa.Table:  # noqa: FBT001, FBT002 - deltalake's parameter
         """Return every active file as a row: path, size, time, record count, statistics, partition values.
@@ -543,51 +375,3 @@ class DeltaTable(LeftToDeltalake):
         from lazydelta.maintenance.log_cleanup import clean_log  # noqa: PLC0415 - as above
 
         clean_log(self._handle)
-
-    def __repr__(self) -> str:
-        return f"DeltaTable({self._handle.uri!r}, version={self.version()})"
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, DeltaTable):
-            return NotImplemented
-        return (self.table_uri, self.version()) == (other.table_uri, other.version())
-
-    def __hash__(self) -> int:
-        return hash(self.table_uri)  # the version may be another one tomorrow
-
-    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        return (_reopened, (type(self), self._handle, self._log_tail, self.version()))
-
-    def _open(self, version: int | str | datetime | None) -> Snapshot:
-        if version is not None and not isinstance(version, str | datetime):
-            version = _whole_number(version)
-        if isinstance(version, str | datetime):
-            newest = self._open(None)
-            moment = milliseconds(version)
-            version = version_at(self._handle.store, newest.metadata, moment, log_tail=self._log_tail or ())
-            if version == newest.version:
-                return newest
-        return self._handle.snapshot(version, log_tail=self._log_tail)
-
-
-def _whole_number(version: object) -> int:
-    """Return the number of a version; a date is none, because nobody knows which moment of its day is meant."""
-    try:
-        number = -1 if isinstance(version, bool) else index(version)  # type: ignore[arg-type]
-    except TypeError:
-        number = -1
-    if number < 0:
-        hint = "versions are numbers from 0; a moment is a datetime, or text such as 2026-02-10T14:00:00Z"
-        raise OptionError(f"{version!r} is not a table version", hint=hint)
-    return int(number)
-
-
-def _reopened(
-    cls: type[DeltaTable], handle: TableHandle, log_tail: tuple[LogFile, ...] | None, version: int
-) -> DeltaTable:
-    table = cls.__new__(cls)
-    table._handle = handle  # noqa: SLF001 - it is being made here
-    table._storage_options = None  # noqa: SLF001
-    table._log_tail = log_tail  # noqa: SLF001
-    table._snapshot = handle.snapshot(version, log_tail=log_tail)  # noqa: SLF001
-    return table
