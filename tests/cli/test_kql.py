@@ -64,6 +64,8 @@ def test_a_rewritten_query_names_the_files(invoke: Invoke, table: Path, monkeypa
     shown = invoke("kql", text, *args, "--secret-variable", "TOKEN").stdout
     assert shown.count("h@'https://account.blob.core.windows.net/c/t/_event_hour%3D2026021002/") == 1
     assert "?sig=secret'" in shown
+    told = invoke("kql", text, *args, "--secret-variable", "TOKEN", "--json").stdout
+    assert json.loads(told) == {"query": shown[:-1]}
     assert "managed_identity=system" in invoke("kql", text, *args, "--managed-identity", "system").stdout
     assert "bytes of files may match" in invoke("kql", text, *args, "--cap", "10", code=2).stderr
     assert "UNSET is not set" in invoke("kql", text, *args, "--secret-variable", "UNSET", code=2).stderr

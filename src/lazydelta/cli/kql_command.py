@@ -42,12 +42,16 @@ def run_kql(
     open_table: Callable[[str], DeltaTable] | None = None,
 ) -> KqlResult:
     """Start a query over tables that are given by URI; what `query --kql` calls too."""
-    for package in ("lark", "duckdb"):
-        if importlib.util.find_spec(package) is None:
-            raise OptionError(f"KQL needs {package}, which is not installed", hint="pip install 'lazydelta[kql]'")
+    _check_installed()
     from lazydelta.kql.running.kql_query import run  # noqa: PLC0415 - DuckDB and Lark are optional
 
     return run(text, tables, now=now, open_table=open_table)
+
+
+def _check_installed() -> None:
+    for package in ("lark", "duckdb"):
+        if importlib.util.find_spec(package) is None:
+            raise OptionError(f"KQL needs {package}, which is not installed", hint="pip install 'lazydelta[kql]'")
 
 
 @click.command("kql", context_settings=CONTEXT)
@@ -115,21 +119,24 @@ def kql(  # noqa: PLR0913 - one parameter an option
         )
 
     moment = None if now is None else _moment(now)
-    if rewrite:
-        click.echo(
-            _rewritten(
-                text,
-                tables,
-                now=moment,
-                cluster_uris=cluster_uri,
-                secret=None if secret_variable is None else _secret(secret_variable),
-                managed_identity=managed_identity,
-                open_table=open_table,
-                **({} if cap is None else {"cap": cap}),
-            )
-        )
-        return
     out = output(as_json=as_json)
+    if rewrite:
+        rewritten = _rewritten(
+            text,
+            tables,
+            now=moment,
+            cluster_uris=cluster_uri,
+            secret=None if secret_variable is None else _secret(secret_variable),
+            managed_identity=managed_identity,
+            open_table=open_table,
+            **({} if cap is None else {"cap": cap}),
+        )
+        if as_json:
+            out.tell({"query": rewritten}, lambda _: ())
+        else:
+            # Not through the renderer for people, which would break lines: this is to be pasted.
+            click.echo(rewritten)
+        return
     with run_kql(text, tables, now=moment, open_table=open_table) as result:
         if explain:
             out.tell(result.explain(), lambda found: map(printable, told(found)))
@@ -151,6 +158,7 @@ def told(explained: dict[str, Any]) -> Iterator[str]:
 
 
 def _rewritten(text: str, tables: dict[str, str], **options: Any) -> str:
+    _check_installed()
     from lazydelta.kql.running.cluster_rewrite import rewrite  # noqa: PLC0415 - DuckDB and Lark are optional
 
     return rewrite(text, tables, **options)
