@@ -14,7 +14,7 @@ import duckdb
 import pyarrow as pa
 
 from lazydelta.delta_table import DeltaTable
-from lazydelta.errors import KqlError, LazyDeltaError, StreamClosedError
+from lazydelta.errors import LazyDeltaError, StreamClosedError
 from lazydelta.kql.language import kql_syntax as syntax
 from lazydelta.kql.language.kql_parser import parse
 from lazydelta.kql.meaning.operations.macros import MACROS
@@ -25,6 +25,7 @@ from lazydelta.kql.meaning.typed import Typed, literal
 from lazydelta.kql.running.kql_tables import KqlTables, Queryable
 from lazydelta.kql.running.plan_sql import PlanSql
 from lazydelta.kql.running.pushdown import Pushed, push_down
+from lazydelta.kql.running.run_failures import failed
 
 __all__ = ["KqlResult", "reached", "run"]
 
@@ -50,6 +51,7 @@ _ARROW = {
     "real": pa.float64(),
     "string": pa.string(),
     "dynamic": pa.string(),
+    "guid": pa.string(),
     "datetime": pa.timestamp("us", "UTC"),
     "timespan": pa.duration("us"),
 }
@@ -171,7 +173,7 @@ def _bound(
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=dt.UTC)
     ticks = (moment - _EPOCH) // dt.timedelta(microseconds=1) * 10
-    running = _Run(tables, pushdown=pushdown)
+    running = _Run(text, program, tables, pushdown=pushdown)
     try:
         session = Session(text, ticks, running.tables, running)
         tabular = Tabular(session)
@@ -202,7 +204,9 @@ def _database(_process: int) -> duckdb.DuckDBPyConnection:
 class _Run:
     """The connection of one query, and what must run before the rest."""
 
-    def __init__(self, tables: KqlTables, *, pushdown: bool) -> None:
+    def __init__(self, text: str, program: syntax.Program, tables: KqlTables, *, pushdown: bool) -> None:
+        self._text = text
+        self._program = program
         self.tables = tables
         self._pushdown = pushdown
         self._views = 0
@@ -240,7 +244,8 @@ class _Run:
         """Run a relation whose values the rest of the query is made of."""
         (column,) = relation.columns[:1]
         writer = PlanSql(self.tables.column_sql)
-        expression = {"datetime": f"epoch_us({column.identity}) * 10", "dynamic": f"CAST({column.identity} AS VARCHAR)"}
+        as_text = f"CAST({column.identity} AS VARCHAR)"
+        expression = {"datetime": f"epoch_us({column.identity}) * 10", "dynamic": as_text, "guid": as_text}
         inner = writer.inner(
             relation, [f"{column.identity} AS x", f"{expression.get(column.kind, column.identity)} AS v"]
         )
@@ -283,9 +288,7 @@ class _Run:
             return self.tables.failure
         if isinstance(error, LazyDeltaError):
             return error
-        said = str(self.tables.failure or error).strip().splitlines()
-        reason = re.sub(r"^[\w ]+ Error: ", "", said[0]) if said else type(error).__name__
-        return KqlError(f"The query failed: {reason}", hint="check the values that it computes with")
+        return failed(self._text, self._program, str(self.tables.failure or error))
 
     def close(self, reader: pa.RecordBatchReader | None) -> None:
         """Stop everything; the reader first, because it holds the connection's threads."""

@@ -1,0 +1,36 @@
+"""What fails while a query runs is told of a place in its text."""
+
+from __future__ import annotations
+
+import pytest
+
+from lazydelta import DeltaTable
+from lazydelta.errors import KqlError
+from lazydelta.kql.running.kql_query import run
+
+LARGEST = 2**63 - 1
+# A query, the line and column of the part that fails, and a word of the hint.
+FAILURES = [
+    (f"range x from 1 to 3 step 1\n| extend y = x * {LARGEST}", 2, 16, "todouble()"),
+    (f"print {LARGEST} + 1", 1, 27, "todouble()"),
+    (f"Telemetry | project y = n * {LARGEST}", 1, 27, "todouble()"),
+    (f"range x from 1 to 3 step 1 | extend y = {LARGEST} | summarize sum(y)", 1, 73, "todouble()"),
+    (f"print abs(-{LARGEST} - 1)", 1, 7, "todouble()"),
+    (f"print toscalar(range x from 1 to 3 step 1 | summarize max(x * {LARGEST}))", 1, 61, "todouble()"),
+    ("Telemetry | where device_id matches regex strcat('(', device_id) | count", 1, 43, "regular expression"),
+    # Two parts may be to blame, and DuckDB does not say which.
+    (f"let y = 1;\nprint 1 + 2, {LARGEST} + y", 2, 1, "todouble()"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "column", "hint"), FAILURES, ids=[each[0][:50] for each in FAILURES])
+def test_a_failure_has_the_place_of_the_only_part_that_it_may_be_of(
+    text: str, line: int, column: int, hint: str, tables: dict[str, DeltaTable]
+) -> None:
+    with pytest.raises(KqlError, match="the query failed: ") as caught, run(text, tables) as result:
+        result.read_all()
+    assert (caught.value.line, caught.value.column) == (line, column), caught.value
+    assert hint in str(caught.value.hint)
+    assert caught.value.excerpt is not None
+    shown, caret = caught.value.excerpt.split("\n")
+    assert shown[caret.index("^") :].startswith(text.split("\n")[line - 1][column - 1 :][:20])
