@@ -213,6 +213,39 @@ AGGREGATES = [
     Case("percentiles-aggregation-function", "range x from 1 to 10 step 1 | summarize percentile(x, 50),"
          " percentiles(x, 0, 95, 100)", [(5, 1, 10, 10)],
          ["percentile_x_50", "percentile_x_0", "percentile_x_95", "percentile_x_100"]),
+    Case("percentiles-aggregation-function", "range x from 1 to 10 step 1 | summarize (low, high) = percentiles(x, 10, 90)",
+         [(1, 9)], ["low", "high"]),
+    Case("arg-max-aggregation-function", FRUIT + "| summarize (v, c) = arg_max(Version, Color), n = count() by Fruit"
+         " | where Fruit != 'Banana'", [("Apple", 1, "Red", 2), ("Pear", 2, "Green", 2)], ["Fruit", "v", "c", "n"]),
+    Case("arg-max-aggregation-function", "datatable(k:string, t:long, v:long)['a',1,10, 'a',2,20, 'b',3,30]\n"
+         "| summarize arg_max(t, *) by k", [("a", 2, 20), ("b", 3, 30)], ["k", "t", "v"]),
+    Case("arg-max-aggregation-function", "datatable(k:string, t:long, v:long)['a',1,10, 'a',2,20, 'b',3,30]\n"
+         "| summarize latest = arg_max(t, v), arg_min(t + 1, v * 2) by k", [("a", 2, 20, 2, 20), ("b", 3, 30, 4, 60)],
+         ["k", "latest", "v", "min_", "min__arg1"]),
+    Case("make-set-aggregation-function", "datatable (Val: int, Arr1: dynamic) [1, dynamic(['A1', 'A2', 'A3']),"
+         " 5, dynamic(['A2', 'C1']), 7, dynamic(['C2']), 5, dynamic(['C2', 'A1'])]\n"
+         "| summarize Val_set=make_set(Val), Arr1_set=make_set(Arr1)"
+         " | project a = array_length(Val_set), b = array_length(Arr1_set)", [(3, 5)], ["a", "b"]),
+    Case("make-set-aggregation-function", "datatable (a: dynamic) [dynamic('x'), dynamic(null), dynamic(['x', null])]"
+         " | summarize make_set(a)", [('["x"]',)], ["set_a"]),
+    Case("make-list-aggregation-function", "datatable (a: dynamic) [dynamic({'b': 1}), dynamic(null), dynamic([2, 3])]"
+         " | summarize make_list(a)", [('[{"b":1},[2,3]]',)], ["list_a"]),
+    Case("make-list-aggregation-function", "datatable (a: real) [1.5, real(nan), real(-inf), real(null)]"
+         " | summarize make_list(a)", [('[1.5,"NaN","-Infinity"]',)], ["list_a"]),
+    Case("make-set-if-aggregation-function", BEATLES + "make_set_if(name, strlen(name) > 4) | project"
+         " n = array_length(set_name)", [(2,)]),
+    Case("make-list-if-aggregation-function", BEATLES + "make_list_if(name, strlen(name) > 4)", [('["George","Ringo"]',)],
+         ["list_name"]),
+    Case("make-list-if-aggregation-function", BEATLES + "make_list_if(name, strlen(name) > 3, 1)", [('["John"]',)]),
+    Case("stdevif-aggregation-function", "range x from 1 to 100 step 1\n| summarize stdevif(x, x % 2 == 0)\n| project x = round(stdevif_x, 9)",
+         [(29.154759474,)], ["x"]),
+    Case("varianceif-aggregation-function", "range x from 1 to 100 step 1\n| summarize varianceif(x, x%2 == 0)",
+         [(850.0,)], ["varianceif_x"]),
+    Case("maxif-aggregation-function", "range x from 1 to 9 step 1 | summarize maxif(x, x < 5), minif(x, x > 3)",
+         [(4, 4)], ["maxif_x", "minif_x"]),
+    Case("count-distinct-aggregation-function", SHAPES + "count_distinct(sideCount), count_distinctif(sideCount,"
+         " sideCount < 6)", [(8, 3)], ["count_distinct_sideCount", "count_distinctif_sideCount"]),
+    Case("take-anyif-aggregation-function", BEATLES + "take_anyif(name, day_of_birth > 20)", [("George",)], ["name"]),
     Case("take-any-aggregation-function", "datatable(g:long, x:string)[1, '', 1, 'a', 2, ''] | summarize take_any(x) by g",
          [(1, "a"), (2, "")], ["g", "x"]),
 ]  # fmt: skip
@@ -328,6 +361,15 @@ MOMENTS = [
     one("scalar-data-types/timespan", "time(0.12:34:56.7)", dt.timedelta(hours=12, minutes=34, seconds=56.7)),
     one("scalar-data-types/datetime", "datetime(2015-12-31 23:59:59.9)", at("2015-12-31T23:59:59.9")),
     one("todatetime-function", 'todatetime("2015-12-31 23:59:59.9")', at("2015-12-31T23:59:59.9")),
+    one("todatetime-function", 'todatetime("2015-12-31 10:00:00 +02:00")', at("2015-12-31T08:00")),
+    one("todatetime-function", 'todatetime("2015-12")', at("2015-12-01")),
+    one("todatetime-function", 'todatetime("2015")', at("2015-01-01")),
+    one("todatetime-function", 'todatetime("no moment")', None),
+    one("make-datetime-function", "make_datetime(2017, 13, 1)", None),
+    one("scalar-data-types/datetime", "datetime(9999-12-31) + 1d", None),
+    one("scalar-data-types/datetime", "datetime_add('year', -3000, datetime(2017-01-01))", None),
+    one("scalar-data-types/dynamic", "dynamic({'t': datetime(2009-06-15), 's': [1h, 1.5d]})",
+        '{"t":"2009-06-15T00:00:00.0000000Z","s":["01:00:00","1.12:00:00"]}'),
     one("now-function", "now() - ago(1h) == 1h", value=True),
     one("ago-function", "ago(0s) == now() and now(-1d) == ago(1d)", value=True),
 ]  # fmt: skip
@@ -376,6 +418,20 @@ VALUES = [
         value=True),
     one("tostring-function", "tostring(123)", "123"),
     one("tostring-function", "tostring(long(null))", ""),
+    one("scalar-data-types/guid", "guid(74be27de-1e4e-49d9-b579-fe0b331d3642)", "74be27de-1e4e-49d9-b579-fe0b331d3642"),
+    one("scalar-data-types/guid", "guid(null)", None),
+    Case("scalar-data-types/guid", "datatable(g:guid)[guid(null), guid(74BE27DE-1E4E-49D9-B579-FE0B331D3642)]"
+         " | where g != guid(70fc66f7-8279-44fc-9092-d364d70fce44) | extend n = isnull(g), s = strcat(g, '!')",
+         [(None, True, "!"), ("74be27de-1e4e-49d9-b579-fe0b331d3642", False, "74be27de-1e4e-49d9-b579-fe0b331d3642!")],
+         ["g", "n", "s"]),
+    one("toguid-function", 'toguid("70fc66f7-8279-44fc-9092-d364d70fce44")', "70fc66f7-8279-44fc-9092-d364d70fce44"),
+    one("toguid-function", 'toguid("no guid")', None),
+    one("totimespan-function", "totimespan('0.00:01:00') == time(1min)", value=True),
+    one("totimespan-function", "totimespan('1.02:03:04.5')", dt.timedelta(days=1, hours=2, minutes=3, seconds=4.5)),
+    one("totimespan-function", "totimespan('-1.5h')", dt.timedelta(hours=-1.5)),
+    one("totimespan-function", "totimespan('25:00')", None),
+    one("todecimal-function", 'todecimal("123.45678") == decimal(123.45678)', value=True),
+    one("scalar-data-types/bool", "true == 1 and false < 1", value=True),
     one("isnull-function", 'isnull("")', value=False),
     one("isnull-function", 'isnull(parse_json(""))', value=True),
     one("isnull-function", 'isnull(parse_json("[]"))', value=False),

@@ -15,7 +15,7 @@ from tests.kql.documented import CASES, Case
 
 # Other names of functions whose page is tested, and parts of a date that share a page.
 SAME = {"toreal", "todynamic", "iif", "notnull", "notempty", "getmonth", "getyear", "dayofmonth", "dayofyear"}
-SAME |= {"monthofyear", "week_of_year"}
+SAME |= {"monthofyear", "week_of_year", "toboolean"}
 
 
 def comparable(value: Any) -> Any:

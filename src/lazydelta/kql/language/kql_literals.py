@@ -8,14 +8,30 @@ from __future__ import annotations
 import datetime as dt
 import re
 import sys
+import uuid
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-__all__ = ["KINDS", "TICKS_A_DAY", "BadLiteral", "moment", "span", "typed", "unquoted"]
+__all__ = [
+    "FIRST_TICK",
+    "KINDS",
+    "LAST_TICK",
+    "TICKS_A_DAY",
+    "BadLiteral",
+    "moment",
+    "span",
+    "typed",
+    "unquoted",
+    "written",
+]
 
 TICKS_A_SECOND = 10**7
 TICKS_A_DAY = 86_400 * TICKS_A_SECOND
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+FIRST_TICK = (dt.datetime(1, 1, 1, tzinfo=dt.UTC) - _EPOCH).days * TICKS_A_DAY
+"""The first moment that Kusto has, in ticks since 1970."""
+LAST_TICK = (dt.datetime(9999, 12, 31, tzinfo=dt.UTC) - _EPOCH).days * TICKS_A_DAY + TICKS_A_DAY - 1
+"""The last one."""
 
 KINDS = {
     "bool": "bool",
@@ -25,6 +41,7 @@ KINDS = {
     "decimal": "decimal",
     "double": "real",
     "dynamic": "dynamic",
+    "guid": "guid",
     "int": "int",
     "long": "long",
     "real": "real",
@@ -32,7 +49,7 @@ KINDS = {
     "time": "timespan",
     "timespan": "timespan",
 }
-"""Kusto's names of types, aliases included, and the kind that each means here; ``guid`` has none."""
+"""Kusto's names of types, aliases included, and the kind that each means here."""
 
 _UNITS: dict[str, int | Decimal] = {
     "d": TICKS_A_DAY,
@@ -53,6 +70,7 @@ _MOMENT = re.compile(
     r"\s*(Z|UTC|GMT|[+-]\d{2}:?\d{2})?",
     re.ASCII | re.IGNORECASE,
 )
+_GUID = re.compile(r"[0-9a-fA-F]{8}(-?)(?:[0-9a-fA-F]{4}\1){3}[0-9a-fA-F]{12}", re.ASCII)
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|[0-7]{1,3}|.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _SURROGATES = range(0xD800, 0xE000)
@@ -130,7 +148,22 @@ def moment(text: str) -> int:
     if zone is not None and zone[0] in "+-":
         offset = int(zone[1:3]) * 60 + int(zone[-2:])
         ticks -= (offset if zone[0] == "+" else -offset) * 60 * TICKS_A_SECOND
+    if not FIRST_TICK <= ticks <= LAST_TICK:
+        raise BadLiteral(f"{text.strip()!r} is no moment: it lies outside the years 1 to 9999 of UTC")
     return ticks
+
+
+def written(kind: str, value: Any) -> str:
+    """Return a value as Kusto writes it in a text."""
+    if kind == "datetime":
+        whole = _EPOCH + dt.timedelta(microseconds=value // 10)
+        return f"{whole.isoformat()[:19]}.{value % TICKS_A_SECOND:07}Z"
+    if kind == "timespan":
+        days, rest = divmod(abs(value), TICKS_A_DAY)
+        seconds, fraction = divmod(rest, TICKS_A_SECOND)
+        clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+        return f"{'-' * (value < 0)}{f'{days}.' * (days > 0)}{clock}{f'.{fraction:07}' * (fraction > 0)}"
+    return str(value)
 
 
 def typed(name: str, text: str) -> tuple[str, Any]:
@@ -152,9 +185,17 @@ def typed(name: str, text: str) -> tuple[str, Any]:
         if known is None:
             raise BadLiteral(f"{content!r} is neither true nor false")
         return kind, known
+    if kind == "guid":
+        return kind, _guid(content)
     if kind == "string":
         raise BadLiteral("write a text in quotes, without string()")
     return kind, _number(kind, content)
+
+
+def _guid(text: str) -> str:
+    if not _GUID.fullmatch(text):
+        raise BadLiteral(f"{text!r} is no guid; write 74be27de-1e4e-49d9-b579-fe0b331d3642")
+    return str(uuid.UUID(text))
 
 
 def _number(kind: str, text: str) -> Any:

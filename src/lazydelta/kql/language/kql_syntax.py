@@ -163,10 +163,14 @@ class Between(Node):
 
 @dataclass(frozen=True, slots=True)
 class Named(Node):
-    """``name = expression``, or an expression that gets a name later."""
+    """``name = expression``, or an expression that gets a name later.
+
+    ``more`` are the further names of ``(name, …) = expression``, for what makes several columns.
+    """
 
     name: str | None
     expression: Expression
+    more: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

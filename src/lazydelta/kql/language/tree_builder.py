@@ -9,7 +9,7 @@ from lark.tree import Meta
 
 from lazydelta.kql.language import kql_syntax as syntax
 from lazydelta.kql.language.complaints import QueryText
-from lazydelta.kql.language.kql_literals import KINDS, BadLiteral, span, typed, unquoted
+from lazydelta.kql.language.kql_literals import KINDS, BadLiteral, span, typed, unquoted, written
 
 __all__ = ["TreeBuilder"]
 
@@ -124,6 +124,11 @@ class TreeBuilder(Transformer[Token, Any]):
     def named(self, meta: Meta, children: list[Any]) -> syntax.Named:
         name, expression = children
         return syntax.Named(meta.start_pos, None if name is None else name[0], expression)
+
+    def named_together(self, meta: Meta, children: list[Any]) -> syntax.Named:
+        *names, expression = children
+        (first, _), *more = names
+        return syntax.Named(meta.start_pos, first, expression, tuple(name for name, _ in more))
 
     def sort(self, meta: Meta, children: list[Any]) -> syntax.Sort:
         return syntax.Sort(meta.start_pos, _tuple(children))
@@ -321,7 +326,10 @@ class TreeBuilder(Transformer[Token, Any]):
             return value
         if isinstance(value, syntax.Literal) and value.kind in {"string", "long", "int", "real", "bool", "dynamic"}:
             return value.value
-        raise self._query.error(value.at, "a dynamic literal holds numbers, texts, true, false and null only")
+        if isinstance(value, syntax.Literal):
+            # What JSON has no type for is a text in it.
+            return None if value.value is None else written(value.kind, value.value)
+        raise self._query.error(value.at, "a dynamic literal holds constants only")
 
     def _kind(self, token: Token) -> str:
         kind = KINDS.get(str(token))

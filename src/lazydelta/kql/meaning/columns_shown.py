@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from lazydelta.kql.language import kql_syntax as syntax
 from lazydelta.kql.meaning.query_plan import OutputColumn, Relation
 from lazydelta.kql.meaning.query_session import Session
 
-__all__ = ["choose", "unused", "without_repeats"]
+__all__ = ["Made", "choose", "one_name", "unused", "without_repeats"]
+
+
+class Made(NamedTuple):
+    """A column that an item of a list makes; ``written`` says that the query gives it its name."""
+
+    column: OutputColumn
+    item: syntax.Named
+    written: bool
 
 
 def unused(name: str, taken: Iterable[str]) -> str:
@@ -23,19 +32,35 @@ def unused(name: str, taken: Iterable[str]) -> str:
     return f"{name}{number}"
 
 
-def without_repeats(session: Session, made: list[tuple[OutputColumn, syntax.Named]]) -> tuple[OutputColumn, ...]:
-    """Return the columns with different names; a name that was written twice is an error."""
-    taken = {each.name for each, item in made if item.name is not None}
+def one_name(session: Session, item: syntax.Named) -> str | None:
+    """Return the name that an item gives to its only column."""
+    if item.more:
+        hint = "percentiles(), arg_max(), arg_min() and take_any() in summarize make several"
+        raise session.error(item.at, "several names are for what makes several columns, and this makes one", hint)
+    return item.name
+
+
+def without_repeats(session: Session, made: list[Made], *, first_come: bool = False) -> tuple[OutputColumn, ...]:
+    """Return the columns with different names; a name that was written twice is an error.
+
+    Where two columns would have one name, the second gets a number, and that is the one whose name was not written;
+    with ``first_come``, which is how ``summarize`` does it, it is whichever comes later.
+    """
+    taken = set() if first_come else {each.name for each, _, chosen in made if chosen}
     written: set[str] = set()
     shown: list[OutputColumn] = []
     used: set[str] = set()
-    for each, item in made:
-        if item.name is not None and each.name == item.name:
+    for each, item, chosen in made:
+        if chosen:
             if each.name in written:
                 raise session.error(item.at, f"there are two columns {each.name!r}", "give one another name")
             written.add(each.name)
-            name = each.name
+            name = unused(each.name, used) if first_come else each.name
         else:
+            if isinstance(item.expression, syntax.Column) and item.expression.name == each.name:
+                if each.name in written:
+                    raise session.error(item.at, f"there are two columns {each.name!r}", "give one another name")
+                written.add(each.name)
             name = unused(each.name, taken | used)
         used.add(name)
         shown.append(OutputColumn(name, each.kind, each.identity))
@@ -95,7 +120,11 @@ def _renamed(
 def _matching(session: Session, columns: tuple[OutputColumn, ...], pattern: syntax.Pattern) -> list[OutputColumn]:
     if pattern.wild:
         wanted = re.compile(re.escape(pattern.text).replace(r"\*", ".*"), re.DOTALL)
-        return [each for each in columns if wanted.fullmatch(each.name)]
+        matching = [each for each in columns if wanted.fullmatch(each.name)]
+        if not matching:
+            known = ", ".join(each.name for each in columns)
+            raise session.error(pattern.at, f"no column is called {pattern.text}", f"there are {known}")
+        return matching
     found = [each for each in columns if each.name == pattern.text]
     if not found:
         known = ", ".join(each.name for each in columns)
@@ -112,6 +141,7 @@ def _sorted(columns: list[OutputColumn], direction: str | None) -> list[OutputCo
 
 def _order(name: str, *, natural: bool) -> list[tuple[int, int, str]]:
     if not natural:
-        return [(0, 0, name)]
+        # As .NET orders names whatever their case, which puts _ behind the letters.
+        return [(0, 0, name.upper())]
     parts = (part for part in re.split(r"(\d+)", name) if part)
-    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts]
+    return [(1, int(part), "") if part.isdigit() else (0, 0, part.upper()) for part in parts]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lazydelta.kql.language import kql_syntax as syntax
-from lazydelta.kql.meaning.columns_shown import unused
+from lazydelta.kql.meaning.columns_shown import one_name, unused
 from lazydelta.kql.meaning.kinds import common_kind, converted
 from lazydelta.kql.meaning.query_plan import OutputColumn, Relation, Rows
 from lazydelta.kql.meaning.query_session import Session
@@ -22,6 +22,7 @@ _DATA_TYPES = {
     "datetime": "System.DateTime",
     "timespan": "System.TimeSpan",
     "dynamic": "System.Object",
+    "guid": "System.Guid",
 }
 
 
@@ -32,8 +33,11 @@ def printed(session: Session, items: tuple[syntax.Named, ...], scalars: Scalars)
     for index, item in enumerate(items):
         bound = scalars.bind(item.expression)
         identity = session.identity()
-        name = item.name or f"print_{index}"
-        shown.append(OutputColumn(unused(name, (each.name for each in shown)), bound.kind, identity))
+        name = one_name(session, item)
+        if name is not None and name in {each.name for each in items[:index]}:
+            raise session.error(item.at, f"there are two columns {name!r}", "give one another name")
+        name = name or unused(f"print_{index}", (each.name for each in shown))
+        shown.append(OutputColumn(name, bound.kind, identity))
         parts.append(f"{bound.sql} AS {identity}")
     return Relation(Rows(f"SELECT {', '.join(parts)}"), tuple(shown))
 

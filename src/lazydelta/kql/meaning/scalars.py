@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from lazydelta.kql.language import kql_syntax as syntax
 from lazydelta.kql.language.kql_literals import KINDS
@@ -23,8 +24,10 @@ FUNCTIONS: dict[str, Function] = {**TEXT_FUNCTIONS, **TIME_FUNCTIONS, **VALUE_FU
 
 AGGREGATE_NAMES = frozenset(
     {
-        *("arg_max", "arg_min", "avg", "avgif", "count", "countif", "dcount", "dcountif", "make_list", "make_set"),
-        *("max", "min", "percentile", "percentiles", "stdev", "sum", "sumif", "take_any", "variance"),
+        *("arg_max", "arg_min", "avg", "avgif", "count", "count_distinct", "count_distinctif", "countif", "dcount"),
+        *("dcountif", "make_list", "make_list_if", "make_set", "make_set_if", "max", "maxif", "min", "minif"),
+        *("percentile", "percentiles", "stdev", "stdevif", "sum", "sumif", "take_any", "take_anyif"),
+        *("variance", "varianceif"),
     }
 )
 """Functions that belong into ``summarize``."""
@@ -113,7 +116,7 @@ class Scalars:
             return column(found.identity, found.kind, found.name)
         binding = self._scope.get(name)
         if isinstance(binding, Typed):
-            return binding
+            return replace(binding, name=name)
         if binding is not None or self._session.tables.columns(name) is not None:
             raise self._session.error(node.at, f"{name!r} is a table, and a value is expected", "use toscalar()")
         known = [*self._columns, *self._scope.names]
@@ -205,7 +208,7 @@ class Scalars:
             path = f"$[{key}]" if key >= 0 else f"$[#{key}]"
         else:
             path = "/" + str(key).replace("~", "~0").replace("/", "~1")
-        name = f"{base.name}_{str(key).lstrip('-')}" if base.name else None
+        name = f"{base.name}_{'' if isinstance(key, int) and key < 0 else key}" if base.name else None
         return call("dynamic", "access", f"kql_json({base.sql}, {literal('string', path).sql})", (base,), name=name)
 
     def _call(self, node: syntax.Call) -> Typed:
@@ -260,7 +263,8 @@ class Scalars:
         for let in function.program.lets:
             scope = bind_let(self._session, let, scope, self._bind_relation)
         inner = Scalars(self._session, scope, (), self._bind_relation)
-        return inner.bind(function.program.body)
+        # A parameter's name is the function's own affair.
+        return replace(inner.bind(function.program.body), name=None)
 
 
 def bound_parameters(

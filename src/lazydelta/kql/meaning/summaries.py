@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from lazydelta.kql.language import kql_syntax as syntax
 from lazydelta.kql.meaning.kinds import to_text
@@ -10,7 +11,10 @@ from lazydelta.kql.meaning.query_session import Session
 from lazydelta.kql.meaning.scalars import Scalars
 from lazydelta.kql.meaning.typed import Typed, as_kind, column
 
-__all__ = ["Aggregates"]
+__all__ = ["SEVERAL", "Aggregates"]
+
+SEVERAL = frozenset({"arg_max", "arg_min", "percentiles", "take_any"})
+"""Aggregates that may make several columns."""
 
 _ADDED = {"int": "long", "long": "long", "real": "real", "decimal": "decimal", "timespan": "timespan"}
 _ORDERED = frozenset({"bool", "int", "long", "real", "decimal", "string", "datetime", "timespan"})
@@ -20,20 +24,29 @@ _COUNTS: dict[str, tuple[int, int]] = {
     "avg": (1, 1),
     "avgif": (2, 2),
     "count": (0, 1),
+    "count_distinct": (1, 1),
+    "count_distinctif": (2, 2),
     "countif": (1, 1),
     "dcount": (1, 2),
     "dcountif": (2, 3),
     "make_list": (1, 2),
+    "make_list_if": (2, 3),
     "make_set": (1, 2),
+    "make_set_if": (2, 3),
     "max": (1, 1),
+    "maxif": (2, 2),
     "min": (1, 1),
+    "minif": (2, 2),
     "percentile": (2, 2),
     "percentiles": (2, 64),
     "stdev": (1, 1),
+    "stdevif": (2, 2),
     "sum": (1, 1),
     "sumif": (2, 2),
     "take_any": (1, 64),
+    "take_anyif": (2, 2),
     "variance": (1, 1),
+    "varianceif": (2, 2),
 }
 
 
@@ -85,19 +98,23 @@ class Aggregates:
         return self._simple(node, value)
 
     def _simple(self, node: syntax.Call, value: Typed) -> Typed:
-        plain = node.name.removesuffix("if")
-        used, only = [value], ""
+        plain = node.name.removesuffix("if").removesuffix("_")
+        used, conditions = [value], []
         if plain != node.name:
             condition = self._scalars.condition(node.arguments[1])
             used.append(condition)
-            only = f" FILTER (WHERE {condition.sql})"
-        kind, sql = self._sql(node, plain, value, only)
-        prefix = {"make_set": "set", "make_list": "list", "take_any": None}.get(node.name, node.name)
-        name = (value.name or "any_") if prefix is None else self._named(prefix, value)
+            conditions = [condition.sql]
+        if plain in {"make_set", "make_list"}:
+            size = node.arguments[len(used) :]
+            kind, sql = "dynamic", self._list(plain, value, conditions, size[0] if size else None)
+        else:
+            kind, sql = self._sql(node, plain, value, _filter(conditions))
+        prefix = {"make_set": "set", "make_list": "list"}.get(plain, node.name)
+        name = (value.name or "any_arg0") if plain == "take_any" else self._named(prefix, value)
         return self._add(kind, sql, used, name)
 
     def _sql(self, node: syntax.Call, plain: str, value: Typed, only: str) -> tuple[str, str]:
-        if plain == "dcount":
+        if plain in {"dcount", "count_distinct"}:
             return "long", f"count(DISTINCT {value.sql}){only}"
         if plain in {"sum", "avg"}:
             kind = self._kind_of(node, value, _ADDED)
@@ -115,33 +132,35 @@ class Aggregates:
             return "real", f"coalesce({function}({as_kind(value, 'real')}){only}, CAST(0 AS DOUBLE))"
         if plain in {"min", "max"}:
             kind = self._kind_of(node, value, {each: each for each in _ORDERED})
-            sql = f"{plain}({value.sql})"
+            sql = f"{plain}({value.sql}){only}"
             return kind, f"coalesce({sql}, '')" if kind == "string" else sql
-        if plain == "take_any":
-            if value.kind == "string":
-                return "string", f"coalesce(any_value(nullif({value.sql}, '')), '')"
-            return value.kind, f"any_value({value.sql})"
-        return "dynamic", self._list(node, value)
+        if value.kind == "string":
+            return "string", f"coalesce(any_value(nullif({value.sql}, '')){only}, '')"
+        return value.kind, f"any_value({value.sql}){only}"
 
-    def _list(self, node: syntax.Call, value: Typed) -> str:
-        if value.kind == "dynamic":
-            hint = "convert it with tostring()"
-            raise self._session.error(node.at, f"{node.name}() of dynamic values is not supported", hint)
+    def _list(self, plain: str, value: Typed, conditions: list[str], size: syntax.Expression | None) -> str:
         element = to_text(value) if value.kind in {"datetime", "timespan"} else value.sql
-        distinct = "DISTINCT " if node.name == "make_set" else ""
-        collected = f"list({distinct}{element}) FILTER (WHERE {value.sql} IS NOT NULL)"
-        if len(node.arguments) > 1:
-            most = self._scalars.constant(node.arguments[1], "the size of a list", "long", "int").value
+        if value.kind == "real":
+            element = f"kql_real_json({value.sql})"
+        distinct = "DISTINCT " if plain == "make_set" else ""
+        present = _filter([*conditions, f"{value.sql} IS NOT NULL"])
+        if distinct and value.kind == "dynamic":
+            # A set of arrays is one of what they hold.
+            collected = f"list_distinct(flatten(list(kql_elements({element})){present}))"
+        else:
+            collected = f"list({distinct}{element}){present}"
+        if size is not None:
+            most = self._scalars.constant(size, "the size of a list", "long", "int").value
             collected = f"list_slice({collected}, 1, {most})"
         return f"coalesce(to_json({collected}), CAST('[]' AS JSON))"
 
     def _percentile(self, node: syntax.Call, value: Typed, percent: syntax.Expression) -> Typed:
-        kinds = {"int": "long", "long": "long", "real": "real", "decimal": "decimal"}
+        kinds = {"int": "long", "long": "long", "real": "real", "decimal": "real"}
         kind = self._kind_of(node, value, kinds | {"datetime": "datetime", "timespan": "timespan"})
         share = self._scalars.constant(percent, "a percentile", "long", "int", "real").value
         if not 0 <= share <= 100:  # noqa: PLR2004 - per cent
             raise self._session.error(percent.at, f"{share} is no percentile", "write a number from 0 to 100")
-        number = as_kind(value, "long") if value.kind == "int" else value.sql
+        number = value.sql if kind == value.kind else as_kind(value, kind)
         suffix = str(share).replace(".", "_")
         sql = f"quantile_disc({number}, CAST('{share / 100!r}' AS DOUBLE))"
         return self._add(kind, sql, [value], f"{self._named('percentile', value)}_{suffix}")
@@ -150,9 +169,12 @@ class Aggregates:
         best = self._scalars.bind(node.arguments[0])
         self._kind_of(node, best, {each: each for each in _ORDERED})
         others = self._listed(node.arguments[1:], besides=best)
-        name = best.name or f"{node.name.removeprefix('arg_')}_"
-        first = Typed(best.kind, best.sql, best.op, best.arguments, best.value, best.refs, name)
-        return self._row(node, [first, *others], best)
+        extreme = f"{node.name.removeprefix('arg_')}_"
+        named = [
+            each if each.name else replace(each, name=f"{extreme}{best.name or ''}_arg{index + 1}")
+            for index, each in enumerate(others)
+        ]
+        return self._row(node, [replace(best, name=best.name or extreme), *named], best)
 
     def _row(self, node: syntax.Call, values: list[Typed], best: Typed | None) -> list[Typed]:
         """Take several values from one and the same row of each group, packed so that they stay together."""
@@ -193,8 +215,12 @@ class Aggregates:
         return column(identity, kind, name)
 
 
+def _filter(conditions: list[str]) -> str:
+    return f" FILTER (WHERE {' AND '.join(conditions)})" if conditions else ""
+
+
 def _field(whole: Typed, index: int, value: Typed) -> Typed:
     # Null of the whole is a group without rows, where a text is empty.
     sql = f"struct_extract({whole.sql}, 'f{index}')"
     sql = f"coalesce({sql}, '')" if value.kind == "string" else sql
-    return Typed(value.kind, sql, "field", (whole,), refs=whole.refs, name=value.name or f"Column{index + 1}")
+    return Typed(value.kind, sql, "field", (whole,), refs=whole.refs, name=value.name or f"any_arg{index}")

@@ -7,6 +7,7 @@ from functools import partial
 
 from lazydelta.kql.language import kql_syntax as syntax
 from lazydelta.kql.meaning import columns_shown, joining
+from lazydelta.kql.meaning.columns_shown import Made
 from lazydelta.kql.meaning.query_plan import (
     Aggregate,
     Attach,
@@ -22,7 +23,7 @@ from lazydelta.kql.meaning.query_plan import (
 from lazydelta.kql.meaning.query_session import Scope, Session, TableFunction
 from lazydelta.kql.meaning.row_sources import datatable, printed, ranged, schema_rows
 from lazydelta.kql.meaning.scalars import Scalars, bind_let, bound_parameters
-from lazydelta.kql.meaning.summaries import Aggregates
+from lazydelta.kql.meaning.summaries import SEVERAL, Aggregates
 from lazydelta.kql.meaning.typed import Typed, column
 
 __all__ = ["Tabular"]
@@ -189,27 +190,25 @@ class Tabular:
     def _extend(self, relation: Relation, items: tuple[syntax.Named, ...], scope: Scope) -> Relation:
         plan, made = self._computed(relation.plan, items, self._scalars(scope, relation.columns))
         shown = list(relation.columns)
-        for new, item in made:
+        for new, _, written in made:
             at = next((index for index, each in enumerate(shown) if each.name == new.name), None)
             if at is None:
                 shown.append(new)
-            elif item.name is not None:
+            elif written:
                 shown[at] = new
             else:
                 name = columns_shown.unused(new.name, {each.name for each in shown})
                 shown.append(OutputColumn(name, new.kind, new.identity))
         return Relation(plan, tuple(shown))
 
-    def _computed(
-        self, plan: Plan, items: tuple[syntax.Named, ...], scalars: Scalars
-    ) -> tuple[Plan, list[tuple[OutputColumn, syntax.Named]]]:
+    def _computed(self, plan: Plan, items: tuple[syntax.Named, ...], scalars: Scalars) -> tuple[Plan, list[Made]]:
         """Return the plan with what the items compute; a plain column keeps its identity."""
         attached: dict[str, Typed] = {}
-        made: list[tuple[OutputColumn, syntax.Named]] = []
+        made: list[Made] = []
         unnamed = 0
         for item in items:
             bound = scalars.bind(item.expression)
-            name = item.name or bound.name
+            name = columns_shown.one_name(self._session, item) or bound.name
             if name is None:
                 unnamed += 1
                 name = f"Column{unnamed}"
@@ -218,7 +217,7 @@ class Tabular:
             else:
                 identity = self._session.identity()
                 attached[identity] = bound
-            made.append((OutputColumn(name, bound.kind, identity), item))
+            made.append(Made(OutputColumn(name, bound.kind, identity), item, written=item.name is not None))
         return (Attach(plan, attached) if attached else plan), made
 
     def _distinct(self, relation: Relation, operator: syntax.Distinct, scope: Scope) -> Relation:
@@ -241,19 +240,19 @@ class Tabular:
     ) -> Relation:
         scalars = self._scalars(scope, relation.columns)
         keys: dict[str, Typed] = {}
-        made: list[tuple[OutputColumn, syntax.Named]] = []
+        made: list[Made] = []
         unnamed = 0
         for group in groups:
             bound = scalars.bind(group.expression)
             if bound.kind == "dynamic":
                 raise self._session.error(group.at, "rows cannot be grouped by a dynamic value", "use tostring()")
-            name = group.name or bound.name
+            name = columns_shown.one_name(self._session, group) or bound.name
             if name is None:
                 unnamed += 1
                 name = f"Column{unnamed}"
             identity = self._session.identity()
             keys[identity] = bound
-            made.append((OutputColumn(name, bound.kind, identity), group))
+            made.append(Made(OutputColumn(name, bound.kind, identity), group, written=group.name is not None))
         used = {str(each.value) for each in keys.values() if each.op == "column"}
 
         def others() -> list[Typed]:
@@ -264,19 +263,14 @@ class Tabular:
         after = Scalars(self._session, scope, relation.columns, self.relation, aggregates.one)
         attached: dict[str, Typed] = {}
         for item in items:
-            several = isinstance(item.expression, syntax.Call) and item.expression.name in {
-                "arg_max",
-                "arg_min",
-                "percentiles",
-                "take_any",
-            }
-            if several and isinstance(item.expression, syntax.Call):
+            if isinstance(item.expression, syntax.Call) and item.expression.name in SEVERAL:
                 results = aggregates.columns(item.expression)
             else:
                 results = [after.bind(item.expression)]
-            for index, result in enumerate(results):
+            names = self._names(item, len(results))
+            for given, result in zip(names, results, strict=True):
                 self._check_aggregated(item, result, aggregates)
-                name = item.name if item.name and not index else result.name
+                name = given or result.name
                 if name is None:
                     unnamed += 1
                     name = f"Column{unnamed}"
@@ -284,11 +278,21 @@ class Tabular:
                 if result.op != "column":
                     identity = self._session.identity()
                     attached[identity] = result
-                made.append((OutputColumn(name, result.kind, identity), item))
+                made.append(Made(OutputColumn(name, result.kind, identity), item, written=given is not None))
         plan: Plan = Aggregate(relation.plan, keys, aggregates.collected)
         if attached:
             plan = Attach(plan, attached)
-        return Relation(plan, columns_shown.without_repeats(self._session, made))
+        return Relation(plan, columns_shown.without_repeats(self._session, made, first_come=True))
+
+    def _names(self, item: syntax.Named, count: int) -> list[str | None]:
+        """Return the names that an item gives to the columns that it makes, None for those that keep their own."""
+        if count == 1:
+            return [columns_shown.one_name(self._session, item)]
+        given = [item.name, *item.more]
+        if len(given) > count:
+            message = f"{len(given)} names are too many for {count} columns"
+            raise self._session.error(item.at, message, "leave some out")
+        return given + [None] * (count - len(given))
 
     def _check_aggregated(self, item: syntax.Named, result: Typed, aggregates: Aggregates) -> None:
         if result.refs - aggregates.collected.keys() or not result.refs:

@@ -26,6 +26,7 @@ SQL_TYPES = {
     "datetime": "TIMESTAMP",
     "timespan": "BIGINT",
     "dynamic": "JSON",
+    "guid": "UUID",
 }
 """The DuckDB type that holds each kind."""
 
@@ -117,6 +118,8 @@ def _literal_sql(kind: str, value: Any) -> str:
         return _decimal_sql(value)
     if kind == "datetime":
         return f"make_timestamp(CAST({value // 10} AS BIGINT))"
+    if kind == "guid":
+        return f"CAST('{value}' AS UUID)"
     if kind == "dynamic":
         return f"CAST({quoted(json.dumps(value, ensure_ascii=False, separators=(',', ':')))} AS JSON)"
     return quoted(value)

@@ -221,6 +221,8 @@ class _Translation:
         value = constant.value
         if value is None:
             return None
+        if (constant.kind == "bool") is not (column.kind == "bool"):
+            raise Unprunable("a bool is compared with a number")
         if constant.kind == "real" and column.kind in {"int", "long"} and not abs(value) < _WHOLE_IN_REAL:
             raise Unprunable("the number is too large for an exact comparison")
         if {constant.kind, column.kind} == {"real", "decimal"}:

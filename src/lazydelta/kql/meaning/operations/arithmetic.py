@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lazydelta.kql.language.kql_literals import FIRST_TICK, LAST_TICK
 from lazydelta.kql.meaning.kinds import Complain, described
 from lazydelta.kql.meaning.typed import NUMBERS, Typed, as_kind, call, literal
 
@@ -67,8 +68,11 @@ def _moment_and_span(op: str, left: Typed, right: Typed) -> Typed | None:
     if (left.kind, right.kind) != ("datetime", "timespan") or op not in {"+", "-"}:
         return None
     if left.is_literal and right.is_literal and left.value is not None and right.value is not None:
-        return literal("datetime", left.value + (right.value if op == "+" else -right.value))
-    return call("datetime", op, f"make_timestamp(epoch_us({left.sql}) {op} {right.sql} // 10)", (left, right))
+        moment = left.value + (right.value if op == "+" else -right.value)
+        return literal("datetime", moment if FIRST_TICK <= moment <= LAST_TICK else None)
+    # No sum of a moment and a span leaves DuckDB's range, only Kusto's.
+    sql = f"kql_dated(make_timestamp(epoch_us({left.sql}) {op} {right.sql} // 10))"
+    return call("datetime", op, sql, (left, right))
 
 
 def _scaled(span: Typed, op: str, number: Typed) -> str:

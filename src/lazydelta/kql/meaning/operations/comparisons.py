@@ -21,6 +21,8 @@ _EDGE_BEFORE, _EDGE_AFTER = "(?:^|[^A-Za-z0-9])", "(?:$|[^A-Za-z0-9])"
 def compare(op: str, left: Typed, right: Typed, complain: Complain) -> Typed:
     """Return ``left op right`` for ==, !=, <, <=, >, >=."""
     kind = _comparable(op, left, right, complain)
+    if kind == "guid" and op not in {"==", "!="}:
+        raise complain("guids have no order", "compare them with == or !=")
     first, second = _side(left, kind), _side(right, kind)
     if op in {"==", "!="}:
         sql = _equality(first, second, kind, known=_not_null(left) or _not_null(right))
@@ -128,6 +130,9 @@ def _comparable(op: str, left: Typed, right: Typed, complain: Complain) -> str:
             return "string"
         return "real" if other in {"int", "long"} else other
     kind = common_kind((left.kind, right.kind))
+    if kind is None and "bool" in {left.kind, right.kind}:
+        # Among numbers true is 1 and false is 0.
+        kind = common_kind("long" if each == "bool" else each for each in (left.kind, right.kind))
     if kind is None:
         message = f"{op} cannot compare {described(left.kind)} with {described(right.kind)}"
         raise complain(message, "convert one side: tostring(), tolong(), todouble(), todatetime()")

@@ -30,7 +30,7 @@ class Given:
 
     def string(self, index: int) -> str:
         """Return SQL of an argument that must be a text; a dynamic value is read as one."""
-        return self.values[self._of(index, "string", "dynamic")].sql if self._is(index, "string") else self.text(index)
+        return self.text(self._of(index, "string", "dynamic"))
 
     def whole(self, index: int) -> str:
         """Return SQL of a whole number."""

@@ -22,7 +22,7 @@ def _substring(given: Given) -> Typed:
 
 
 def _split(given: Given) -> Typed:
-    parts = f"string_split({given.string(0)}, {given.string(1)})"
+    parts = f"string_split({given.text(0)}, {given.string(1)})"
     if len(given) > 2:  # noqa: PLR2004 - the third argument
         index = f"({given.whole(2)}) + 1"
         parts = f"list_slice({parts}, {index}, {index})"
@@ -40,7 +40,7 @@ def _upper(given: Given) -> Typed:
 
 def _strlen(given: Given) -> Typed:
     name = given.values[0].name
-    return given.of("long", f"CAST(length({given.text(0)}) AS BIGINT)", name=f"strlen_{name}" if name else None)
+    return given.of("long", f"CAST(length({given.string(0)}) AS BIGINT)", name=f"strlen_{name}" if name else None)
 
 
 def _replace(given: Given) -> Typed:
@@ -56,11 +56,15 @@ def _extract(given: Given) -> Typed:
     as_text = Typed("string", found, "call")
     conversion = {
         "string": found,
+        "dynamic": f"kql_parse_json({found})",
         "long": f"kql_long({as_text.sql})",
         "int": f"TRY_CAST(kql_long({as_text.sql}) AS INTEGER)",
         "real": f"TRY_CAST(nullif(trim({as_text.sql}), '') AS DOUBLE)",
         "bool": f"kql_bool({as_text.sql})",
         "datetime": f"kql_moment({as_text.sql})",
+        "timespan": f"kql_span({as_text.sql})",
+        "decimal": f"TRY_CAST(nullif(trim({as_text.sql}), '') AS DECIMAL(38,18))",
+        "guid": f"TRY_CAST({as_text.sql} AS UUID)",
     }.get(kind)
     if conversion is None:
         raise given.complain(f"extract() cannot return the type {kind}", "extract a text and convert it")

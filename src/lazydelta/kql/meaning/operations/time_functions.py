@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from lazydelta.kql.language.kql_literals import FIRST_TICK, LAST_TICK
 from lazydelta.kql.meaning.operations.macros import TICKS_BEFORE_1970
 from lazydelta.kql.meaning.operations.signatures import Function, Given
 from lazydelta.kql.meaning.typed import Typed, literal
@@ -18,6 +19,7 @@ _UNIT_TICKS = {
     "millisecond": 10_000,
     "microsecond": 10,
 }
+_YEARS = 10_000
 _MONTHS = {"year": 12, "quarter": 3, "month": 1}
 _PARTS = {
     "year": "year({0})",
@@ -33,7 +35,8 @@ _PARTS = {
     "microsecond": "((kql_ticks({0}) % 10000000) // 10)",
     "nanosecond": "((kql_ticks({0}) % 10000000) * 100)",
 }
-_FORMAT = re.compile(r"yyyy|yy|y|MM?|dd?|HH?|hh?|mm?|ss?|f{1,7}|F{1,7}|tt|[ /\-:,._\[\]]")
+_FORMAT = re.compile(r"([a-zA-Z])\1*|[ /\-:,._\[\]]")
+_FRACTION = re.compile(r"f{1,7}|F{1,7}")
 _FORMATS = {
     "yyyy": "printf('%04d', year({0}))",
     "yy": "printf('%02d', year({0}) % 100)",
@@ -56,20 +59,28 @@ _FORMATS = {
 
 def _now(given: Given) -> Typed:
     offset = given.constant(0, "timespan") if len(given) else 0
-    return literal("datetime", given.now + offset)
+    return _at(given.now + offset)
 
 
 def _ago(given: Given) -> Typed:
-    return literal("datetime", given.now - given.constant(0, "timespan"))
+    return _at(given.now - given.constant(0, "timespan"))
+
+
+def _at(ticks: int) -> Typed:
+    return literal("datetime", ticks if FIRST_TICK <= ticks <= LAST_TICK else None)
 
 
 def _start(given: Given) -> Typed:
-    return given.of("datetime", _boundary(given, given.name.removeprefix("startof"), 0), name=_day_name(given))
+    period = given.name.removeprefix("startof")
+    start = _boundary(given, period, 0)
+    # A week may start before the first year.
+    start = f"kql_dated({start})" if len(given) > 1 or period == "week" else start
+    return given.of("datetime", start, name=_day_name(given))
 
 
 def _end(given: Given) -> Typed:
     following = _boundary(given, given.name.removeprefix("endof"), 1)
-    return given.of("datetime", f"({following} - INTERVAL 1 MICROSECOND)")
+    return given.of("datetime", f"kql_dated({following} - INTERVAL 1 MICROSECOND)")
 
 
 def _day_name(given: Given) -> str | None:
@@ -82,15 +93,24 @@ def _boundary(given: Given, period: str, later: int) -> str:
     start = f"kql_week_start({moment})" if period == "week" else f"date_trunc('{period}', {moment})"
     if offset == "0":
         return f"CAST({start} AS TIMESTAMP)"
-    return f"CAST({start} + {_interval(period, offset)} AS TIMESTAMP)"
+    return f"CAST({_later(start, period, offset)} AS TIMESTAMP)"
 
 
-def _interval(period: str, amount: str) -> str:
+def _later(moment: str, period: str, amount: str) -> str:
+    """Return SQL of a moment and a number of periods; no number reaches DuckDB that leads out of all calendars."""
     if period in _MONTHS:
-        return f"to_months(CAST({amount} * {_MONTHS[period]} AS INTEGER))"
+        months = _MONTHS[period]
+        return _bounded(f"{moment} + to_months(CAST({amount} * {months} AS INTEGER))", amount, 12 * _YEARS // months)
     if period in {"day", "week"}:
-        return f"to_days(CAST({amount} * {7 if period == 'week' else 1} AS INTEGER))"
-    return f"to_microseconds(CAST({amount} * {_UNIT_TICKS[period] // 10} AS BIGINT))"
+        days = 7 if period == "week" else 1
+        return _bounded(f"{moment} + to_days(CAST({amount} * {days} AS INTEGER))", amount, 366 * _YEARS // days)
+    microseconds = _UNIT_TICKS[period] // 10
+    most = 366 * _YEARS * _UNIT_TICKS["day"] // 10 // microseconds
+    return _bounded(f"{moment} + to_microseconds(CAST({amount} * {microseconds} AS BIGINT))", amount, most)
+
+
+def _bounded(sql: str, amount: str, most: int) -> str:
+    return f"CASE WHEN {amount} BETWEEN -{most} AND {most} THEN {sql} END"
 
 
 def _period(given: Given, index: int, extra: frozenset[str] = frozenset()) -> str:
@@ -105,8 +125,8 @@ def _period(given: Given, index: int, extra: frozenset[str] = frozenset()) -> st
 def _add(given: Given) -> Typed:
     period, amount, moment = _period(given, 0), given.whole(1), given.moment(2)
     if period == "nanosecond":
-        return given.of("datetime", f"({moment} + to_microseconds({amount} // 1000))")
-    return given.of("datetime", f"CAST({moment} + {_interval(period, amount)} AS TIMESTAMP)")
+        period, amount = "microsecond", f"({amount} // 1000)"
+    return given.of("datetime", f"kql_dated(CAST({_later(moment, period, amount)} AS TIMESTAMP))")
 
 
 def _difference(given: Given) -> Typed:
@@ -154,7 +174,7 @@ def _make(given: Given) -> Typed:
     if len(given) > 5:  # noqa: PLR2004 - the sixth argument
         given.values[5].kind in {"int", "long", "real"} or given.refuse(5, "a number")
         seconds = given.values[5].sql
-    return given.of("datetime", f"make_timestamp({', '.join(parts)}, CAST({seconds} AS DOUBLE))")
+    return given.of("datetime", f"TRY(make_timestamp({', '.join(parts)}, CAST({seconds} AS DOUBLE)))")
 
 
 def _format(given: Given) -> Typed:
@@ -163,7 +183,8 @@ def _format(given: Given) -> Typed:
     position = 0
     while position < len(pattern):
         match = _FORMAT.match(pattern, position)
-        if match is None:
+        # A run of a letter is one thing: dddd is no day written twice.
+        if match is None or (match[1] and match[0] not in _FORMATS and not _FRACTION.fullmatch(match[0])):
             message = f"format_datetime() knows no {pattern[position:]!r} in {pattern!r}"
             raise given.complain(message, "use y, M, d, H, h, m, s, f, F, tt and the delimiters /-:,._[] and space")
         pieces.append(_format_piece(match[0], moment))
@@ -185,10 +206,11 @@ def _unix(given: Given) -> Typed:
     scale = {"seconds": 1_000_000, "milliseconds": 1000, "microseconds": 1}
     unit = given.name.split("_")[1]
     if unit == "nanoseconds":
-        return given.of("datetime", f"make_timestamp(CAST({given.whole(0)} // 1000 AS BIGINT))")
+        return given.of("datetime", f"kql_dated(make_timestamp(CAST({given.whole(0)} // 1000 AS BIGINT)))")
     given.values[0].kind in {"int", "long", "real"} or given.refuse(0, "a number")
     number = f"CAST({given.values[0].sql} AS {'DOUBLE' if given.values[0].kind == 'real' else 'BIGINT'})"
-    return given.of("datetime", f"make_timestamp(CAST({number} * {scale[unit]} AS BIGINT))")
+    moment = f"make_timestamp(CAST({number} * {scale[unit]} AS BIGINT))"
+    return given.of("datetime", f"kql_dated({_bounded(moment, number, 366 * _YEARS * 86_400_000_000 // scale[unit])})")
 
 
 def _bin(given: Given) -> Typed:

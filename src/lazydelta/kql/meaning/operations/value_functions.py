@@ -120,8 +120,34 @@ def _to_moment(given: Given) -> Typed:
     value = given.values[0]
     if value.kind == "datetime":
         return given.of("datetime", value.sql)
-    value.kind in {"string", "dynamic"} or given.refuse(0, "a text or a datetime")
+    if value.kind in {"int", "long"}:
+        return given.of("datetime", f"TRY(kql_from_ticks({as_kind(value, 'long')}))")
+    value.kind in {"string", "dynamic"} or given.refuse(0, "a text, a datetime or a number of ticks")
     return given.of("datetime", f"kql_moment({given.text(0)})")
+
+
+def _to_span(given: Given) -> Typed:
+    value = given.values[0]
+    if value.kind == "timespan":
+        return given.of("timespan", value.sql)
+    if value.kind in {"int", "long"}:
+        return given.of("timespan", as_kind(value, "long"))
+    return given.of("timespan", f"kql_span({given.string(0)})")
+
+
+def _to_decimal(given: Given) -> Typed:
+    value = given.values[0]
+    if value.kind in {"string", "dynamic"}:
+        return given.of("decimal", f"TRY_CAST(nullif(trim({given.text(0)}), '') AS DECIMAL(38,18))")
+    value.kind in _NUMBERS or given.refuse(0, "a number or a text")
+    return given.of("decimal", value.sql if value.kind == "decimal" else f"TRY_CAST({value.sql} AS DECIMAL(38,18))")
+
+
+def _to_guid(given: Given) -> Typed:
+    value = given.values[0]
+    if value.kind == "guid":
+        return given.of("guid", value.sql)
+    return given.of("guid", f"TRY_CAST({given.string(0)} AS UUID)")
 
 
 def _parse_json(given: Given) -> Typed:
@@ -160,12 +186,16 @@ VALUE_FUNCTIONS = {
     "parse_json": _named(1, 1, _parse_json),
     "round": _named(1, 2, _round),
     "tobool": _named(1, 1, _to_bool),
+    "toboolean": _named(1, 1, _to_bool),
     "todatetime": _named(1, 1, _to_moment),
+    "todecimal": _named(1, 1, _to_decimal),
     "todouble": _named(1, 1, _to_real),
     "todynamic": _named(1, 1, _parse_json),
+    "toguid": _named(1, 1, _to_guid),
     "toint": _named(1, 1, _to_whole),
     "tolong": _named(1, 1, _to_whole),
     "toreal": _named(1, 1, _to_real),
     "tostring": _named(1, 1, _to_string),
+    "totimespan": _named(1, 1, _to_span),
 }
 """Each function by its name."""
