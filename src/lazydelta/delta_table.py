@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lazydelta.deltalake_api.commit_properties import CommitProperties, PostCommitHookProperties
     from lazydelta.deltalake_api.deltalake_maintenance import TableOptimizer
     from lazydelta.deltalake_api.raw_table import RawDeltaTable
+    from lazydelta.file_changes import ChangeStream
     from lazydelta.row_scan import RowEstimate, RowFragment, RowScanner, RowStream
     from lazydelta.types.delta_types import Schema
 
@@ -120,6 +121,19 @@ class DeltaTable(PinnedTable, LeftToDeltalake):
             first = commits[0].file.version
             check_enabled(self._open(first).metadata, first)
         return pa.RecordBatchReader.from_batches(reader.schema, reader.read(commits))
+
+    def changes(self, since: int | None = None, *, batch_size: int = 8192) -> ChangeStream:
+        """Return the files that the versions after ``since`` added and removed, as Arrow batches in the log's order.
+
+        The last version is the one that is pinned; without ``since`` the first is version 0. Each action is a row:
+        ``version``, ``timestamp`` (epoch milliseconds), ``action`` (``add``, ``remove``, ``metaData``, ``protocol``),
+        ``path``, ``size``, ``modification_time``, ``partition_values``, ``deletion_vector``, ``data_change`` (false for
+        rows that were only moved), and in ``detail`` the JSON of metadata and protocol. Versions whose commits were
+        cleaned up are an error that names the earliest; no commit is left out silently.
+        """
+        from lazydelta.file_changes import ChangeStream  # noqa: PLC0415 - see the head of this module
+
+        return ChangeStream(self._snapshot, since, batch_size=batch_size)
 
     def file_uris(self, partition_filters: Where = None, *, file_pruning_predicate: Where = None) -> list[str]:
         """Return the resolved places of the active files: plain paths for local tables, else URIs."""

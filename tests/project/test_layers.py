@@ -29,6 +29,7 @@ LAYERS: dict[str, int] = {
     "scan": 6,
     "log.checkpoint.writing": 7,
     "change_data": 7,
+    "file_changes": 7,
     "sidecar.layout": 7,
     "sidecar.reading": 8,
     "handle": 9,

@@ -22,6 +22,7 @@ __all__ = ["Column", "TableInfo", "explain", "files", "history", "info", "rows"]
 # A person asks for a look, not for a million lines and a million requests.
 _SOME_VERSIONS = 20
 _SOME_ROWS = 10
+_LOOK_EVERY = 5.0
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -96,6 +97,21 @@ def history(source: TableSource, limit: int, *, everything: bool) -> None:
     metavar="N",
     help="Show the N newest files: the same as --strategy reverse --limit N.",
 )
+@click.option("--follow", is_flag=True, help="Go on: show what versions add and remove, as they come, until Ctrl-C.")
+@click.option(
+    "--since",
+    type=click.IntRange(min=-1),
+    metavar="V",
+    help="With --follow, begin with what came after this version; -1 for all, by default what comes from now on.",
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    default=_LOOK_EVERY,
+    show_default=True,
+    help="With --follow, how long to wait before the next look at the log.",
+)
 def files(  # noqa: PLR0913 - the options of the command
     source: TableSource,
     *,
@@ -109,17 +125,31 @@ def files(  # noqa: PLR0913 - the options of the command
     within_retention: bool,
     stats_columns: str | None,
     uris: bool,
+    follow: bool,
+    since: int | None,
+    interval: float,
 ) -> None:
     """List the files of a table while they are found.
 
     The scan stops when the reader of its output does: `lazydelta files URI | head` costs a few requests.
     """
+    out = output(as_json=source.as_json)
+    if follow:
+        shaping = (where, last, row_limit, newest, stats_columns, source.version, source.timestamp)
+        if any(each is not None for each in shaping) or strict or uris or within_retention or strategy != "auto":
+            message = "--follow shows every change: beside it --since, --interval, --limit and --json make sense."
+            raise click.UsageError(message, click.get_current_context())
+        from lazydelta.cli.following import followed  # noqa: PLC0415 - loaded by whoever follows
+
+        out.changes(followed(source.open(), since, interval=interval, limit=limit))
+        return
+    if since is not None:
+        raise click.UsageError("--since makes sense with --follow.", click.get_current_context())
     if newest is not None:
         if limit is not None or strategy == "forward":
             message = "--newest N stands for --strategy reverse --limit N: give neither beside it."
             raise click.UsageError(message, click.get_current_context())
         limit, strategy = newest, "reverse"
-    out = output(as_json=source.as_json)
     table = source.open()
     stream = table.files(
         where,

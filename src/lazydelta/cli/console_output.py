@@ -74,6 +74,12 @@ class ConsoleOutput:
             lines = (_file_line(record, with_counts=with_counts) for record in batch)
             self._lines(lines if width is None else (_fitting(line, width) for line in lines))
 
+    def changes(self, batches: Iterable[Iterable[Record]]) -> None:
+        """Print one line a change, with the path last."""
+        self._head(f"{'version':>7}  {'committed (UTC)':19}  {'action':8}  {'size':>8}  path")
+        for batch in batches:
+            self._lines(map(_change_line, batch))
+
     def rows(self, batches: Iterable[pa.RecordBatch], names: list[str]) -> None:
         """Print one line a row; widths are taken from the first rows and kept."""
         from rich.cells import cell_len  # noqa: PLC0415 - see above
@@ -119,6 +125,19 @@ def _file_line(record: Record, *, with_counts: bool) -> str:
     # Most writers name the partition in the path; with column mapping they do not.
     unnamed = [f"{key}={value}" for key, value in record["partition_values"].items() if f"{key}=" not in path]
     return f"{line}  [{text.printable(', '.join(unnamed))}]" if unnamed else line
+
+
+def _change_line(record: Record) -> str:
+    # What a rewrite moved is no news to whoever waits for rows.
+    moved = "  (moved)" if record["data_change"] is False else ""
+    size = "" if record["size"] is None else text.size(record["size"])
+    named = text.printable(record["path"] or "")
+    vector = "  (with a deletion vector)" if record["deletion_vector"] is not None else ""
+    line = (
+        f"{record['version']:>7}  {text.moment(record['timestamp']):19}  {record['action']:8}  {size:>8}  "
+        f"{named}{vector}{moved}"
+    )
+    return line.rstrip()
 
 
 def _fitting(line: str, width: int) -> str:

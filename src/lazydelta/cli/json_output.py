@@ -50,6 +50,10 @@ class JsonOutput:
         for batch in batches:
             self._lines(batch)
 
+    def changes(self, batches: Iterable[Iterable[Record]]) -> None:
+        """Write one object a change, flushed by batch."""
+        self.files(batches)
+
     def rows(self, batches: Iterable[pa.RecordBatch], names: list[str]) -> None:  # noqa: ARG002 - each row has them
         """Write one object a row, flushed by batch."""
         for batch in batches:

@@ -44,6 +44,9 @@ class Output(Protocol):
     def files(self, batches: Iterable[Iterable[Record]], *, with_counts: bool = False) -> None:
         """Print files while they are found; ``with_counts`` adds how many rows each has."""
 
+    def changes(self, batches: Iterable[Iterable[Record]]) -> None:
+        """Print what was added and removed, as it comes."""
+
     def rows(self, batches: Iterable[pa.RecordBatch], names: list[str]) -> None:
         """Print rows while they are found; ``names`` are their columns, for when there is none."""
 

@@ -19,6 +19,7 @@ __all__ = [
     "PARTITION_VALUES",
     "FileBatch",
     "deletion_vector_array",
+    "partition_values_array",
 ]
 
 DELETION_VECTOR = pa.struct(
@@ -121,7 +122,7 @@ class FileBatch(msgspec.Struct, frozen=True):
             path=string_array([each.path for each in adds]),
             size=int64_array([each.size for each in adds]),
             modification_time=int64_array([each.modification_time for each in adds]),
-            partition_values=_map_array([each.partition_values for each in adds]),
+            partition_values=partition_values_array([each.partition_values for each in adds]),
             deletion_vector=deletion_vector_array(vectors) if any(vector is not None for vector in vectors) else None,
             json_stats=string_array([each.stats for each in adds]),
             extra=_extra_array(adds) if extra else None,
@@ -151,7 +152,8 @@ def _validity(values: Sequence[object]) -> pa.Buffer | None:
     return pa.py_buffer(bits)
 
 
-def _map_array(maps: Sequence[dict[str, str | None] | None]) -> pa.MapArray:
+def partition_values_array(maps: Sequence[dict[str, str | None] | None]) -> pa.MapArray:
+    """Build a column of maps without `pa.array`."""
     present = [each or {} for each in maps]
     offsets = np.zeros(len(maps) + 1, np.int32)
     np.cumsum([len(each) for each in present], out=offsets[1:])
@@ -165,7 +167,7 @@ def _map_array(maps: Sequence[dict[str, str | None] | None]) -> pa.MapArray:
 
 def _extra_array(adds: Sequence[Add]) -> pa.StructArray:
     children = [
-        _map_array([each.tags for each in adds]),
+        partition_values_array([each.tags for each in adds]),
         int64_array([each.base_row_id for each in adds]),
         int64_array([each.default_row_commit_version for each in adds]),
         string_array([each.clustering_provider for each in adds]),
