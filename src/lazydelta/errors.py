@@ -27,7 +27,8 @@
     │   ├── FallbackDisabledError   the tripwire fired and `enable_fallback` is off
     │   ├── RetentionGuardError     the caller's guard refused the scan's floor
     │   ├── StreamClosedError       the stream was used again after it ended
-    │   └── StreamSharedError       two threads read one stream at the same time
+    │   ├── StreamSharedError       two threads read one stream at the same time
+    │   └── StreamStoppedError      a table that is followed was changed in a way that asks for a decision
     └── WriteError                  a write that may not or cannot happen; nothing was committed
         ├── CommitConflictError     another writer was faster, and this write does not fit behind it
         ├── SchemaMismatchError     the data does not have the table's columns and types
@@ -69,6 +70,7 @@ __all__ = [
     "StorageTimeoutError",
     "StreamClosedError",
     "StreamSharedError",
+    "StreamStoppedError",
     "TableExistsError",
     "TableNotFoundError",
     "UnknownColumnError",
@@ -256,6 +258,13 @@ class StreamClosedError(ScanError):
 
 class StreamSharedError(ScanError):
     """A stream is read by one thread at a time; the other one goes on."""
+
+
+class StreamStoppedError(ScanError):
+    """A table that is followed was changed in a way of which somebody has to say what it means for the stream.
+
+    ``version`` is the one that did it; everything before it was handed out.
+    """
 
 
 class WriteError(LazyDeltaError):

@@ -34,6 +34,7 @@ LAYERS: dict[str, int] = {
     "sidecar.reading": 8,
     "handle": 9,
     "row_scan": 10,
+    "stream_source": 10,
     "sidecar.upkeep": 10,
     "sidecar.building": 11,
     "sidecar.inspection": 12,

@@ -30,7 +30,7 @@ class ChangeStream:
     def __init__(self, snapshot: Snapshot, since: int | None = None, *, batch_size: int = 8192) -> None:
         self._snapshot = snapshot
         self._since = -1 if since is None else _checked(snapshot, since)
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        if isinstance(batch_size, bool) or batch_size < 1:
             raise OptionError(f"batch_size={batch_size!r} makes no sense", hint="give a number of changes from 1")
         self._batch_size = batch_size
 
