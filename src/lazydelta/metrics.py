@@ -1,4 +1,4 @@
-"""What a scan did, counted under the names that dashboards know."""
+"""What a scan did, and how a watched table does, under the names that dashboards know."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["MEANINGS", "ScanMetrics"]
+__all__ = ["MEANINGS", "WATCH_MEANINGS", "ScanMetrics", "WatchMetrics"]
 
 MEANINGS = {
     "strategy": "newest files first, or most files a second",
@@ -132,3 +132,47 @@ class ScanMetrics(msgspec.Struct):
     def as_dict(self) -> dict[str, Any]:
         """Return the metrics under their exported names."""
         return {f"delta.lazy.{name}": getattr(self, name) for name in MEANINGS}
+
+
+WATCH_MEANINGS = {
+    "looks": "how often the table was looked at",
+    "builds": "sidecars that were built or refreshed",
+    "checkpoints_written": "checkpoints that nobody else wrote",
+    "checksums_written": "version checksums that nobody else wrote",
+    "busy": "looks that were left to another process, which was at the table",
+    "failures": "looks in which something failed",
+    "version": "the newest version of the table",
+    "checkpoint_version": "the version of its newest checkpoint",
+    "sidecar_version": "the version of the newest sidecar that was seen",
+    "lag_commits": "commits that the newest sidecar does not have",
+    "lag_ms": "from the newest checkpoint to its sidecar; up to now, where it has none yet",
+    "build_ms": "what the last build or refresh took",
+    "sidecar_age_ms": "how long ago the newest sidecar was made",
+}
+"""Each metric of a watch in a word or two."""
+
+
+class WatchMetrics(msgspec.Struct):
+    """How a watched table does; ``as_dict`` gives the values their ``delta.lazy.watch.*`` names.
+
+    The first six count since the watch began; the others are as they were at the last look, None where there is
+    nothing to tell of.
+    """
+
+    looks: int = 0
+    builds: int = 0
+    checkpoints_written: int = 0
+    checksums_written: int = 0
+    busy: int = 0
+    failures: int = 0
+    version: int | None = None
+    checkpoint_version: int | None = None
+    sidecar_version: int | None = None
+    lag_commits: int | None = None
+    lag_ms: float | None = None
+    build_ms: float | None = None
+    sidecar_age_ms: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the metrics under their exported names."""
+        return {f"delta.lazy.watch.{name}": getattr(self, name) for name in WATCH_MEANINGS}

@@ -1,4 +1,4 @@
-"""Export to OpenTelemetry, for applications that use it: metrics of scans, and spans around their steps.
+"""Export to OpenTelemetry, for applications that use it: metrics of scans and watches, and spans around their steps.
 
 Nothing is imported here: an application that exports metrics or traces has loaded the OpenTelemetry API itself, and one
 that has not pays nothing.
@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from lazydelta.metrics import MEANINGS, ScanMetrics
+from lazydelta.metrics import MEANINGS, WATCH_MEANINGS, ScanMetrics, WatchMetrics
 
-__all__ = ["ScanSpan", "export", "span"]
+__all__ = ["ScanSpan", "export", "export_watch", "span"]
 
 _COUNTERS = {
     "commits_scanned": "{commit}",
@@ -39,6 +39,15 @@ _DISTRIBUTIONS = {
     "remove_set_size": "{key}",
     "peak_buffer_bytes": "By",
 }
+_WATCH_COUNTERS = {
+    "looks": "{look}",
+    "builds": "{build}",
+    "checkpoints_written": "{checkpoint}",
+    "checksums_written": "{checksum}",
+    "busy": "{look}",
+    "failures": "{look}",
+}
+_WATCH_GAUGES = {"lag_commits": "{commit}", "lag_ms": "ms", "sidecar_age_ms": "ms"}
 _NAME = "lazydelta"
 
 
@@ -63,6 +72,23 @@ def export(metrics: ScanMetrics, table: str) -> None:
         value = getattr(metrics, name)
         if value is not None:
             instruments[name].record(value, attributes)
+
+
+def export_watch(before: WatchMetrics, after: WatchMetrics, table: str) -> None:
+    """Record one look at a watched table under the ``delta.lazy.watch.*`` names: what it counted, and how it is."""
+    api = sys.modules.get("opentelemetry.metrics")
+    if api is None:
+        return
+    attributes = {"delta.lazy.table": table}
+    instruments = _watch_instruments(api)
+    for name in _WATCH_COUNTERS:
+        instruments[name].add(getattr(after, name) - getattr(before, name), attributes)
+    for name in _WATCH_GAUGES:
+        value = getattr(after, name)
+        if value is not None:
+            instruments[name].set(value, attributes)
+    if after.builds > before.builds and after.build_ms is not None:
+        instruments["build_ms"].record(after.build_ms, attributes)
 
 
 @contextmanager
@@ -111,4 +137,17 @@ def _instruments(api: Any) -> dict[str, Any]:
         found[name] = meter.create_counter(f"delta.lazy.{name}", unit=unit, description=MEANINGS[name])
     for name, unit in _DISTRIBUTIONS.items():
         found[name] = meter.create_histogram(f"delta.lazy.{name}", unit=unit, description=MEANINGS[name])
+    return found
+
+
+@cache
+def _watch_instruments(api: Any) -> dict[str, Any]:
+    meter = api.get_meter(_NAME)
+    found = {}
+    for name, unit in _WATCH_COUNTERS.items():
+        found[name] = meter.create_counter(f"delta.lazy.watch.{name}", unit=unit, description=WATCH_MEANINGS[name])
+    for name, unit in _WATCH_GAUGES.items():
+        found[name] = meter.create_gauge(f"delta.lazy.watch.{name}", unit=unit, description=WATCH_MEANINGS[name])
+    meaning = WATCH_MEANINGS["build_ms"]
+    found["build_ms"] = meter.create_histogram("delta.lazy.watch.build_ms", unit="ms", description=meaning)
     return found

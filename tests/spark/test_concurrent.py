@@ -23,6 +23,7 @@ from lazydelta.handle import TableHandle
 from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.maintenance import own_process as maintenance
 from lazydelta.maintenance.own_process import last_failure, start_maintenance, wait_for_maintenance
+from lazydelta.maintenance.table_lock import table_lock
 from lazydelta.spark import ingest, ingest_stream
 from lazydelta.storage import open_store
 from lazydelta.write.job import WriteJob
@@ -96,7 +97,7 @@ def test_a_micro_batch_waits_for_no_maintenance_and_starts_no_second(spark: Spar
     table = tmp_path / "t"
     make_source(tmp_path / "source", files=3, rows=5)
     interval = {"delta.checkpointInterval": "1"}
-    with maintenance._lock(TableHandle.open(table)) as mine:  # somebody is at it, for as long as we like
+    with table_lock(TableHandle.open(table)) as mine:  # somebody is at it, for as long as we like
         assert mine is not None
         _stream(spark, tmp_path / "source", table, timestamp_column="ts", properties=interval).awaitTermination()
         ingest(spark.range(1).withColumn("ts", F.current_timestamp()), str(table))
@@ -198,7 +199,7 @@ def test_what_goes_wrong_is_told_when_maintenance_is_due_again(
 
 
 def test_a_table_has_one_lock_however_it_is_named(tmp_path: Path) -> None:
-    with maintenance._lock(TableHandle.open(tmp_path / "t")) as mine:
+    with table_lock(TableHandle.open(tmp_path / "t")) as mine:
         assert mine is not None
         for name in (f"{tmp_path}/t/", f"file://{tmp_path}/t", f"{tmp_path}/./t"):
             assert not wait_for_maintenance(name, 0)

@@ -58,8 +58,10 @@ class ConsoleOutput:
 
                 console().print(each)
 
-    def step(self, result: object) -> None:
-        """Print nothing: the line of progress has it."""
+    def step(self, result: R, words: Callable[[R], Iterable[RenderableType]] | None = None) -> None:
+        """Print the words, if there are any: usually the line of progress has it."""
+        if words is not None:
+            self.tell(result, words)
 
     def sum_up(self, result: R, words: Callable[[R], Iterable[RenderableType]]) -> None:
         """Print the words."""

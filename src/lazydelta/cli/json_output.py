@@ -38,7 +38,7 @@ class JsonOutput:
         self._out.write(json.dumps(_document(result), indent=2, allow_nan=False) + "\n")
         self._out.flush()
 
-    def step(self, result: object) -> None:
+    def step(self, result: object, words: object = None) -> None:  # noqa: ARG002 - words are for people
         """Write one object on a line."""
         self._lines([_document(result)])
 

@@ -35,8 +35,8 @@ class Output(Protocol):
     def tell(self, result: R, words: Callable[[R], Iterable[RenderableType]]) -> None:
         """Print what the command has done or found: ``result``, or the lines and tables that ``words`` makes of it."""
 
-    def step(self, result: object) -> None:
-        """Print one result of many that come over time; people have the line of progress for that."""
+    def step(self, result: R, words: Callable[[R], Iterable[RenderableType]] | None = None) -> None:
+        """Print one result of many that come over time; without ``words`` people have the line of progress for that."""
 
     def sum_up(self, result: R, words: Callable[[R], Iterable[RenderableType]]) -> None:
         """Print what all steps came to; programs were told of each."""

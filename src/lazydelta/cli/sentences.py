@@ -10,6 +10,7 @@ from lazydelta.cli.sidecar_picture import picture
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from lazydelta.maintenance.watching import Foreseen, Look
     from lazydelta.sidecar import BuildResult, CleanResult, SidecarInfo, VerifyReport
 
 __all__ = [
@@ -25,6 +26,8 @@ __all__ = [
     "sidecar_verified",
     "streamed",
     "vacuumed",
+    "watch_foreseen",
+    "watch_looked",
 ]
 
 _LISTED = 20
@@ -139,6 +142,43 @@ def sidecar_shown(info: SidecarInfo, *, everything: bool, width: int, blocks: bo
         yield f"{name:<12}{text.printable(fact)}"
     yield ""
     yield from picture(info, width, everything=everything, blocks=blocks)
+
+
+def watch_looked(look: Look) -> Iterator[str]:
+    """Say what one look at a watched table did."""
+    table = text.printable(look.table)
+    if look.error is not None:
+        yield f"{table}: failed: {text.one_line(look.error)}"
+        return
+    deeds = []
+    if look.checkpoint is not None:
+        deeds.append(f"checkpoint {look.checkpoint} written")
+    if look.built is not None and look.built.action != "already-valid":
+        took = "" if look.metrics.build_ms is None else f" in {text.duration(look.metrics.build_ms)}"
+        deeds.append(f"sidecar {look.built.version} {look.built.action}{took}")
+    if look.checksum is not None:
+        deeds.append(f"checksum {look.checksum} written")
+    states = {
+        "waiting": "there is no checkpoint yet, and a sidecar mirrors one",
+        "busy": "another process is at it",
+        "resting": "left alone for a while after it failed",
+    }
+    done = ", ".join(deeds) or states.get(look.state, "nothing to do")
+    yield f"{table}: {done}; {_counted(look.metrics.lag_commits or 0, 'commit')} behind version {look.metrics.version}"
+
+
+def watch_foreseen(found: Foreseen) -> Iterator[str]:
+    """Say what a look at a table would do."""
+    deeds = [
+        words
+        for words, is_due in (
+            (f"write checkpoint {found.version}", found.checkpoint),
+            ("bring the sidecar to it", found.sidecar),
+            ("write the checksum at the head", found.checksum),
+        )
+        if is_due
+    ]
+    yield f"{text.printable(found.table)}: {'would ' + ', '.join(deeds) if deeds else 'nothing to do'}"
 
 
 def sidecar_cleaned(result: CleanResult) -> Iterator[str]:

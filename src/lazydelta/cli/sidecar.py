@@ -1,4 +1,4 @@
-"""The group ``sidecar``: build, refresh, verify, show, clean and drop; the library does the work when one is run."""
+"""The group ``sidecar``: build, refresh, watch, verify, show, clean and drop; the library does the work."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ _memory_option = click.option(
 )
 
 
-@click.group("sidecar", cls=CommandGroup)
+@click.group("sidecar", cls=CommandGroup, homes={"watch": "lazydelta.cli.watch_command"})
 def sidecar() -> None:
     """Make, check and remove the sidecars that let scans find files fast."""
 

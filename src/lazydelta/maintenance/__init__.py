@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from lazydelta.maintenance.own_thread import BackgroundMaintenance
+from lazydelta.maintenance.watch_thread import BackgroundWatch
 
-__all__ = ["BackgroundMaintenance"]
+__all__ = ["BackgroundMaintenance", "BackgroundWatch"]

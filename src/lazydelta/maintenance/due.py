@@ -19,13 +19,15 @@ class Due:
     """A checkpoint of ``version``, its hint and the sidecar; any checkpoint from ``enough`` on will do.
 
     No checkpoint is due where ``enough`` is None. ``cleans_log`` is whether the table wants its log cleaned then, and
-    ``compacts`` whether its small files are to be packed before.
+    ``compacts`` whether its small files are to be packed before. With ``follows`` the sidecar follows the newest
+    checkpoint also where somebody else wrote it.
     """
 
     version: int
     enough: int | None
     cleans_log: bool
     compacts: bool = False
+    follows: bool = False
 
     def after(self, older: Due | None) -> Due:
         """Return what is due where ``older`` was, and was left to this one."""
@@ -36,6 +38,7 @@ class Due:
             enough=older.enough if self.enough is None else self.enough,
             cleans_log=self.cleans_log or older.cleans_log,
             compacts=self.compacts or older.compacts,
+            follows=self.follows or older.follows,
         )
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,6 +26,8 @@ from lazydelta.log.hint.hint_writer import write_last_checkpoint
 from lazydelta.maintenance.due import Due, due_after
 from lazydelta.maintenance.log_cleanup import clean_log
 from lazydelta.maintenance.optimize.auto_compaction import auto_compact
+from lazydelta.sidecar.building.builder import Progress
+from lazydelta.sidecar.building.publication import BuildResult
 from lazydelta.sidecar.building.refresher import refresh_at
 from lazydelta.write.transaction import CommitResult
 
@@ -77,14 +80,18 @@ class Run:
     due: Due
     sidecar: bool
     memory_budget: int
+    progress: Progress | None = None
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run has done, and what went wrong in it."""
+    """What a run has done, and what went wrong in it; ``build_ms`` is what the sidecar took."""
 
     checkpoint: int | None = None
+    checkpoint_written: bool = False
     sidecar: int | None = None
+    built: BuildResult | None = None
+    build_ms: float = 0.0
     compaction: int | None = None
     errors: list[str] = field(default_factory=list)
 
@@ -93,29 +100,37 @@ def _maintain(run: Run) -> Outcome:
     handle, store, due, done = run.handle, run.handle.store, run.due, Outcome()
     if due.compacts:
         due = _compact(run, done)
-    if due.enough is None:
-        return done
-    written = _attempt(
-        f"write the checkpoint {due.version}",
-        handle,
-        lambda: write_checkpoint(store, due.version, enough=due.enough, memory_budget=run.memory_budget),
-        done.errors,
-    )
-    if written is None:
-        return done
-    done.checkpoint = written.version
-    _attempt("move _last_checkpoint", handle, lambda: write_last_checkpoint(store, written), done.errors)
-    if run.sidecar:
-        built = _attempt(
-            "refresh the sidecar",
+    if due.enough is not None:
+        written = _attempt(
+            f"write the checkpoint {due.version}",
             handle,
-            lambda: refresh_at(handle, memory_budget=run.memory_budget),
+            lambda: write_checkpoint(store, due.version, enough=due.enough, memory_budget=run.memory_budget),
             done.errors,
         )
-        done.sidecar = None if built is None else built.version
+        if written is None:
+            return done
+        done.checkpoint, done.checkpoint_written = written.version, written.action == "written"
+        _attempt("move _last_checkpoint", handle, lambda: write_last_checkpoint(store, written), done.errors)
+    elif not due.follows:
+        return done
+    if run.sidecar:
+        _refresh(run, done)
     if due.cleans_log:
         _attempt("clean the log", handle, lambda: _clean(handle), done.errors)
     return done
+
+
+def _refresh(run: Run, done: Outcome) -> None:
+    started = time.perf_counter()
+    built: BuildResult | None = _attempt(
+        "refresh the sidecar",
+        run.handle,
+        lambda: refresh_at(run.handle, memory_budget=run.memory_budget, progress=run.progress),
+        done.errors,
+    )
+    if built is not None:
+        done.built, done.sidecar = built, built.version
+        done.build_ms = round((time.perf_counter() - started) * 1000, 3)
 
 
 def _compact(run: Run, done: Outcome) -> Due:

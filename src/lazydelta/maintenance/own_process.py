@@ -10,18 +10,13 @@ What goes wrong stands in a file on the driver's machine, and whoever starts the
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
 import logging
 import os
 import pickle
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import TextIO
+from collections.abc import Mapping
 
 from lazydelta.errors import LazyDeltaError
 from lazydelta.handle import TableHandle
@@ -29,13 +24,11 @@ from lazydelta.log.actions import Metadata
 from lazydelta.maintenance.due import is_due
 from lazydelta.maintenance.once import after_commit
 from lazydelta.maintenance.own_thread import BackgroundMaintenance
+from lazydelta.maintenance.table_lock import machine_file, table_lock
 
 __all__ = ["last_failure", "maintain_later", "maintain_now", "start_maintenance", "wait_for_maintenance"]
 
 _log = logging.getLogger(__name__)
-
-# Whoever only looks whether the lock is free has it for a moment.
-_PAUSES = (0.001, 0.002, 0.004, 0)
 
 
 def start_maintenance(handle: TableHandle) -> None:
@@ -44,7 +37,7 @@ def start_maintenance(handle: TableHandle) -> None:
     Never raises: the commit that made it due stands.
     """
     try:
-        with _lock(handle) as lock:
+        with table_lock(handle) as lock:
             if lock is None:
                 return
             failure = _noted_failure(handle)
@@ -86,7 +79,7 @@ def maintain_now(handle: TableHandle, version: int, metadata: Metadata) -> None:
     try:
         if not is_due(version, metadata):
             return
-        with _lock(handle) as lock:
+        with table_lock(handle) as lock:
             if lock is None:
                 return
             after_commit(handle, version, metadata)
@@ -114,7 +107,7 @@ def last_failure(uri: str, storage_options: Mapping[str, str] | None = None) -> 
 
 def _noted_failure(handle: TableHandle) -> str | None:
     try:
-        return _file(handle, "failure").read_text(encoding="utf-8").strip() or None
+        return machine_file(handle, "failure").read_text(encoding="utf-8").strip() or None
     except FileNotFoundError:
         return None
 
@@ -124,34 +117,12 @@ def wait_for_maintenance(uri: str, timeout: float, storage_options: Mapping[str,
     handle = TableHandle.open(uri, storage_options)
     deadline = time.monotonic() + timeout
     while True:
-        with _lock(handle) as lock:
+        with table_lock(handle) as lock:
             if lock is not None:
                 return True
         if time.monotonic() >= deadline:
             return False
         time.sleep(0.1)
-
-
-@contextlib.contextmanager
-def _lock(handle: TableHandle) -> Iterator[TextIO | None]:
-    """Hold what only one process of this machine may hold for a table; None if another has it."""
-    with _file(handle, "lock").open("w") as file:
-        for pause in _PAUSES:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(pause)
-            else:
-                yield file
-                return
-        yield None
-
-
-def _file(handle: TableHandle, kind: str) -> Path:
-    """Return a file of this user and machine for a table, by its one canonical name."""
-    folder = Path(tempfile.gettempdir()) / f"lazydelta-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder / f"maintenance-{hashlib.sha256(handle.uri.encode()).hexdigest()[:32]}.{kind}"
 
 
 def run() -> None:
@@ -162,7 +133,7 @@ def run() -> None:
     with inherited:
         done, failure = _run(handle)
     while failure is None and _fell_due(handle, done):
-        with _lock(handle) as lock:
+        with table_lock(handle) as lock:
             if lock is None:
                 return
             done, failure = _run(handle)
@@ -186,7 +157,7 @@ def _run(handle: TableHandle) -> tuple[int, str | None]:
     except LazyDeltaError as error:
         _log.exception("Could not maintain %s; its commits are unharmed, and a later one tries again", handle.uri)
         failure = str(error)
-    note = _file(handle, "failure")
+    note = machine_file(handle, "failure")
     if failure is None:
         note.unlink(missing_ok=True)
     else:

@@ -69,23 +69,26 @@ def write_checksum(
     return True
 
 
-def start_checksums(snapshot: Snapshot, *, num_files: int, size: int) -> None:
-    """Write the checksum of a version whose files were just counted, where its writer wrote none.
+def start_checksums(snapshot: Snapshot, *, num_files: int, size: int) -> bool:
+    """Write the checksum of a version whose files were just counted, where its writer wrote none; tell whether.
 
     Later commits take theirs from it. Tables that we may not write to are left to those who know their features. It is
     a help and no more, so that whatever goes wrong is logged.
     """
     file = snapshot.segment.checksum
     if file is not None and file.version == snapshot.version:
-        return
+        return False
     try:
         check_writable(snapshot.protocol, snapshot.metadata)
-        commit = snapshot.segment.commits[-1]
+        # A checkpoint at the very version leaves no tail, and the log may have been cleaned up to it.
+        commit = snapshot.segment.commits[-1] if snapshot.segment.commits else snapshot.segment.checkpoint_commit
+        if commit is None:
+            return False
         info = commit_info(snapshot.store, commit)
         stamp, txn_id = info.get("inCommitTimestamp"), info.get("txnId")
         if uses_in_commit_timestamps(snapshot.protocol, snapshot.metadata) and not isinstance(stamp, int):
-            return
-        write_checksum(
+            return False
+        return write_checksum(
             snapshot.store,
             snapshot.version,
             state_from_replay(snapshot, num_files=num_files, size=size),
@@ -99,6 +102,7 @@ def start_checksums(snapshot: Snapshot, *, num_files: int, size: int) -> None:
     except Exception:
         # The checkpoint is there and whole.
         logger.exception("the checksum of version %d was not written", snapshot.version)
+    return False
 
 
 def _lasting(transactions: tuple[Txn, ...] | None, metadata: Metadata) -> tuple[Txn, ...] | None:
