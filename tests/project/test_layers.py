@@ -71,9 +71,10 @@ LAYERS: dict[str, int] = {
     "kql": 20,
     "showcase.bench": 20,
     "spark": 20,
-    "cli": 21,
-    "showcase.demo": 22,
-    "showcase": 23,
+    "serve": 21,
+    "cli": 22,
+    "showcase.demo": 23,
+    "showcase": 24,
 }
 # Packages of which each folder is a layer of its own.
 DIVIDED = ("sidecar", "showcase")

@@ -1,0 +1,5 @@
+"""Tables served to other processes and languages over Arrow Flight."""
+
+from __future__ import annotations
+
+__all__: list[str] = []
