@@ -13,6 +13,7 @@ from lazydelta.scan.file_stream import FileStream
 from lazydelta.warned import PredicateWarning
 
 if TYPE_CHECKING:
+    from lazydelta.client import connect
     from lazydelta.deltalake_api.commit_properties import CommitProperties, PostCommitHookProperties, Transaction
     from lazydelta.deltalake_api.deltalake_writing import convert_to_deltalake, write_deltalake
     from lazydelta.deltalake_api.left_to_deltalake import enable_nanosecond_timestamps, init_tracing, rust_core_version
@@ -44,6 +45,7 @@ __all__ = [
     "VariantType",
     "WriterProperties",
     "__version__",
+    "connect",
     "convert_to_deltalake",
     "create_table",
     "enable_nanosecond_timestamps",
@@ -73,6 +75,7 @@ _HOMES = {
     "WriterProperties": "lazydelta.deltalake_api.parquet_properties",
     "_disable_nanosecond_timestamps": "lazydelta.deltalake_api.left_to_deltalake",
     "_nanosecond_timestamps_enabled": "lazydelta.deltalake_api.left_to_deltalake",
+    "connect": "lazydelta.client",
     "convert_to_deltalake": "lazydelta.deltalake_api.deltalake_writing",
     "create_table": "lazydelta.write.create",
     "enable_nanosecond_timestamps": "lazydelta.deltalake_api.left_to_deltalake",

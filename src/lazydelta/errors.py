@@ -29,6 +29,13 @@
     │   ├── StreamClosedError       the stream was used again after it ended
     │   ├── StreamSharedError       two threads read one stream at the same time
     │   └── StreamStoppedError      a table that is followed was changed in a way that asks for a decision
+    ├── ServeError                  a server of tables refuses, or cannot be reached
+    │   ├── UnauthenticatedError    no token, or one that is not known
+    │   ├── TicketError             a ticket that is forged, damaged, expired, or for somebody else
+    │   ├── PositionLostError       a ticket's place in the stream is no more: begin again
+    │   ├── ServerBusyError         a budget is used up, or the server is about to end
+    │   ├── DeadlineError           the time that was given for an answer is over
+    │   └── ServerUnreachableError  the connection broke, and no attempt brought it back
     └── WriteError                  a write that may not or cannot happen; nothing was committed
         ├── CommitConflictError     another writer was faster, and this write does not fit behind it
         ├── SchemaMismatchError     the data does not have the table's columns and types
@@ -50,6 +57,7 @@ __all__ = [
     "CommitConflictError",
     "CorruptLogError",
     "DataFileError",
+    "DeadlineError",
     "ExternalLocationError",
     "FallbackDisabledError",
     "KqlError",
@@ -61,11 +69,15 @@ __all__ = [
     "ObjectExistsError",
     "ObjectNotFoundError",
     "OptionError",
+    "PositionLostError",
     "PredicateError",
     "QueryError",
     "RetentionGuardError",
     "ScanError",
     "SchemaMismatchError",
+    "ServeError",
+    "ServerBusyError",
+    "ServerUnreachableError",
     "StorageError",
     "StorageTimeoutError",
     "StreamClosedError",
@@ -73,6 +85,8 @@ __all__ = [
     "StreamStoppedError",
     "TableExistsError",
     "TableNotFoundError",
+    "TicketError",
+    "UnauthenticatedError",
     "UnknownColumnError",
     "UnsupportedFeatureError",
     "UnsupportedOperationError",
@@ -265,6 +279,34 @@ class StreamStoppedError(ScanError):
 
     ``version`` is the one that did it; everything before it was handed out.
     """
+
+
+class ServeError(LazyDeltaError):
+    """A server of tables refuses a request, or it cannot be reached."""
+
+
+class UnauthenticatedError(ServeError):
+    """The request has no token, or one that the server does not know."""
+
+
+class TicketError(ServeError):
+    """A ticket that this server did not sign, or that has expired, or that was made for somebody else."""
+
+
+class PositionLostError(ServeError):
+    """The files come in another order by now, so that nobody can tell where a ticket's rest begins."""
+
+
+class ServerBusyError(ServeError):
+    """The server has no room for another stream now; another moment may be better."""
+
+
+class DeadlineError(ServeError):
+    """The time that was given for an answer is over."""
+
+
+class ServerUnreachableError(ServeError):
+    """The connection to the server broke and could not be made again."""
 
 
 class WriteError(LazyDeltaError):

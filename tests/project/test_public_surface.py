@@ -17,6 +17,7 @@ OURS = [
     "LazyDeltaError",
     "PredicateWarning",
     "__version__",
+    "connect",
     "create_table",
     "write_arrow",
 ]

@@ -96,6 +96,11 @@ class RowFlow:
                 self._changed.wait()
         return None
 
+    @property
+    def files_taken(self) -> int:
+        """How many files were taken to their end before the one that the last batch is of."""
+        return self._taken
+
     def close(self) -> None:
         """Stop all requests, wait for the work under way, close what is open; harmless when it is closed."""
         with self._changed:

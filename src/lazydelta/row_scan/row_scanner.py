@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from lazydelta.handle import TableHandle
+from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.metrics import ScanMetrics
 from lazydelta.pruning import conjunction
@@ -49,10 +50,13 @@ class RowScanner:
         self._pool = pool
         _check_ids(snapshot.schema)
 
-    def stream(self) -> RowStream:
-        """Return the rows; nothing is read before the first is asked for."""
+    def stream(self, choose: Callable[[LazyDeltaScanner, FileBatch], FileBatch] | None = None) -> RowStream:
+        """Return the rows; nothing is read before the first is asked for.
+
+        ``choose`` is shown the files as they are found, in their order, and returns those whose rows are wanted.
+        """
         scanner = self._scan()
-        return self._stream(scanner, self.request, lambda: self._files(scanner))
+        return self._stream(scanner, self.request, lambda: self._files(scanner, choose))
 
     def count(self) -> int:
         """Return the number of rows, from the log where it knows that all rows of a file match, else from the files."""
@@ -118,10 +122,13 @@ class RowScanner:
             ),
         )
 
-    def _files(self, scanner: LazyDeltaScanner) -> Generator[list[FileToRead]]:
+    def _files(
+        self, scanner: LazyDeltaScanner, choose: Callable[[LazyDeltaScanner, FileBatch], FileBatch] | None = None
+    ) -> Generator[list[FileToRead]]:
         batches = scanner.batches()
         try:
-            for batch in batches:
+            for found in batches:
+                batch = found if choose is None else choose(scanner, found)
                 yield [each.to_read() for each in data_files(batch, self._snapshot.store, self._snapshot.schema)]
         finally:
             batches.close()
@@ -185,7 +192,7 @@ def _row_stream(
         )
         return flow, shared.leave
 
-    return RowStream(request.schema, request.limit, begin, metrics=metrics, explained=explained)
+    return RowStream(request.schema, request.limit, begin, metrics=metrics, explained=explained, stop=io.stop)
 
 
 def _check_ids(schema: TableSchema) -> None:

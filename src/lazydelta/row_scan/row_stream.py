@@ -31,6 +31,7 @@ class RowStream:
         *,
         metrics: RowMetrics,
         explained: Callable[[], dict[str, Any]],
+        stop: Callable[[], None] | None = None,
     ) -> None:
         self.schema = schema
         self.metrics = metrics
@@ -42,7 +43,10 @@ class RowStream:
         self._release: Callable[[], None] = _nothing
         self._whole = False
         self._closed = False
+        self._stop = stop
         self._lock = threading.Lock()
+        self.files_taken = 0
+        """How many files were taken to their end before the one that the last batch is of."""
 
     def explain(self) -> dict[str, Any]:
         """Return the plan of the scan, and what files and rows have cost so far."""
@@ -76,6 +80,11 @@ class RowStream:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Hand the rows to another library through Arrow's C interface."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def stop(self) -> None:
+        """Let no further request begin, and wait for nothing: whoever takes the rows meets the end of the scan."""
+        if self._stop is not None:
+            self._stop()
 
     def close(self) -> None:
         """End the scan and its requests; harmless when it has ended."""
@@ -119,6 +128,7 @@ class RowStream:
         if batch is None:
             self.close()
             return None
+        self.files_taken = flow.files_taken
         if self._left is not None:
             batch = batch.slice(0, self._left)
             self._left -= batch.num_rows

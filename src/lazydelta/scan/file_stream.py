@@ -100,6 +100,10 @@ class FileStream:
         """Return all files as a list."""
         return list(self)
 
+    def stop(self) -> None:
+        """Let no further request begin, and wait for nothing: whoever takes the files meets the end of the scan."""
+        self._scanner.io.stop()
+
     def close(self) -> None:
         """End the scan and its requests; harmless when it has ended."""
         self._closed = True

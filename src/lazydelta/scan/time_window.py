@@ -20,10 +20,12 @@ _MOMENTS = (Primitive("timestamp"), Primitive("timestamp_ntz"))
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
-def moment_of(now: dt.datetime | str | None) -> int:
-    """Return a moment in nanoseconds since 1970, UTC unless it has a zone; None is now."""
+def moment_of(now: dt.datetime | str | int | None) -> int:
+    """Return a moment in nanoseconds since 1970, UTC unless it has a zone; None is now, a number is such."""
     if now is None:
         return time.time_ns()
+    if isinstance(now, int):
+        return now
     if isinstance(now, dt.datetime):
         since = (now if now.tzinfo is not None else now.replace(tzinfo=dt.UTC)) - _EPOCH
         return ((since.days * 86_400 + since.seconds) * 10**6 + since.microseconds) * 1_000
@@ -50,10 +52,17 @@ def time_column(metadata: Metadata, schema: TableSchema) -> Column:
     raise OptionError(message, hint='write the condition out, such as where="t >= now() - interval 1 hour"')
 
 
-def last_window(column: Column, last: str | dt.timedelta, now: dt.datetime | str | None = None) -> Predicate:
+def last_window(
+    column: Column,
+    last: str | dt.timedelta,
+    now: dt.datetime | str | int | None = None,
+    *,
+    ends: bool | None = None,
+) -> Predicate:
     """Return the predicate for the time from ``last`` before ``now`` on; a ``now`` that was given also ends it.
 
-    Without it there is no end: clocks differ, and rows from a minute ahead are among the newest.
+    Without it there is no end: clocks differ, and rows from a minute ahead are among the newest. ``ends`` says it
+    otherwise, for who asks again what was asked without an end.
     """
     span = parse_timespan(last if isinstance(last, dt.timedelta) else str(last))
     if span is None or (span.months, span.nanoseconds) <= (0, 0):
@@ -61,6 +70,6 @@ def last_window(column: Column, last: str | dt.timedelta, now: dt.datetime | str
         raise OptionError(message, hint="write 30m, 1h, 2d, '1 hour 30 minutes', or give a timedelta")
     end = moment_of(now)
     parts = [compare(column, ">=", Instant((-span).after(end)))]
-    if now is not None:
+    if now is not None if ends is None else ends:
         parts.append(compare(column, "<=", Instant(end)))
     return conjunction(parts)

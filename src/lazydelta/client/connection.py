@@ -1,0 +1,219 @@
+"""``connect``: a connection to a server of tables, made again when it breaks."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from lazydelta.errors import (
+    DeadlineError,
+    LazyDeltaError,
+    OptionError,
+    ServeError,
+    ServerBusyError,
+    ServerUnreachableError,
+    StreamClosedError,
+    UnauthenticatedError,
+)
+from lazydelta.wire import ScanCommand, error_from
+
+if TYPE_CHECKING:
+    import os
+
+    from lazydelta.client.remote_table import RemoteTable
+
+__all__ = ["Connection", "connect"]
+
+T = TypeVar("T")
+
+_SCHEMES = ("grpc://", "grpc+tcp://", "grpc+tls://", "grpc+unix://")
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+# Without the probe of the bandwidth, an idle reader holds 0.2 MB of the server's batches in its window and not 33.
+_CHANNEL = [("grpc.http2.bdp_probe", 0)]
+
+
+def connect(
+    location: str,
+    *,
+    token: str | None = None,
+    tls_root_certs: str | os.PathLike[str] | bytes | None = None,
+    cert_chain: str | os.PathLike[str] | bytes | None = None,
+    private_key: str | os.PathLike[str] | bytes | None = None,
+    attempts: int = 8,
+    timeout: float | None = None,
+) -> Connection:
+    """Connect to what ``lazydelta serve`` printed: ``grpc://host:port``, or ``grpc+tls://host:port``.
+
+    ``token`` is sent with each call. ``tls_root_certs`` is the authority that signed the server's certificate, where
+    the system does not know it; ``cert_chain`` and ``private_key`` are the client's own, for a server that asks for
+    one. Each is a file, or its bytes. A call that meets a broken connection is made again, so often as ``attempts``
+    says without any progress between; ``timeout`` is how many seconds a stream may take in all.
+    """
+    if not location.startswith(_SCHEMES):
+        message = f"{location!r} is no location of a server"
+        raise OptionError(message, hint="it begins with grpc:// or grpc+tls://, as lazydelta serve prints it")
+    tls: dict[str, Any] = {
+        name: _content(value)
+        for name, value in (
+            ("tls_root_certs", tls_root_certs),
+            ("cert_chain", cert_chain),
+            ("private_key", private_key),
+        )
+        if value is not None
+    }
+    return Connection(location, token, tls, attempts=attempts, timeout=timeout)
+
+
+class Connection:
+    """A server of tables; safe to share between threads. Leaving its ``with`` block closes it."""
+
+    def __init__(
+        self,
+        location: str,
+        token: str | None = None,
+        tls: dict[str, Any] | None = None,
+        *,
+        attempts: int = 8,
+        timeout: float | None = None,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        if attempts < 1:
+            raise OptionError(f"attempts={attempts} makes no sense", hint="give a number from 1")
+        self.location = location
+        self.attempts = attempts
+        self._timeout = timeout
+        self._tls = tls or {}
+        self._headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._closed = False
+        self._pause = pause
+
+    def tables(self) -> list[str]:
+        """Return the names of the tables that the server offers to this client."""
+        found = self.retried(lambda client: list(client.list_flights(options=self.options())))
+        return [b"/".join(info.descriptor.path).decode() for info in found]
+
+    def table(self, name: str, version: int | str | None = None) -> RemoteTable:
+        """Open a table at its newest version, or at another one: a number, or a moment as text."""
+        from lazydelta.client.remote_table import RemoteTable  # noqa: PLC0415 - it knows the connection
+
+        return RemoteTable(self, name, version)
+
+    def health(self) -> dict[str, Any]:
+        """Return what the server says of itself."""
+        found: dict[str, Any] = msgspec.json.decode(self.action("health", b""))
+        return found
+
+    def close(self) -> None:
+        """Close the connection; streams that are open end with an error."""
+        with self._lock:
+            self._closed = True
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Connection({self.location!r})"
+
+    # --- for tables and streams
+
+    def plan(self, command: ScanCommand) -> Any:
+        """Return what the server would send for a command: schema, tickets, version."""
+        descriptor = fl.FlightDescriptor.for_command(msgspec.json.encode(command))
+        return self.retried(lambda client: client.get_flight_info(descriptor, self.options()))
+
+    def action(self, kind: str, body: bytes) -> bytes:
+        """Run an action and return its answer."""
+
+        def run(client: Any) -> bytes:
+            results = [bytes(each.body) for each in client.do_action(fl.Action(kind, body), self.options())]
+            return results[0] if results else b""
+
+        return self.retried(run)
+
+    def begin(self, ticket: bytes) -> Any:
+        """Begin a stream; where the connection is broken, this fails at once or with the first batch."""
+        try:
+            return self.client().do_get(fl.Ticket(ticket), self.options())
+        except (fl.FlightError, pa.ArrowException, OSError) as error:
+            raise our_error(error, self.location) from None
+
+    def retried(self, call: Callable[[Any], T]) -> T:
+        """Make a call, again if the connection is broken or the server busy, until the attempts are used up."""
+        failed = 0
+        while True:
+            try:
+                return call(self.client())
+            except (fl.FlightError, pa.ArrowException, OSError) as error:
+                ours = our_error(error, self.location)
+                failed += 1
+                if not is_passing(ours) or failed >= self.attempts:
+                    raise ours from None
+            self.pause(failed)
+
+    def pause(self, failed: int) -> None:
+        """Wait before another attempt, longer each time, and connect anew: gRPC would wait longer by itself."""
+        self._pause(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (failed - 1)) * random.uniform(0.5, 1))  # noqa: S311
+        with self._lock:
+            self._client = None  # streams of other threads hold the old one, and end with it if they must
+
+    def client(self) -> Any:
+        """Return the connection of this moment."""
+        with self._lock:
+            if self._closed:
+                raise StreamClosedError("The connection is closed", hint="connect again")
+            if self._client is None:
+                self._client = fl.connect(self.location, generic_options=_CHANNEL, **self._tls)
+            return self._client
+
+    def options(self) -> Any:
+        """Return what goes with each call."""
+        return fl.FlightCallOptions(headers=self._headers, timeout=self._timeout)
+
+
+def our_error(error: BaseException, location: str) -> LazyDeltaError:
+    """Return the error of ours that a server described, or what has become of the connection."""
+    described = error_from(getattr(error, "extra_info", None) or b"")
+    if described is not None:
+        return described
+    words = str(error).partition(". gRPC client debug context")[0]
+    if isinstance(error, fl.FlightUnauthenticatedError):
+        return UnauthenticatedError(f"{location} refuses the client: {words}", hint="connect with a token")
+    if isinstance(error, fl.FlightTimedOutError):
+        return DeadlineError(f"{location} did not answer in time: {words}", hint="give more time")
+    hint = "see whether the server runs, and whether it wants TLS"
+    if isinstance(error, fl.FlightUnavailableError | fl.FlightInternalError | fl.FlightCancelledError | OSError):
+        return ServerUnreachableError(f"The connection to {location} is broken: {words}", hint=hint)
+    return ServeError(f"{location} refuses: {words}")
+
+
+def is_passing(error: LazyDeltaError) -> bool:
+    """Tell whether another attempt may go well."""
+    return isinstance(error, ServerUnreachableError | ServerBusyError)
+
+
+def _content(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    try:
+        return Path(value).read_bytes()
+    except OSError as error:
+        raise OptionError(f"{value} cannot be read: {error.strerror}", hint="give a PEM file") from None

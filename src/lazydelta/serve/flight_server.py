@@ -1,0 +1,394 @@
+"""The Arrow Flight server: commands to tickets, tickets to streams, and a few actions."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+from weakref import WeakSet
+
+import msgspec
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from lazydelta.delta_table import DeltaTable
+from lazydelta.engines.table_source import pinned
+from lazydelta.errors import LazyDeltaError, OptionError, StreamClosedError
+from lazydelta.serve.access_log import AccessLog
+from lazydelta.serve.answers import Answer, answer_to, predicate_of
+from lazydelta.serve.authentication import MIDDLEWARE, IdentityFactory, identity_of
+from lazydelta.serve.budgets import Budgets
+from lazydelta.serve.confinement import Confinement
+from lazydelta.serve.descriptions import describe
+from lazydelta.serve.parts import parts_by_size
+from lazydelta.serve.refusals import refusal
+from lazydelta.serve.served_tables import Identity, ServedTables
+from lazydelta.serve.serving_metrics import ServingMetrics
+from lazydelta.serve.streams import Outcome, ServedStream
+from lazydelta.serve.ticket import Part, Ticket, TicketSigner
+from lazydelta.serve.tokens import TokenFile
+from lazydelta.wire import MAX_COMMAND_BYTES, ScanCommand, parse_command
+
+__all__ = ["FlightExtension", "FlightServer", "ServerLimits"]
+
+T = TypeVar("T")
+
+_ACTIONS = {
+    "health": "whether the server takes streams, and how many are running",
+    "metrics": "all metrics, as Prometheus reads them",
+    "describe": "version, schema and metadata of a table; the body is a command",
+    "count": "how many rows match; the body is a command",
+    "explain": "how a scan went, after it was run and its files were dropped; the body is a command",
+}
+
+
+class FlightExtension(Protocol):
+    """Another protocol on the same port: whatever it handles is left to it."""
+
+    def handles(self, command: bytes) -> bool:
+        """Tell whether a command, or a ticket, is of this protocol."""
+
+    def get_flight_info(self, context: Any, descriptor: Any) -> Any:  # noqa: D102 - as Flight has them
+        ...
+
+    def get_schema(self, context: Any, descriptor: Any) -> Any:  # noqa: D102
+        ...
+
+    def do_get(self, context: Any, ticket: Any) -> Any:  # noqa: D102
+        ...
+
+    def do_action(self, context: Any, action: Any) -> Any:  # noqa: D102
+        ...
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> Any:  # noqa: D102
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """What a single request may take: bytes of a command, memory of a stream, seconds."""
+
+    command_bytes: int = MAX_COMMAND_BYTES
+    files_memory: int = 64 << 20
+    rows_memory: int = 150 << 20
+    seconds: float | None = None
+
+    def memory_of(self, command: ScanCommand) -> int:
+        """Return the memory that a stream for a command reserves."""
+        return self.rows_memory if command.of == "rows" else self.files_memory
+
+    def seconds_of(self, command: ScanCommand) -> float | None:
+        """Return when a stream for a command has to be at its end: the sooner of what both sides want."""
+        given = [each for each in (command.timeout, self.seconds) if each is not None]
+        return min(given) if given else None
+
+
+class FlightServer(fl.FlightServerBase):  # type: ignore[misc] - untyped
+    """Serves tables; it listens from the moment it is made. ``extension`` is another protocol on the same port."""
+
+    def __init__(
+        self,
+        location: str,
+        tables: ServedTables,
+        signer: TicketSigner,
+        *,
+        budgets: Budgets | None = None,
+        limits: ServerLimits | None = None,
+        tokens: TokenFile | None = None,
+        access_log: AccessLog | None = None,
+        extension: FlightExtension | None = None,
+        **tls: Any,
+    ) -> None:
+        self.tables = tables
+        self.budgets = budgets or Budgets()
+        self.limits = limits or ServerLimits()
+        self.metrics = ServingMetrics(self.budgets)
+        self.extension = extension
+        self._signer = signer
+        self._log = access_log or AccessLog(None)
+        self._streams: WeakSet[ServedStream] = WeakSet()
+        self._streams_lock = threading.Lock()
+        self._ending = False
+        super().__init__(location, middleware={MIDDLEWARE: IdentityFactory(tokens)}, **tls)
+
+    # --- what Flight calls
+
+    def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:  # noqa: ARG002 - Flight has it
+        """Yield the tables that the client may read, each with the schema of its rows."""
+        return iter(self._answered(context, "list", lambda who: [self._listed(name, who) for name in self._names(who)]))
+
+    def get_flight_info(self, context: Any, descriptor: Any) -> Any:
+        """Return schema and tickets of a command."""
+        if self._is_extension(descriptor.command):
+            return self.extension.get_flight_info(context, descriptor)  # type: ignore[union-attr]
+        command = self._parsed(context, "plan", descriptor)
+        return self._answered(context, "plan", lambda who: self._planned(context, who, command, descriptor), command)
+
+    def get_schema(self, context: Any, descriptor: Any) -> Any:
+        """Return the schema of a command's answer."""
+        if self._is_extension(descriptor.command):
+            return self.extension.get_schema(context, descriptor)  # type: ignore[union-attr]
+        command = self._parsed(context, "schema", descriptor)
+
+        def schema(who: Identity) -> Any:
+            table, ticket = self._pin(who, command)
+            return fl.SchemaResult(self._answer(table, ticket).schema)
+
+        return self._answered(context, "schema", schema, command)
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        """Stream what a ticket stands for; each batch has the ticket for what follows it as its metadata."""
+        if self._is_extension(ticket.ticket):
+            return self.extension.do_get(context, ticket)  # type: ignore[union-attr]
+        return self._answered(context, "get", lambda who: self._stream(context, who, ticket.ticket))
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Refuse: tables are served for reading. Flight SQL sends parameters this way."""
+        if self._is_extension(descriptor.command):
+            self.extension.do_put(context, descriptor, reader, writer)  # type: ignore[union-attr]
+            return
+        self._answered(context, "put", lambda _: _refuse("Tables are served for reading only", "write to the store"))
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ARG002
+        """Refuse: there is nothing that clients and server exchange."""
+        self._answered(context, "exchange", lambda _: _refuse("There is no DoExchange here", "use DoGet"))
+
+    def list_actions(self, context: Any) -> list[tuple[str, str]]:
+        """Return the actions with a word on each."""
+        return self._answered(context, "list_actions", lambda _: list(_ACTIONS.items()))
+
+    def do_action(self, context: Any, action: Any) -> Any:
+        """Run an action."""
+        if action.type not in _ACTIONS and self.extension is not None:
+            return self.extension.do_action(context, action)
+        body = action.body
+        if body is not None and len(body) > self.limits.command_bytes:
+            # Not copied before it is known to be small.
+            return self._answered(context, "action", lambda _: self._too_long(len(body)))
+        data = b"" if body is None else body.to_pybytes()
+        kind = action.type if action.type in _ACTIONS else "action"
+        return iter([self._answered(context, kind, lambda who: self._act(context, who, action.type, data))])
+
+    # --- shutting down
+
+    def refuse_streams(self) -> None:
+        """Take no more streams; those that run go on."""
+        self._ending = True
+        self.budgets.close()
+
+    def end_streams(self) -> None:
+        """Have every stream that is still running end with an error that tells its client to resume elsewhere."""
+        with self._streams_lock:
+            running = list(self._streams)
+        for stream in running:
+            stream.end_soon()
+
+    # --- how it is done
+
+    def _planned(self, context: Any, who: Identity, command: ScanCommand, descriptor: Any) -> Any:
+        table, ticket = self._pin(who, command)
+        answer = self._answer(table, ticket)
+        if command.endpoints == 1:
+            tickets = [ticket]
+        else:
+            parts = self._parts(context, who, table, ticket.command, command.endpoints)
+            tickets = [msgspec.structs.replace(ticket, part=part) for part in parts]
+        endpoints = [fl.FlightEndpoint(self._signer.encode(each), []) for each in tickets]
+        told = {"version": ticket.command.version, "at": ticket.command.at, "table_id": ticket.table_id}
+        return fl.FlightInfo(answer.schema, descriptor, endpoints, -1, -1, app_metadata=msgspec.json.encode(told))
+
+    def _pin(self, who: Identity, command: ScanCommand) -> tuple[DeltaTable, Ticket]:
+        table = self.tables.open(command.table, who, command.version)
+        snapshot = pinned(table)[1]
+        moment = time.time_ns() if command.at is None else command.at
+        asked = msgspec.structs.replace(command, version=table.version(), at=moment, endpoints=1)
+        base = snapshot.segment.base_version
+        return table, Ticket(asked, table.metadata().id, base, who.name, self._signer.expiry())
+
+    def _answer(self, table: DeltaTable, ticket: Ticket) -> Answer:
+        confinement = None
+        if ticket.command.of == "rows":
+            folders = self.tables.allowed_folders(ticket.command.table)
+            confinement = None if folders is None else Confinement(pinned(table)[1].store, folders)
+        return answer_to(table, ticket, self.limits.memory_of(ticket.command), confinement)
+
+    def _parts(self, context: Any, who: Identity, table: DeltaTable, command: ScanCommand, number: int) -> list[Part]:
+        give_back = self.budgets.reserve(who.name, self.limits.files_memory)
+        try:
+            with table.files(predicate_of(table, command), strategy="forward") as files:
+                return parts_by_size(_while_there(context, files.batches()), number)
+        finally:
+            give_back()
+
+    def _stream(self, context: Any, who: Identity, data: bytes) -> Any:
+        ticket = self._signer.decode(data, who.name)
+        command = ticket.command
+        table = self.tables.open(command.table, who, command.version, base=ticket.base)
+        if table.metadata().id != ticket.table_id:
+            _refuse("Another table is in the place of the one that the ticket was made for", "ask for a new ticket")
+        answer = self._answer(table, ticket)
+        return fl.GeneratorStream(answer.schema, self._signed(self._served(context, who, answer, command), ticket))
+
+    def _served(self, context: Any, who: Identity, answer: Answer, command: ScanCommand) -> ServedStream:
+        give_back = self.budgets.reserve(who.name, self.limits.memory_of(command))
+        began, peer = time.monotonic(), _peer(context)
+
+        def ended(outcome: Outcome) -> None:
+            give_back()
+            seconds = time.monotonic() - began
+            self.metrics.stream(
+                command.table, command.of, outcome.how, rows=outcome.rows, size=outcome.size, seconds=seconds
+            )
+            self._log.write(
+                "stream",
+                client=who.name,
+                peer=peer,
+                how=outcome.how,
+                table=command.table,
+                of=command.of,
+                version=command.version,
+                rows=outcome.rows,
+                bytes=outcome.size,
+                seconds=round(seconds, 3),
+                error=None if outcome.error is None else type(outcome.error).__name__,
+            )
+
+        stream = ServedStream(
+            answer, cancelled=context.is_cancelled, ended=ended, seconds=self.limits.seconds_of(command)
+        )
+        with self._streams_lock:
+            self._streams.add(stream)
+        return stream
+
+    def _signed(self, stream: ServedStream, ticket: Ticket) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+        return _Signed(stream, ticket, self._signer, lambda error: self._refusal(error, ticket.command.table))
+
+    def _act(self, context: Any, who: Identity, kind: str, body: bytes) -> bytes:
+        if kind == "health":
+            state = "ending" if self._ending else "serving"
+            return msgspec.json.encode({"state": state, "streams": self.budgets.streams})
+        if kind == "metrics":
+            return self.metrics.text()
+        if kind not in _ACTIONS:
+            _refuse(f"There is no action {kind[:100]!r}", "list_actions has those that there are")
+        command = parse_command(body, most=self.limits.command_bytes)
+        if kind == "describe":
+            return describe(self.tables.open(command.table, who, command.version), command.table)
+        table, ticket = self._pin(who, msgspec.structs.replace(command, of="rows" if kind == "count" else command.of))
+        if kind == "count":
+            return self._counted(context, who, table, ticket)
+        answer = self._answer(table, ticket)
+        stream = self._served(context, who, answer, ticket.command)
+        for _ in stream:
+            pass
+        explained = answer.explain()
+        explained["plan"]["table"] = command.table
+        return msgspec.json.encode(explained, enc_hook=str)
+
+    def _counted(self, context: Any, who: Identity, table: DeltaTable, ticket: Ticket) -> bytes:
+        # Rows without columns: those that the log has proven to match need not be read, but then nobody could be told
+        # while it is done. So all are, and the client may leave at any moment.
+        command = msgspec.structs.replace(ticket.command, columns=[])
+        answer = self._answer(table, msgspec.structs.replace(ticket, command=command))
+        rows = sum(batch.num_rows for batch, _ in self._served(context, who, answer, command))
+        return msgspec.json.encode({"rows": rows, "version": command.version})
+
+    def _names(self, who: Identity) -> list[str]:
+        return self.tables.names_for(who)
+
+    def _listed(self, name: str, who: Identity) -> Any:
+        try:
+            schema = self.tables.open(name, who).schema().to_arrow()
+        except LazyDeltaError:
+            schema = pa.schema([])  # one table that cannot be opened must not hide all others
+        return fl.FlightInfo(schema, fl.FlightDescriptor.for_path(name), [], -1, -1)
+
+    def _is_extension(self, command: bytes | None) -> bool:
+        return self.extension is not None and bool(command) and self.extension.handles(command or b"")
+
+    def _parsed(self, context: Any, kind: str, descriptor: Any) -> ScanCommand:
+        return self._answered(context, kind, lambda _: self._command(descriptor), counted=False)
+
+    def _command(self, descriptor: Any) -> ScanCommand:
+        if descriptor.descriptor_type == fl.DescriptorType.PATH:
+            parts = [each.decode("utf-8", "replace") for each in descriptor.path]
+            return ScanCommand(table="/".join(parts))
+        return parse_command(descriptor.command or b"", most=self.limits.command_bytes)
+
+    def _too_long(self, size: int) -> Any:
+        message = f"The body of the action has {size} bytes, more than {self.limits.command_bytes}"
+        raise OptionError(message, hint="ask for less at once")
+
+    def _answered(
+        self,
+        context: Any,
+        kind: str,
+        work: Callable[[Identity], T],
+        command: ScanCommand | None = None,
+        *,
+        counted: bool = True,
+    ) -> T:
+        """Do what a request asks for; whatever goes wrong leaves as an error that clients may see."""
+        name, who = None if command is None else command.table, "unknown"
+        try:
+            identity = identity_of(context)
+            who = identity.name
+            result = work(identity)
+        except BaseException as error:  # noqa: BLE001 - nothing else may leave, see refusals
+            told = self._refusal(error, name)
+            self._note(context, kind, who, type(error).__name__, name)
+            raise told from None
+        if counted:
+            self._note(context, kind, who, "ok", name)
+        return result
+
+    def _note(self, context: Any, kind: str, who: str, how: str, table: str | None) -> None:
+        self.metrics.request(kind, how)
+        self._log.write(kind, client=who, peer=_peer(context), how=how, table=None if table is None else table[:200])
+
+    def _refusal(self, error: BaseException, table: str | None) -> Exception:
+        places = () if table is None else self.tables.place_words(table)
+        return refusal(error, table, places)
+
+
+class _Signed:
+    """The batches of a stream with the tickets behind them; errors leave as Flight has them."""
+
+    def __init__(
+        self, stream: ServedStream, ticket: Ticket, signer: TicketSigner, refused: Callable[[BaseException], Exception]
+    ) -> None:
+        self._stream = stream
+        self._ticket = ticket
+        self._signer = signer
+        self._refused = refused
+
+    def __iter__(self) -> _Signed:
+        return self
+
+    def __next__(self) -> tuple[pa.RecordBatch, bytes]:
+        try:
+            batch, position = next(self._stream)
+        except StopIteration:
+            raise
+        except BaseException as error:  # noqa: BLE001 - nothing else may leave, see refusals
+            raise self._refused(error) from None
+        rest = msgspec.structs.replace(self._ticket, position=position, expires=self._signer.expiry())
+        return batch, self._signer.encode(rest)
+
+
+def _while_there(context: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        if context.is_cancelled():
+            raise StreamClosedError("The client has left")
+        yield batch
+
+
+def _peer(context: Any) -> str:
+    peer = context.peer()
+    return peer.decode("utf-8", "replace") if isinstance(peer, bytes) else str(peer)
+
+
+def _refuse(message: str, hint: str) -> Any:
+    raise OptionError(message, hint=hint)

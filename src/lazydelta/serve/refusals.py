@@ -1,0 +1,56 @@
+"""Errors as Flight has them: a class that gRPC knows, our message, and our class and hint as JSON beside it.
+
+PyArrow sends the trace of any exception that is not one of Flight's own, with the paths of this machine. So nothing
+else may leave: what is no error of ours becomes an internal error that says nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import pyarrow.flight as fl
+
+from lazydelta.errors import (
+    AccessDeniedError,
+    DeadlineError,
+    LazyDeltaError,
+    ServeError,
+    ServerBusyError,
+    StreamClosedError,
+    TicketError,
+    UnauthenticatedError,
+)
+from lazydelta.wire import error_in_json
+
+__all__ = ["refusal"]
+
+logger = logging.getLogger(__name__)
+
+_KINDS: tuple[tuple[type[LazyDeltaError], type], ...] = (
+    (UnauthenticatedError, fl.FlightUnauthenticatedError),
+    (TicketError, fl.FlightUnauthorizedError),
+    (AccessDeniedError, fl.FlightServerError),
+    (ServerBusyError, fl.FlightUnavailableError),
+    (DeadlineError, fl.FlightTimedOutError),
+    (StreamClosedError, fl.FlightCancelledError),
+)
+_LONGEST = 2000
+
+
+def refusal(error: BaseException, table: str | None = None, places: Iterable[str] = ()) -> Exception:
+    """Return what a client is told of an error; ``places`` are how the table's place is written, which stays here."""
+    if isinstance(error, fl.FlightError):
+        return error
+    if not isinstance(error, LazyDeltaError):
+        logger.error("an internal error while serving", exc_info=error)
+        told = ServeError("The server failed for a reason of its own", hint="its log has the details")
+        return fl.FlightInternalError(str(told), error_in_json(told, str(told.args[0])))
+    message = str(error.args[0])
+    for place in places:
+        message = message.replace(place, table or "the table")
+    message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}…"
+    kind = next((flight for ours, flight in _KINDS if isinstance(error, ours)), fl.FlightServerError)
+    words = f"{message} ({error.hint})" if error.hint else message
+    refused: Exception = kind(words, error_in_json(error, message))
+    return refused
