@@ -43,6 +43,7 @@ _COMMANDS = {
     "history": "lazydelta.cli.commands",
     "query": "lazydelta.cli.query_command",
     "kql": "lazydelta.cli.kql_command",
+    "serve": "lazydelta.cli.serve_command",
     "create": "lazydelta.cli.write",
     "append": "lazydelta.cli.write",
     "ingest": "lazydelta.cli.ingest_command",
