@@ -21,7 +21,7 @@ from tests.support.spark import spark, use_java
 
 __all__ = ["spark"]
 
-pytestmark = [pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.xdist_group("commands with spark")]
 
 
 def put(folder: Path, name: str, first: int, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Tests of one group run in one process: Spark is started once, and one at a time."""
+"""Tests of one group run in one process: each kind of Spark (ours, Delta-Spark, commands) is started once."""
 
 from __future__ import annotations
 
