@@ -18,9 +18,12 @@ from lazydelta.log.names import LogFile
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.lru import ByteLru, shared
+from lazydelta.metrics import ScanMetrics
 from lazydelta.options import Options
-from lazydelta.scan.base import checkpoint_files
+from lazydelta.pruning import Predicate
+from lazydelta.scan.base import BaseScan, checkpoint_files, checkpoint_places
 from lazydelta.scan.request import ScanRequest
+from lazydelta.scan.scan_range import BasePlace, ScanRange
 from lazydelta.scan.scanner import LazyDeltaScanner
 from lazydelta.sidecar.reading.manifest_mirror import ManifestMirror
 from lazydelta.sidecar.reading.sidecar_base import SidecarBase
@@ -97,14 +100,33 @@ class TableHandle(msgspec.Struct, frozen=True, eq=False):
         """Pin the newest version as the log has it now, for those who build on it: they may not trust a memory."""
         return open_snapshot(self.store, parallelism=self.options.commit_parallelism)
 
-    def scan(self, snapshot: Snapshot, request: ScanRequest) -> LazyDeltaScanner:
-        """Put a scan together: the tail, and the base from the sidecar where there is one."""
+    def scan(self, snapshot: Snapshot, request: ScanRequest, *, within: ScanRange | None = None) -> LazyDeltaScanner:
+        """Put a scan together: the tail, and the base from the sidecar where there is one; or one range of it."""
+        if not self.options.sidecar_enabled:
+            return LazyDeltaScanner(snapshot, request, self.options, open_base=checkpoint_files, within=within)
+        base = self._sidecar_base()
+        return LazyDeltaScanner(
+            snapshot, request, self.options, open_base=base, share_of_base=base.share, within=within
+        )
+
+    def places(self, snapshot: Snapshot, predicate: Predicate | None, files: int) -> list[BasePlace]:
+        """Return where the base of a scan is, in places of about so many files; the files themselves are not read."""
+        scan = BaseScan(
+            snapshot=snapshot,
+            store=snapshot.store,
+            predicate=predicate,
+            wanted=None,
+            newest_first=False,
+            batch_size=self.options.batch_size,
+            metrics=ScanMetrics(),
+        )
+        enabled = self.options.sidecar_enabled
+        return self._sidecar_base().places(scan, files) if enabled else checkpoint_places(scan, files)
+
+    def _sidecar_base(self) -> SidecarBase:
         # A row group of the sidecar is ten thousand files, whatever the budget; how many are under way is not.
         ahead = max(1, min(self.options.sidecar_row_groups_per_batch, self.options.memory_budget // _ROW_GROUP_BYTES))
-        if not self.options.sidecar_enabled:
-            return LazyDeltaScanner(snapshot, request, self.options, open_base=checkpoint_files)
-        base = SidecarBase(ahead, self.cache)
-        return LazyDeltaScanner(snapshot, request, self.options, open_base=base, share_of_base=base.share)
+        return SidecarBase(ahead, self.cache)
 
     def with_options(self, given: Mapping[str, Any]) -> TableHandle:
         """Return the handle of the same table with other options, for one call."""

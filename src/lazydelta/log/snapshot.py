@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import msgspec
 
@@ -41,6 +42,14 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
     commits: CommitCache = msgspec.field(default_factory=CommitCache)
     parallelism: int | None = None
     opening: OpeningCost = msgspec.field(default_factory=OpeningCost)
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        # What the process has read and counted of it stays behind. The other process asks for the same objects by the
+        # same names, and does not list the log again: it may have another checkpoint by then.
+        return (
+            _shipped,
+            (self.store, self.segment, self.protocol, self.metadata, self.checksum, self.changes, self.parallelism),
+        )
 
     @property
     def version(self) -> int:
@@ -111,6 +120,28 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
         )
 
 
+def _shipped(
+    store: Store,
+    segment: LogSegment,
+    protocol: Protocol,
+    metadata: Metadata,
+    checksum: VersionChecksum | None,
+    changes: tuple[TailChange, ...],
+    parallelism: int | None,
+) -> Snapshot:
+    schema = _schema_of(metadata, protocol, origin="the table's metadata")
+    return Snapshot(store, segment, protocol, metadata, schema, checksum, changes, parallelism=parallelism)
+
+
+def _schema_of(metadata: Metadata, protocol: Protocol, origin: str) -> TableSchema:
+    return TableSchema.parse(
+        metadata.schema_string,
+        partition_columns=metadata.partition_columns,
+        column_mapping=column_mapping_mode(metadata, protocol),
+        origin=origin,
+    )
+
+
 def load_snapshot(
     store: Store,
     segment: LogSegment,
@@ -151,12 +182,7 @@ def load_snapshot(
         segment=segment,
         protocol=protocol,
         metadata=metadata,
-        schema=TableSchema.parse(
-            metadata.schema_string,
-            partition_columns=metadata.partition_columns,
-            column_mapping=column_mapping_mode(metadata, protocol),
-            origin=tripwire.origin,
-        ),
+        schema=_schema_of(metadata, protocol, tripwire.origin),
         checksum=checksum if file is not None and file.version == segment.version else None,
         changes=tuple(tripwire.changes),
         commits=cache,

@@ -19,15 +19,17 @@ from lazydelta.metrics import ScanMetrics
 from lazydelta.pruning import Predicate, partition_columns
 from lazydelta.scan.emitted import EmittedKeys
 from lazydelta.scan.named_files import NamedFiles
+from lazydelta.scan.scan_range import BasePlace
 from lazydelta.storage import ObjectInfo, Store
 
-__all__ = ["BaseScan", "OpenBase", "ShareOfBase", "checkpoint_files"]
+__all__ = ["BaseScan", "OpenBase", "PlacesOfBase", "ShareOfBase", "checkpoint_files", "checkpoint_places"]
 
 
 class BaseScan(msgspec.Struct, frozen=True):
     """What a base needs to know of the scan: what to read, in which order, through which store.
 
-    ``store`` counts and ends with the scan; ``snapshot.store`` outlives it.
+    ``store`` counts and ends with the scan; ``snapshot.store`` outlives it. ``place`` is the one part of the base that
+    is meant, None the whole of it.
     """
 
     snapshot: Snapshot
@@ -40,15 +42,19 @@ class BaseScan(msgspec.Struct, frozen=True):
     limited: bool = False
     memory_budget: int = MEMORY_BUDGET
     named: NamedFiles | None = None
+    place: BasePlace | None = None
 
 
 _LISTING_BATCH_FACTOR = 2
+_BYTES_OF_A_LINE = 500  # in a checkpoint of JSON
 STORAGE_ORDER = "as stored: a checkpoint is not sorted"
 
 OpenBase = Callable[[BaseScan], Iterator[FileBatch]]
 """Yields the files at the checkpoint, with the statistics wanted; files that cannot match may be left out."""
 ShareOfBase = Callable[[Store, Snapshot, Predicate | None], float | None]
 """Returns which share of the base a lower bound on what it is sorted by leaves, None where that is not known early."""
+PlacesOfBase = Callable[[BaseScan, int], list[BasePlace]]
+"""Returns the places of the base that may hold a matching file, of about so many files each, but for large groups."""
 
 
 def checkpoint_files(scan: BaseScan) -> Iterator[FileBatch]:
@@ -65,10 +71,16 @@ def checkpoint_files(scan: BaseScan) -> Iterator[FileBatch]:
         for _ in range(MAX_REPLACEMENTS + 1):
             reader = _reader(scan, checkpoint, sidecars)
             try:
-                yield from _rest(reader, emitted, scan.wanted)
+                if scan.place is None:
+                    yield from _rest(reader, emitted, scan.wanted)
+                else:
+                    yield from _placed(reader, scan.place, scan.wanted)
             except CURABLE as error:
                 if not is_curable(error):
                     raise
+                if scan.place is not None:
+                    # What replaced it has other row groups, and other workers may have read theirs.
+                    raise _lost_place(scan.place) from error
                 path = error.path or ""
                 moved = current_sidecar(scan.store, path, sidecars.get(path)) if path.startswith(SIDECARS) else None
                 if moved is not None:
@@ -99,7 +111,33 @@ def _reader(scan: BaseScan, checkpoint: Checkpoint, sidecars: Mapping[str, Objec
         coded=bool(partition_columns(scan.predicate)),
         memory_budget=scan.memory_budget,
         sidecars=dict(sidecars),
+        groups=None if scan.place is None else range(scan.place.start, scan.place.stop),
     )
+
+
+def checkpoint_places(scan: BaseScan, files: int) -> list[BasePlace]:
+    """Return row groups of the checkpoint's files that lie together and have about so many rows, by the footers alone.
+
+    A checkpoint is not sorted and says nothing of its row groups, so that none of them is left out.
+    """
+    checkpoint = scan.snapshot.segment.checkpoint
+    if checkpoint is None:
+        return []
+    reader = _reader(scan, checkpoint, {})
+    found: list[BasePlace] = []
+    for part in reader.parts():
+        counts = reader.row_counts(part)
+        if counts is None:
+            found.append(BasePlace(part.path, 0, 1, max(1, part.info.size // _BYTES_OF_A_LINE)))
+            continue
+        start = held = 0
+        for index, count in enumerate(counts):
+            held += count
+            if held >= files or index == len(counts) - 1:
+                if held:
+                    found.append(BasePlace(part.path, start, index + 1, held))
+                start, held = index + 1, 0
+    return found
 
 
 def _rest(reader: CheckpointReader, emitted: EmittedKeys, wanted: StatsWanted | None) -> Iterator[FileBatch]:
@@ -118,6 +156,19 @@ def _rest(reader: CheckpointReader, emitted: EmittedKeys, wanted: StatsWanted | 
         if file.is_json and file.info.size > CHUNK_SIZE and reader.store.head(file.path) != file.info:
             message = f"{file.path} was replaced while it was read"
             raise ObjectChangedError(message, path=file.path, version=file.version, hint="scan again")
+
+
+def _placed(reader: CheckpointReader, place: BasePlace, wanted: StatsWanted | None) -> Iterator[FileBatch]:
+    for part in reader.parts():
+        if part.path == place.file:
+            yield from reader.files_of(part, wanted)
+            return
+    raise _lost_place(place)
+
+
+def _lost_place(place: BasePlace) -> ObjectChangedError:
+    message = f"{place.file} was replaced after the scan had been divided by its row groups"
+    return ObjectChangedError(message, path=place.file, hint="scan again")
 
 
 def _unknown_rest(error: Exception) -> ObjectChangedError:

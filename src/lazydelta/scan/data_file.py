@@ -77,12 +77,16 @@ class _Rows:
 
 
 class StoredFile(msgspec.Struct, frozen=True):
-    """A file as its rows are read: partition values by physical name, the deletion vector as logged."""
+    """A file as its rows are read: partition values by physical name, the deletion vector as logged.
+
+    ``share`` is which of so many shares of its row groups is meant, None all of them.
+    """
 
     path: str
     size: int
     partition_values: Mapping[str, str | None]
     deletion_vector: DeletionVector | None = None
+    share: tuple[int, int] | None = None
 
 
 class DataFile:

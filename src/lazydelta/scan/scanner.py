@@ -24,8 +24,9 @@ from lazydelta.scan.base import BaseScan, OpenBase, ShareOfBase, checkpoint_file
 from lazydelta.scan.limits import Limits
 from lazydelta.scan.pruner import Pruner
 from lazydelta.scan.request import ScanRequest, ScanStrategy
+from lazydelta.scan.scan_range import ScanRange
 from lazydelta.scan.strategy_choice import choose_plan
-from lazydelta.storage import IoCounters
+from lazydelta.storage import IoCounters, Store
 from lazydelta.telemetry import ScanSpan, export
 from lazydelta.warned import ChecksumWarning
 
@@ -42,7 +43,8 @@ class LazyDeltaScanner:
 
     ``io`` counts the scan's requests and ends them: once it is stopped, no request of this scan leaves any more.
     ``open_base`` says where the files at the checkpoint are read from, and ``share_of_base`` how many of them a
-    predicate leaves, where that can be told before they are read.
+    predicate leaves, where that can be told before they are read. ``within`` is the part of the scan that is meant,
+    where it is divided; the tail is read for each part, as it says which files of the base are gone.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class LazyDeltaScanner:
         *,
         open_base: OpenBase = checkpoint_files,
         share_of_base: ShareOfBase | None = None,
+        within: ScanRange | None = None,
     ) -> None:
         self.snapshot = snapshot
         self.request = ScanRequest() if request is None else request
@@ -61,6 +64,7 @@ class LazyDeltaScanner:
         self.io = IoCounters()
         self.open_base = open_base
         self.share_of_base = share_of_base
+        self.within = within
         # How the scan goes, and why, as far as it is known without a request; the first pull may know more.
         self.plan = choose_plan(self.request, snapshot.segment)
         self._charge = Charge()
@@ -121,21 +125,7 @@ class LazyDeltaScanner:
 
     def _active(self, seen: RemoveSet, pruner: Pruner, check: ChecksumCheck | None) -> Generator[FileBatch]:
         store = self.snapshot.store.with_counters(self.io)
-        newest_first = self.plan.strategy is ScanStrategy.REVERSE
-        base: Iterator[FileBatch] = self.open_base(
-            BaseScan(
-                snapshot=self.snapshot,
-                store=store,
-                predicate=self.request.predicate,
-                wanted=pruner.wanted,
-                newest_first=newest_first,
-                batch_size=self.request.batch_size,
-                metrics=self.metrics,
-                limited=self.request.limit is not None or self.request.row_limit is not None,
-                memory_budget=self.options.memory_budget,
-                named=self.request.named,
-            )
-        )
+        base = self._base(store, pruner)
         if self.plan.whole:
             # The base is decoded while the tail is read, but no row of it leaves before all keys are known.
             base = ReadAhead(base, depth=_READ_AHEAD_BATCHES, stop=self.io.stop)
@@ -145,10 +135,13 @@ class LazyDeltaScanner:
                 commits if check is None else check.watch(commits), seen, self.metrics, extra=self.request.extra
             )
             for batch in tail:
-                yield pruner.prune(batch)
+                if self.within is None:
+                    yield pruner.prune(batch)
+                elif self.within.place is None:
+                    yield pruner.prune(self.within.only(batch))
             for batch in base:
                 # All keys are known by now, so base rows may be pruned first: few are left to look up.
-                kept = pruner.prune(batch)
+                kept = pruner.prune(batch if self.within is None else self.within.only(batch))
                 found = unmasked(kept, seen)
                 self.metrics.files_masked += len(kept) - len(found)
                 yield found
@@ -156,6 +149,25 @@ class LazyDeltaScanner:
             close = getattr(base, "close", None)
             if close is not None:
                 close()
+
+    def _base(self, store: Store, pruner: Pruner) -> Iterator[FileBatch]:
+        if self.within is not None and self.within.place is None:
+            return iter(())
+        return self.open_base(
+            BaseScan(
+                snapshot=self.snapshot,
+                store=store,
+                predicate=self.request.predicate,
+                wanted=pruner.wanted,
+                newest_first=self.plan.strategy is ScanStrategy.REVERSE,
+                batch_size=self.request.batch_size,
+                metrics=self.metrics,
+                limited=self.request.limit is not None or self.request.row_limit is not None,
+                memory_budget=self.options.memory_budget,
+                place=None if self.within is None else self.within.place,
+                named=self.request.named,
+            )
+        )
 
     @staticmethod
     def _release(batches: int) -> None:
@@ -194,7 +206,7 @@ class LazyDeltaScanner:
 
     def _checksum_check(self) -> ChecksumCheck | None:
         """Return the comparison with the checksum, where the scan may see the whole version."""
-        unselected = self.request.predicate is None and self.request.named is None
+        unselected = self.request.predicate is None and self.request.named is None and self.within is None
         whole = unselected and self.options.checksum != "off"
         return ChecksumCheck.of(self.snapshot) if whole else None
 

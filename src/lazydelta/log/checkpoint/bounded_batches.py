@@ -36,7 +36,10 @@ _COUNTING_COLUMN = "add.size"  # read where nothing else is left, so that rows a
 
 
 class BoundedBatches(msgspec.Struct, frozen=True):
-    """Reads one file; ``open`` opens it, watched or not, and ``needs_stats`` is said by those who copy them."""
+    """Reads one file, or some of its row groups; ``open`` opens it, watched or not.
+
+    ``needs_stats`` is said by those who copy them.
+    """
 
     open: Callable[[PageWatch | None], AbstractContextManager[pq.ParquetFile]]
     part: LogFile
@@ -46,15 +49,18 @@ class BoundedBatches(msgspec.Struct, frozen=True):
     memory_budget: int = MEMORY_BUDGET
     needs_stats: bool = False
     by_group: bool = False
+    groups: range | None = None
 
     def __iter__(self) -> Generator[pa.RecordBatch]:
         rows = self._rows_at_once(self.columns)
         watched = self._watched(self.columns)
+        chosen = range(self.metadata.num_row_groups) if self.groups is None else self.groups
         if watched:
-            for group in range(self.metadata.num_row_groups):
+            for group in chosen:
                 yield from self._group(group, rows, watched)
             return
-        groups = [[number] for number in range(self.metadata.num_row_groups)] if self.by_group else [None]
+        together = None if self.groups is None else list(chosen)
+        groups = [[number] for number in chosen] if self.by_group else [together]
         with self.open(None) as parquet:
             for some in groups:
                 yield from read_batches(parquet, self.part, self.columns, rows, some)

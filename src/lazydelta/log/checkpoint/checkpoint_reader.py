@@ -80,7 +80,8 @@ class CheckpointReader(msgspec.Struct, frozen=True):
     then); ``row_groups`` is told how many row groups were begun; ``parallel`` decodes columns side by side where that
     pays; ``coded`` leaves partition values in the codes of the file where it has any, for those who compare them.
     Statistics that do not fit ``memory_budget`` are left out, or are an error for those who say ``needs_stats``.
-    ``sidecars`` says what the sidecars are by now that are not as the checkpoint describes them.
+    ``sidecars`` says what the sidecars are by now that are not as the checkpoint describes them. ``groups`` are the row
+    groups to take the files of, None all of them; it is for those who read one part.
 
     A file is read as the object that was listed: one that was replaced is an ``ObjectChangedError``, wherever the store
     tells objects apart, and never a mixture of both.
@@ -96,6 +97,7 @@ class CheckpointReader(msgspec.Struct, frozen=True):
     memory_budget: int = MEMORY_BUDGET
     needs_stats: bool = False
     sidecars: Mapping[str, ObjectInfo] = msgspec.field(default_factory=dict)
+    groups: range | None = None
 
     def actions(self, *names: str) -> Iterator[LogLine]:
         """Yield the actions of the given kinds (``protocol``, ``metaData``, …) that are not files."""
@@ -116,6 +118,14 @@ class CheckpointReader(msgspec.Struct, frozen=True):
     def files_of(self, part: LogFile, stats: StatsWanted | None = None) -> Iterator[FileBatch]:
         """Yield the files of one part, as ``files`` does for all."""
         return self._json_files(part, stats) if part.is_json else self._parquet_files(part, stats)
+
+    def row_counts(self, part: LogFile) -> list[int] | None:
+        """Return how many rows each row group of a part has, by its footer; None for a part that is JSON."""
+        if part.is_json:
+            return None
+        with self.open(part) as parquet:
+            footer = parquet.metadata
+            return [footer.row_group(index).num_rows for index in range(footer.num_row_groups)]
 
     def parts(self) -> Iterator[LogFile]:
         """Yield the files that hold file actions: the checkpoint's own, then the sidecars that it names."""
@@ -152,7 +162,7 @@ class CheckpointReader(msgspec.Struct, frozen=True):
             columns = core_columns(parquet, available) + stats_columns(stats, available)
             later = self._later_stats(part, available) if stats is None else None
             codes = coded_partitions(parquet) if self.coded else []
-            row, begun = 0, _RowGroups(parquet)
+            row, begun = 0, _RowGroups(parquet, self.groups)
             # With statistics as text, parsing them takes longer than decoding does: a thread more would gain nothing.
             read = self._side_by_side if self.parallel and "add.stats" not in columns else self._rows
             rows = read(part, parquet.metadata, columns, codes)
@@ -177,6 +187,7 @@ class CheckpointReader(msgspec.Struct, frozen=True):
             memory_budget=self.memory_budget,
             needs_stats=self.needs_stats,
             by_group=bool(codes),
+            groups=self.groups,
         )
         with closing(iter(batches)) as found:
             for batch in found:
@@ -248,8 +259,9 @@ class CheckpointReader(msgspec.Struct, frozen=True):
 class _RowGroups:
     """Counts the row groups that reading rows in order begins."""
 
-    def __init__(self, parquet: pq.ParquetFile) -> None:
-        sizes = [parquet.metadata.row_group(index).num_rows for index in range(parquet.num_row_groups)]
+    def __init__(self, parquet: pq.ParquetFile, groups: range | None = None) -> None:
+        chosen = range(parquet.num_row_groups) if groups is None else groups
+        sizes = [parquet.metadata.row_group(index).num_rows for index in chosen]
         self._starts = [0, *accumulate(sizes)][:-1]
         self._begun = 0
 

@@ -107,7 +107,7 @@ class RowGroups:
         self._maps = sidecar.layout.name_of(ColumnRole.PARTITION_VALUES)
 
     def __iter__(self) -> Iterator[tuple[FileBatch, Used]]:
-        groups = self._surviving()
+        groups = self.surviving()
         few = list(islice(groups, _FEW_GROUPS + 1))
         self._frugal = self._scan.limited or len(few) <= _FEW_GROUPS
         fetched = self._fetched(chain(few, groups))
@@ -168,15 +168,27 @@ class RowGroups:
             if isinstance(footer, Pending):
                 footer.cancel()
 
-    def _surviving(self) -> Iterator[ManifestRowGroup]:
+    def surviving(self) -> Iterator[ManifestRowGroup]:
         """Yield the row groups that may hold a matching file, in the order of the scan."""
+        place = self._scan.place
+        if place is None:
+            yield from self._surviving(list(range(len(self._sidecar.parts))))
+            return
+        numbers = [number for number, part in enumerate(self._sidecar.parts) if part.file == place.file]
+        if not numbers:
+            message = f"{place.file} is no part of it any more, and the scan was divided by its row groups"
+            raise SidecarError(message)
+        groups = self._surviving(numbers)
+        yield from (group for group in groups if place.start <= group.index < place.stop)
+
+    def _surviving(self, numbers: list[int]) -> Iterator[ManifestRowGroup]:
         parts = self._sidecar.parts
-        numbers = list(range(len(parts)))
-        if len(parts) > 1:
-            numbers = surviving(self._scan.predicate, [part.ranges for part in parts])
-            numbers = [numbers[place] for place in self._likely.among([parts[number] for number in numbers])]
-            left = set(numbers)
-            pruned = [part for number, part in enumerate(parts) if number not in left]
+        if len(numbers) > 1:
+            kept = surviving(self._scan.predicate, [parts[number].ranges for number in numbers])
+            likely = self._likely.among([parts[numbers[index]] for index in kept])
+            left = {numbers[kept[place]] for place in likely}
+            pruned = [parts[number] for number in numbers if number not in left]
+            numbers = [number for number in numbers if number in left]
             self._scan.metrics.row_groups_pruned += sum(part.num_row_groups for part in pruned)
             self._scan.metrics.files_pruned_by_groups += sum(part.num_rows for part in pruned)
         # Footers that a long scan meets once would only push out those that short ones ask for again and again.

@@ -11,11 +11,13 @@ from lazydelta.errors import StorageError
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.pruning import Predicate
-from lazydelta.scan.base import BaseScan, checkpoint_files
+from lazydelta.scan.base import BaseScan, checkpoint_files, checkpoint_places
+from lazydelta.scan.scan_range import BasePlace
 from lazydelta.scan.strategy_choice import SMALL_SHARE
 from lazydelta.sidecar.layout.manifest import ManifestIndex, SidecarError, mirrors
 from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, manifest_path
 from lazydelta.sidecar.reading.discovery import Sidecar, find_sidecar
+from lazydelta.sidecar.reading.key_span import places_of_groups
 from lazydelta.sidecar.reading.row_groups import RowGroups
 from lazydelta.sidecar.reading.share_of_base import share_left
 from lazydelta.sidecar.reading.sidecar_cache import SidecarCache, shared_cache
@@ -40,10 +42,13 @@ class SidecarBase(msgspec.Struct, frozen=True):
         checkpoint = scan.snapshot.segment.checkpoint
         if checkpoint is None:
             return
+        if scan.place is not None and scan.place.files_of_it is None:
+            yield from checkpoint_files(scan)  # that is where the place is, whatever has been built since then
+            return
         sidecar = find_sidecar(scan.store, scan.snapshot, checkpoint, self.cache, failed=scan.metrics.sidecar_failed)
         if sidecar is None:
             scan.metrics.sidecar = scan.metrics.sidecar or f"none of version {checkpoint.version}"
-            yield from checkpoint_files(scan)
+            yield from _by_checkpoint(scan)
             return
         scan.metrics.tier = sidecar.tier
         scan.metrics.sidecar = f"version {checkpoint.version}, {_TIERS[sidecar.tier]}"
@@ -68,10 +73,32 @@ class SidecarBase(msgspec.Struct, frozen=True):
         scan.metrics.files_pruned_by_groups = 0  # the checkpoint has those files too, and they are looked at there
         inside = sorted(each.keys(sidecar.layout) for each in used)
         gone = frozenset(file for each in used for file in each.files(sidecar.layout))
-        for batch in checkpoint_files(scan):
+        for batch in _by_checkpoint(scan):
             rest = without(batch, inside, gone, sidecar)
             if len(rest):
                 yield rest
+
+    def places(self, scan: BaseScan, files: int) -> list[BasePlace]:
+        """Return the places of the base (see ``PlacesOfBase``): row groups of the sidecar, as its manifest has them."""
+        checkpoint = scan.snapshot.segment.checkpoint
+        if checkpoint is None:
+            return []
+        sidecar = find_sidecar(scan.store, scan.snapshot, checkpoint, self.cache, failed=scan.metrics.sidecar_failed)
+        places = None if sidecar is None else self._places(scan, sidecar, files)
+        return checkpoint_places(scan, files) if places is None else places
+
+    def _places(self, scan: BaseScan, sidecar: Sidecar, files: int) -> list[BasePlace] | None:
+        groups = RowGroups(scan, sidecar, self.cache, self.row_groups_ahead)
+        try:
+            found = list(groups.surviving())
+            if sidecar.proof is not None:
+                sidecar.proof.check()
+            return places_of_groups(sidecar, found, files)
+        except (SidecarError, StorageError) as error:
+            logger.warning("the sidecar of version %d fails: %s", scan.snapshot.segment.base_version, error)
+            return None
+        finally:
+            groups.close()
 
     def share(self, store: Store, snapshot: Snapshot, predicate: Predicate | None) -> float | None:
         """Return which share of the base the predicate leaves, if a manifest at hand tells (see ``ShareOfBase``).
@@ -96,6 +123,16 @@ class SidecarBase(msgspec.Struct, frozen=True):
             return share_left(manifest, predicate, SMALL_SHARE)
         except (SidecarError, IndexError):
             return None  # the scan will find out what is wrong with it, and say so
+
+
+def _by_checkpoint(scan: BaseScan) -> Iterator[FileBatch]:
+    """Yield the files of the scan's place from the checkpoint, where the sidecar that the place is in cannot serve."""
+    place = scan.place
+    if place is None or place.files_of_it is None:
+        yield from checkpoint_files(scan)
+        return
+    for batch in checkpoint_files(msgspec.structs.replace(scan, place=None)):
+        yield place.files_of_it(batch)
 
 
 def _order(sidecar: Sidecar, scan: BaseScan) -> str:

@@ -17,8 +17,9 @@ from lazydelta.sidecar.layout.order import sortable
 from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, SidecarLayout, SortColumn
 from lazydelta.sidecar.layout.sidecar_rows import to_rows
 from lazydelta.sidecar.reading.discovery import Sidecar
+from lazydelta.types.schema import TableSchema
 
-__all__ = ["Used", "without"]
+__all__ = ["Used", "sort_layout", "sort_rows", "without"]
 
 _VECTOR = ("storageType", "pathOrInlineDv", "offset")
 _END_COLUMNS = ((ColumnRole.PATH, ()), *((ColumnRole.DV, (name,)) for name in _VECTOR))
@@ -82,7 +83,7 @@ def without(
         return batch
     starts = [start for start, _ in inside]
     ends = {key for span in inside for key in span}
-    keys = sortable(_sort_rows(batch, sidecar), sidecar.layout).to_pylist()
+    keys = sortable(sort_rows(batch, sidecar.layout, sidecar.schema), sidecar.layout).to_pylist()
     keep = np.empty(len(keys), np.bool_)
     for row, key in enumerate(keys):
         if key in ends:
@@ -95,13 +96,17 @@ def without(
     return batch.filter(boolean_array(keep))
 
 
-def _sort_rows(batch: FileBatch, sidecar: Sidecar) -> pa.RecordBatch:
-    """Return what the order needs of the files, by the schema at the checkpoint, as the sidecar was sorted."""
-    layout = sidecar.layout
+def sort_layout(layout: SidecarLayout) -> SidecarLayout:
+    """Return the columns that the order needs."""
     needed = tuple(
         each
         for each in layout.columns
         if each.role == ColumnRole.PATH or SortColumn(each.role, each.path) in layout.sort
     )
+    return SidecarLayout(needed, layout.sort)
+
+
+def sort_rows(batch: FileBatch, layout: SidecarLayout, schema: TableSchema) -> pa.RecordBatch:
+    """Return what the order needs of the files, by the schema at the checkpoint, as the sidecar was sorted."""
     by_minimum = any(each.role == ColumnRole.MIN for each in layout.sort)
-    return to_rows(batch.with_stats() if by_minimum else batch, SidecarLayout(needed, layout.sort), sidecar.schema)
+    return to_rows(batch.with_stats() if by_minimum else batch, sort_layout(layout), schema)

@@ -1,0 +1,155 @@
+"""A scan divided into ranges: together they hold each file once, whatever happens to the sidecar meanwhile."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lazydelta import DeltaTable
+from lazydelta.errors import ObjectChangedError
+from lazydelta.handle import TableHandle
+from lazydelta.log.snapshot import Snapshot
+from lazydelta.pruning import parse_predicate
+from lazydelta.scan.data_file import data_files
+from lazydelta.scan.request import ScanRequest
+from lazydelta.scan.scan_range import BasePlace, ScanRange, divided
+from lazydelta.sidecar.building.builder import build
+from lazydelta.sidecar.layout.sidecar_columns import FOLDER
+from lazydelta.sidecar.reading.sidecar_cache import shared_cache
+from tests.oracle.random_log import random_log
+from tests.oracle.replay import Key
+from tests.scan.hand_log import key
+from tests.scan.predicates import predicate_for, written
+from tests.scan.typed_log import typed_log
+from tests.sidecar.conftest import Split
+from tests.sidecar.sidecars import hourly
+from tests.sidecar.test_property import SIZES, build_some
+
+pytestmark = pytest.mark.filterwarnings("ignore::lazydelta.PredicateWarning")
+
+
+def keys_of(handle: TableHandle, snapshot: Snapshot, within: ScanRange, where: Any = None) -> list[Key]:
+    """Return the files of a range as a worker finds them, which has its own copy of everything."""
+    copy, within = pickle.loads(pickle.dumps((snapshot, within)))  # noqa: S301 - made here
+    request = ScanRequest.of(copy.schema, where=where)
+    batches = handle.scan(copy, request, within=within).batches()
+    return [key(file) for batch in batches for file in data_files(batch, copy.store, copy.schema)]
+
+
+def ranges_of(handle: TableHandle, snapshot: Snapshot, where: Any, files: int) -> list[ScanRange]:
+    """Divide a scan."""
+    predicate = parse_predicate(where, snapshot.schema)
+    return divided(snapshot.segment, handle.places(snapshot, predicate, files), files)
+
+
+@pytest.mark.parametrize("chunk", range(3))
+def test_ranges_of_random_logs_hold_each_file_of_the_whole_scan_once(chunk: int, split: Split, tmp_path: Path) -> None:
+    """With sidecars and without, tails, removes, deletion vectors, predicates: what one scan finds, each file once."""
+    rng = random.Random(chunk)
+    several = by_sidecar = 0
+    for seed in range(60_000 + chunk * 4, 60_000 + (chunk + 1) * 4):
+        log = random_log(seed, tmp_path / str(seed))
+        split(*rng.choice(SIZES))
+        build_some(log, rng)
+        for version in sorted({log.latest, rng.choice(log.readable)}):
+            shared_cache.clear()
+            handle = TableHandle.open(log.path)
+            snapshot, expected = handle.snapshot(version), log.expected(version)
+            for where in (None, written(predicate_for(rng, expected), "dict")):
+                ranges = ranges_of(handle, snapshot, where, rng.choice([1, 3, 1000]))
+                found = Counter(each for within in ranges for each in keys_of(handle, snapshot, within, where))
+                whole = {key(file) for file in DeltaTable(log.path, version=version).files(where)}
+                story = (seed, version, where, log.notes)
+                assert max(found.values(), default=1) == 1, story
+                assert set(found) == whole, story
+                if where is None:
+                    assert set(found) == set(expected.files), story
+                several += len(ranges) > 1
+                by_sidecar += any(each.place is not None and each.place.files_of_it is not None for each in ranges)
+    assert several > 2
+    assert by_sidecar
+
+
+def test_ranges_of_typed_logs_hold_each_file_once_although_the_sidecar_is_lost(split: Split, tmp_path: Path) -> None:
+    """Divided by a sidecar sorted by values of every type, and read from the checkpoint: the same files."""
+    rng = random.Random(5)
+    lost = 0
+    for seed in range(7000, 7008):
+        log = typed_log(seed, tmp_path / str(seed)).log
+        split(*rng.choice(((1, 1000), (2, 3), (3, 1))))
+        build_some(log, rng)
+        shared_cache.clear()
+        handle = TableHandle.open(log.path)
+        snapshot = handle.snapshot(log.latest)
+        ranges = ranges_of(handle, snapshot, None, rng.choice([1, 2, 5]))
+        for path in (log.path / FOLDER).glob("v*"):
+            if rng.random() < 0.7:
+                path.unlink()
+                lost += 1
+        shared_cache.clear()
+        found = Counter(each for within in ranges for each in keys_of(handle, snapshot, within))
+        assert max(found.values(), default=1) == 1, (seed, log.notes)
+        assert set(found) == set(log.expected(log.latest).files), (seed, log.notes)
+    assert lost > 5
+
+
+def test_a_range_reads_its_own_row_groups_and_no_others(split: Split, tmp_path: Path) -> None:
+    """Row groups of the sidecar are read once by all ranges together."""
+    split(10, 1000)
+    hourly(tmp_path)
+    build(str(tmp_path))
+    handle = TableHandle.open(tmp_path)
+    snapshot = handle.snapshot()
+    places = handle.places(snapshot, None, 1)
+    assert len(places) > 3
+    read = 0
+    for each in places:
+        scanner = handle.scan(snapshot, ScanRequest.of(snapshot.schema), within=ScanRange(each))
+        assert sum(len(batch) for batch in scanner.batches()) <= each.files
+        read += scanner.metrics.row_groups_read
+    assert read == sum(each.stop - each.start for each in places)
+
+
+def test_a_predicate_leaves_places_out(split: Split, tmp_path: Path) -> None:
+    """The manifest's ranges decide before anything is divided."""
+    split(10, 1000)
+    hourly(tmp_path)
+    build(str(tmp_path))
+    handle = TableHandle.open(tmp_path)
+    snapshot = handle.snapshot()
+    where = parse_predicate("hour = '2026021007'", snapshot.schema)
+    few = handle.places(snapshot, where, 1)
+    assert 0 < sum(each.files for each in few) < sum(each.files for each in handle.places(snapshot, None, 1))
+
+
+def test_slices_of_one_place_share_large_files(tmp_path: Path) -> None:
+    """Small files are in one slice, large ones in all of them, with another share in each."""
+    hourly(tmp_path)
+    handle = TableHandle.open(tmp_path)
+    snapshot = handle.snapshot()
+    sizes = {key(file): file.size for file in DeltaTable(tmp_path).files()}
+    limit = sorted(sizes.values())[len(sizes) // 2]
+    ranges = [
+        ScanRange(each.place, number, 3, shared_from=limit)
+        for each in divided(snapshot.segment, handle.places(snapshot, None, 10_000), 10_000)
+        for number in range(3)
+    ]
+    found = Counter(each for within in ranges for each in keys_of(handle, snapshot, within))
+    assert found == {name: 3 if size >= limit else 1 for name, size in sizes.items()}
+    assert {within.share_of(limit) for within in ranges} == {(0, 3), (1, 3), (2, 3)}
+    assert {within.share_of(limit - 1) for within in ranges} == {None}
+
+
+def test_a_checkpoint_that_is_not_the_one_divided_by_is_an_error_and_not_other_files(tmp_path: Path) -> None:
+    """Its row groups may hold anything by now."""
+    hourly(tmp_path)
+    handle = TableHandle.open(tmp_path)
+    snapshot = handle.snapshot()
+    within = ScanRange(BasePlace("_delta_log/00000000000000000003.checkpoint.parquet", 0, 1, 5))
+    with pytest.raises(ObjectChangedError, match="scan again"):
+        keys_of(handle, snapshot, within)
