@@ -10,18 +10,16 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
-from lazydelta.arrays import boolean_array, string_array
+from lazydelta.arrays import boolean_array
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.scan.scan_range import BasePlace
-from lazydelta.sidecar.layout.manifest import ManifestRowGroup
-from lazydelta.sidecar.layout.order import sortable
-from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, SidecarLayout
+from lazydelta.sidecar.layout.manifest import ManifestRowGroup, SidecarError
+from lazydelta.sidecar.layout.order import keys_from_text, sortable
+from lazydelta.sidecar.layout.sidecar_columns import SidecarLayout
 from lazydelta.sidecar.reading.discovery import Sidecar
 from lazydelta.sidecar.reading.used import sort_layout, sort_rows
 from lazydelta.types.schema import TableSchema
-from lazydelta.types.text import from_text
 
 __all__ = ["KeySpan", "places_of_groups"]
 
@@ -61,18 +59,10 @@ class KeySpan(msgspec.Struct, frozen=True):
         """
         if any(text is None for text in texts):
             return None
-        types = {column.physical_path: column.type for column in self.schema.leaves()}
-        by_place = dict(zip([*(each.path for each in self.layout.sort), ()], texts, strict=True))
-        arrays = []
-        for column in self.layout.columns:
-            path = () if column.role == ColumnRole.PATH else column.path
-            text = string_array([by_place[path]])
-            array = text if column.role == ColumnRole.PATH else from_text(text, types[path])
-            if array.null_count:
-                return None
-            arrays.append(array)
-        rows = pa.RecordBatch.from_arrays(arrays, schema=self.layout.arrow_schema(self.schema))
-        key: bytes = sortable(rows, self.layout)[0].as_py()
+        try:
+            key: bytes = keys_from_text([tuple(texts)], self.layout, self.schema)[0].as_py()
+        except SidecarError:
+            return None
         return key
 
 
