@@ -23,6 +23,7 @@ from lazydelta.row_scan.row_request import RowRequest
 from lazydelta.row_scan.visibility import open_when_visible
 from lazydelta.rows.expression_fields import bad_filter
 from lazydelta.rows.opened_file import FileToRead, OpenedFile, Selection, rows_without_columns
+from lazydelta.scan.data_file import StoredFile
 from lazydelta.storage import Store
 from lazydelta.types.schema import Column
 
@@ -71,8 +72,9 @@ class FileRows:
         self.metrics.add(files_opened=1)
         with opened:
             verdicts = self._verdicts(opened)
-            read = [index for index, verdict in enumerate(verdicts) if verdict is not False]
-            pruned = len(verdicts) - len(read)
+            mine = self._share(len(verdicts))
+            read = [index for index in mine if verdicts[index] is not False]
+            pruned = len(mine) - len(read)
             self.metrics.add(row_groups_read=len(read), row_groups_pruned=pruned, files_without_match=not read)
             reading = _Columns.of(opened, request) if read else None
             for index in read:
@@ -90,6 +92,11 @@ class FileRows:
         self.stopped.set()
         if self._opened is not None:
             self._opened.abort()
+
+    def _share(self, groups: int) -> range:
+        """Return the row groups that are meant: every so many, so that shares of one file are of one size."""
+        share = self.file.share if isinstance(self.file, StoredFile) else None
+        return range(groups) if share is None else range(share[0], groups, share[1])
 
     def _verdicts(self, opened: OpenedFile) -> list[bool | None]:
         predicate = self.request.predicate

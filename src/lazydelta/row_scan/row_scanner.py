@@ -12,7 +12,7 @@ from lazydelta.handle import TableHandle
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.metrics import ScanMetrics
-from lazydelta.pruning import conjunction
+from lazydelta.pruning import Predicate, conjunction
 from lazydelta.row_scan.file_rows import FileRows, Sparsity
 from lazydelta.row_scan.reading_pool import ReadingPool
 from lazydelta.row_scan.row_flow import RowFlow
@@ -21,10 +21,11 @@ from lazydelta.row_scan.row_request import RowRequest
 from lazydelta.row_scan.row_stream import RowStream
 from lazydelta.rows.column_finder import check_field_ids
 from lazydelta.rows.opened_file import FileToRead
-from lazydelta.scan.data_file import data_files
+from lazydelta.scan.data_file import StoredFile, data_files
 from lazydelta.scan.explanation import Explanation
 from lazydelta.scan.pruner import Pruner
 from lazydelta.scan.request import ScanRequest
+from lazydelta.scan.scan_range import ScanRange
 from lazydelta.scan.scanner import LazyDeltaScanner
 from lazydelta.storage import IoCounters
 from lazydelta.types.schema import TableSchema
@@ -39,16 +40,30 @@ class RowScanner:
     """Scans rows of a pinned version; ``stream`` may be called any number of times, each is a scan of its own.
 
     ``pool`` is shared with other scans of the same query; without one each stream has its own, for as long as it runs.
+    ``within`` is the range of the scan that is meant, where others read the rest of it; ``only`` says which files are.
     """
 
     def __init__(
-        self, handle: TableHandle, snapshot: Snapshot, request: RowRequest, *, pool: ReadingPool | None = None
+        self,
+        handle: TableHandle,
+        snapshot: Snapshot,
+        request: RowRequest,
+        *,
+        pool: ReadingPool | None = None,
+        within: ScanRange | None = None,
+        only: Callable[[StoredFile], bool] | None = None,
     ) -> None:
         self._handle = handle
         self._snapshot = snapshot
         self.request = request
         self._pool = pool
+        self._within = within
+        self._only = only
         _check_ids(snapshot.schema)
+
+    def narrowed(self, within: ScanRange) -> RowScanner:
+        """Return the scanner of one range of the same scan."""
+        return RowScanner(self._handle, self._snapshot, self.request, pool=self._pool, within=within, only=self._only)
 
     def stream(self, choose: Callable[[LazyDeltaScanner, FileBatch], FileBatch] | None = None) -> RowStream:
         """Return the rows; nothing is read before the first is asked for.
@@ -86,15 +101,27 @@ class RowScanner:
         """The table that is scanned."""
         return self._handle
 
-    def files(self) -> Generator[tuple[FileToRead, int | None]]:
+    @property
+    def snapshot(self) -> Snapshot:
+        """The version that is scanned."""
+        return self._snapshot
+
+    @property
+    def files_where(self) -> Predicate | None:
+        """What leaves out files: the filter of rows, and what was asked for files alone."""
+        asked = [each for each in (self.request.predicate, self.request.files_where) if each is not None]
+        return conjunction(asked) if asked else None
+
+    def files(self) -> Generator[tuple[StoredFile, int | None]]:
         """Yield the files that may hold rows of the request, with their number of live rows where the log has it."""
         batches = self._scan(stats_columns=[]).batches()
         try:
             for batch in batches:
                 for file in data_files(batch, self._snapshot.store, self._snapshot.schema):
-                    vector = file.deletion_vector
+                    vector, stored = file.deletion_vector, file.to_read()
                     gone = 0 if vector is None else vector["cardinality"]
-                    yield file.to_read(), None if file.num_records is None else file.num_records - gone
+                    if self._only is None or self._only(stored):
+                        yield stored, None if file.num_records is None else file.num_records - gone
         finally:
             batches.close()
 
@@ -109,17 +136,17 @@ class RowScanner:
 
     def _scan(self, **more: Any) -> LazyDeltaScanner:
         request = self.request
-        asked = [each for each in (request.predicate, request.files_where) if each is not None]
         return self._handle.scan(
             self._snapshot,
             ScanRequest.of(
                 self._snapshot.schema,
-                where=conjunction(asked) if asked else None,
+                where=self.files_where,
                 limit=None if request.limit is None else _ANY_NUMBER,
                 strategy=request.strategy,
                 batch_size=self._handle.options.rows_in_memory,
                 **more,
             ),
+            within=self._within,
         )
 
     def _files(
@@ -129,9 +156,14 @@ class RowScanner:
         try:
             for found in batches:
                 batch = found if choose is None else choose(scanner, found)
-                yield [each.to_read() for each in data_files(batch, self._snapshot.store, self._snapshot.schema)]
+                files = [each.to_read() for each in data_files(batch, self._snapshot.store, self._snapshot.schema)]
+                yield [self._meant(each) for each in files if self._only is None or self._only(each)]
         finally:
             batches.close()
+
+    def _meant(self, file: StoredFile) -> StoredFile:
+        share = None if self._within is None else self._within.share_of(file.size)
+        return file if share is None else replace(file, share=share)
 
     def _stream(
         self, scanner: LazyDeltaScanner, request: RowRequest, found: Callable[[], Generator[list[FileToRead]]]
