@@ -17,6 +17,15 @@ if find_spec("pyspark") is not None:
     from lazydelta.spark.files_ingestion import ingest_files
     from lazydelta.spark.files_stream import ingest_files_stream
     from lazydelta.spark.ingest import ingest, ingest_stream
+    from lazydelta.spark.reading.parquet_files import read
     from lazydelta.spark.session import start_session, use_session
 
-    __all__ += ["ingest", "ingest_files", "ingest_files_stream", "ingest_stream", "start_session", "use_session"]
+    __all__ += [
+        "ingest",
+        "ingest_files",
+        "ingest_files_stream",
+        "ingest_stream",
+        "read",
+        "start_session",
+        "use_session",
+    ]

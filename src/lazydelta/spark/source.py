@@ -19,6 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
+    DataSourceReader,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
@@ -27,6 +28,7 @@ from pyspark.sql.types import StructType
 from lazydelta.errors import LazyDeltaError, OptionError, WriteError
 from lazydelta.log.actions import Txn
 from lazydelta.spark.job_maintenance import maintain_written
+from lazydelta.spark.reading.batch_reader import open_reader, read_schema
 from lazydelta.types.schema import TableSchema
 from lazydelta.write.job import WriteJob, refuse_older
 from lazydelta.write.task_result import TaskResult
@@ -46,6 +48,15 @@ class LazyDeltaSource(DataSource):
     def name(cls) -> str:
         """Return what stands in ``format(…)``."""
         return "lazydelta"
+
+    def schema(self) -> StructType:
+        """Return the table's columns, by its log alone, and pin the version that has them for the read."""
+        schema, self._version = read_schema(self.options)
+        return schema
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Read a table; a schema of the user's chooses columns."""
+        return open_reader(self.options, schema, getattr(self, "_version", None))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's
         """Write a DataFrame."""

@@ -1,0 +1,123 @@
+"""``read``: discovered files handed to Spark's own Parquet reader, and what it cannot read to the data source.
+
+Spark's reader is vectorised, takes the columns that a query needs and leaves out row groups; all it lacks is the log.
+So the files are discovered here, in the driver, and it gets their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lazydelta.errors import OptionError
+from lazydelta.handle import TableHandle
+from lazydelta.log.snapshot import Snapshot
+from lazydelta.pruning import Predicate, Where, parse_predicate
+from lazydelta.row_scan.row_request import RowRequest
+from lazydelta.row_scan.row_scanner import RowScanner
+from lazydelta.spark.reading.plain_files import PlainFiles
+from lazydelta.spark.reading.read_options import pinned_version
+from lazydelta.spark.reading.spark_condition import spark_condition
+from lazydelta.spark.reading.spark_schema import spark_schema
+from lazydelta.spark.session import active_session
+from lazydelta.types.schema import Field
+
+__all__ = ["read"]
+
+
+def read(
+    spark: SparkSession,
+    uri: str,
+    *,
+    where: Where = None,
+    columns: Sequence[str] | None = None,
+    version: int | str | datetime | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
+    by_spark: bool | None = None,
+) -> DataFrame:
+    """Return the rows of a version as a DataFrame, read by Spark's own Parquet reader as far as the table allows.
+
+    ``where`` leaves out files now and rows later; it is any predicate that `DeltaTable.rows` takes. The names of the
+    files that may match are held by this process and by Spark: give a ``where`` for tables of millions of files. Files
+    with deletion vectors, with mapped or widened columns and the like come through ``format("lazydelta")``.
+
+    ``by_spark`` says whether Spark may open files: it does so with Hadoop's credentials, not with
+    ``storage_options``. Without it, that is so for tables on a disk.
+    """
+    handle = TableHandle.open(uri, storage_options, options)
+    asked = version.isoformat() if isinstance(version, datetime) else version
+    snapshot = pinned_version(handle, asked)
+    predicate = parse_predicate(where, snapshot.schema)
+    fields = _top_level(snapshot, columns)
+    condition = None if predicate is None else spark_condition(predicate)
+    by_spark = not handle.store.is_remote if by_spark is None else by_spark
+    plain = PlainFiles.of(snapshot)
+    with active_session(spark):
+        if not by_spark or not plain.is_plain_table or (predicate is not None and condition is None):
+            return _by_source(spark, handle, snapshot, predicate, storage_options, options, None).select(
+                *(f"`{each.name.replace('`', '``')}`" for each in fields)
+            )
+        names, others = _divided(handle, snapshot, predicate, plain)
+        found = spark.createDataFrame([], spark_schema(snapshot.schema.fields)) if not names else None
+        if names:
+            root = _hadoop(handle.store.place("").rstrip("/"))
+            reader = spark.read.schema(spark_schema(snapshot.schema.fields)).option("basePath", root)
+            found = reader.parquet(*names)
+        if others:
+            rest = _by_source(spark, handle, snapshot, predicate, storage_options, options, "others")
+            found = rest if found is None or not names else found.unionByName(rest)
+        assert found is not None  # noqa: S101 - one of them is there
+        if condition is not None:
+            found = found.where(condition)
+        return found.select(*(f"`{each.name.replace('`', '``')}`" for each in fields))
+
+
+def _divided(
+    handle: TableHandle, snapshot: Snapshot, predicate: Predicate | None, plain: PlainFiles
+) -> tuple[list[str], bool]:
+    """Return the names of the files that Spark reads, and whether there are others."""
+    names: list[str] = []
+    others = False
+    request = RowRequest(snapshot.schema, (), predicate=predicate)
+    for file, _ in RowScanner(handle, snapshot, request).files():
+        if plain.holds(file):
+            names.append(_hadoop(snapshot.store.uri_of(file.path)))
+        else:
+            others = True
+    return names, others
+
+
+def _by_source(
+    spark: SparkSession,
+    handle: TableHandle,
+    snapshot: Snapshot,
+    predicate: Predicate | None,
+    storage_options: Mapping[str, str] | None,
+    options: Mapping[str, Any] | None,
+    files: str | None,
+) -> DataFrame:
+    given: dict[str, Any] = {f"storage.{key}": value for key, value in (storage_options or {}).items()}
+    given |= {key: str(value).lower() for key, value in (options or {}).items() if key.startswith("delta.")}
+    given["versionAsOf"] = snapshot.version
+    if predicate is not None:
+        given["where"] = str(predicate)
+    if files is not None:
+        given["files"] = files
+    return spark.read.format("lazydelta").options(**given).load(handle.uri)
+
+
+def _top_level(snapshot: Snapshot, columns: Sequence[str] | None) -> tuple[Field, ...]:
+    if columns is None:
+        return snapshot.schema.fields
+    if isinstance(columns, str):
+        raise OptionError("columns is a list of names, not a text", hint=f"write [{columns!r}]")
+    return tuple(snapshot.schema.field(name) for name in columns)
+
+
+def _hadoop(place: str) -> str:
+    """Return a place as Hadoop's paths have it: nothing in it is encoded, and a local one says so."""
+    return f"file:{place}" if place.startswith("/") else place
