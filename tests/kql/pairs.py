@@ -294,6 +294,51 @@ WRITTEN = [
          " | where timestamp != datetime(2026-02-10 02:30) | count",
          "SELECT count(*) FROM t WHERE NOT coalesce(n IN (0, -7), FALSE)"),
     Pair("Telemetry | take 1000 | where n == 0 | count", "SELECT count(*) FROM t WHERE n = 0"),
+    Pair("Telemetry | where timestamp between (startofday(now()) .. endofday(now()))"
+         " | summarize errors = countif(n < 0), total = count() by bin(timestamp, 1h)"
+         " | extend rate = round(100.0 * errors / total, 2) | project timestamp, rate | order by timestamp asc",
+         "SELECT date_trunc('hour', timestamp) AS h, round(100.0 * count(*) FILTER (n < 0) / count(*), 2) FROM t"
+         " WHERE timestamp IS NOT NULL GROUP BY h ORDER BY h", ordered=True),
+    Pair("Telemetry | extend status = iff(n > 10, 'high', iff(n > 0, 'mid', iff(isnull(n), 'none', 'low')))"
+         " | summarize count() by status | order by count_ desc, status asc",
+         "SELECT CASE WHEN n > 10 THEN 'high' WHEN n > 0 THEN 'mid' WHEN n IS NULL THEN 'none' ELSE 'low' END AS s,"
+         " count(*) AS c FROM t GROUP BY s ORDER BY c DESC, s", ordered=True),
+    Pair("let base = Telemetry | where flag; let other = Telemetry | where flag == false;"
+         " base | where isnotnull(i) | summarize a = count() by i"
+         " | join kind=fullouter (other | where isnotnull(i) | summarize b = count() by i) on i"
+         " | project i = coalesce(i, i1), diff = coalesce(a, 0) - coalesce(b, 0)",
+         "SELECT i, count(*) FILTER (flag) - count(*) FILTER (NOT flag) FROM t WHERE i IS NOT NULL AND flag IS NOT NULL"
+         " GROUP BY i"),
+    Pair("Telemetry | where isnotempty(device_id) | summarize LastSeen = max(timestamp), FirstSeen = min(timestamp) by"
+         " device_id | extend Hours = (LastSeen - FirstSeen) / 1h | project device_id, Hours",
+         "SELECT device_id, (epoch_us(max(timestamp)) - epoch_us(min(timestamp))) / 3600e6 FROM t WHERE device_id <> ''"
+         " GROUP BY 1"),
+    Pair("Telemetry | extend parts = split(device_id, '-') | summarize count() by a = tostring(parts[0]), b = toint(parts[1])",
+         f"SELECT split_part({D}, '-', 1), TRY_CAST(nullif(split_part({D}, '-', 2), '') AS INTEGER), count(*) FROM t"
+         " GROUP BY 1, 2"),
+    Pair("let Top = Telemetry | summarize c = count() by device_id | top 1 by c;"
+         " Telemetry | where device_id in ((Top | project device_id)) | summarize count() by device_id",
+         f"SELECT {D}, count(*) FROM t GROUP BY 1 ORDER BY 2 DESC LIMIT 1"),
+    Pair("Telemetry | where n in (toscalar(Telemetry | summarize max(n)), toscalar(Telemetry | summarize min(n))) | count",
+         "SELECT count(*) FROM t WHERE n IN ((SELECT max(n) FROM t), (SELECT min(n) FROM t))"),
+    Pair("Telemetry | summarize (latest, level) = arg_max(timestamp, info.level) by device_id",
+         f"SELECT {D}, max(timestamp), nullif(arg_max(coalesce(info.level, -1), timestamp), -1)::VARCHAR FROM t GROUP BY 1"),
+    Pair("Telemetry | where isnotnull(timestamp) | summarize arg_max(timestamp, *) by i | project i, timestamp, device_id, n",
+         f"SELECT DISTINCT ON (i) i, timestamp, {D}, n FROM t WHERE timestamp IS NOT NULL ORDER BY i, timestamp DESC"),
+    Pair("Telemetry | summarize maxif(n, flag), minif(n, flag), sumif(n, flag), count_distinctif(n, flag) by i",
+         "SELECT i, max(n) FILTER (flag), min(n) FILTER (flag), coalesce(sum(n) FILTER (flag), 0),"
+         " count(DISTINCT n) FILTER (flag) FROM t GROUP BY i"),
+    Pair("Telemetry | where flag == 1 | count", "SELECT count(*) FROM t WHERE flag"),
+    Pair("Telemetry | where flag != 0 | count", "SELECT count(*) FROM t WHERE flag IS DISTINCT FROM FALSE"),
+    Pair("union withsource=T Tele*, (Devices | where capacity > 15) | summarize count() by T",
+         "SELECT 'Telemetry', count(*) FROM t UNION ALL SELECT 'union_arg1', count(*) FROM u WHERE capacity > 15"),
+    Pair("union isfuzzy=true Devices, Nothing | count", "SELECT count(*) FROM u"),
+    Pair("Telemetry | where now() - timestamp < 2h and datetime_diff('minute', now(), timestamp) > 10 | count",
+         "SELECT count(*) FROM t WHERE timestamp > TIMESTAMPTZ '2026-02-10 04:00:00+00'"
+         " AND datediff('minute', timestamp, TIMESTAMPTZ '2026-02-10 06:00:00+00') > 10"),
+    Pair("let classify = (x:long) { case(x > 10, 'big', x > 0, 'small', 'none') };"
+         " Telemetry | summarize count() by c = classify(n)",
+         "SELECT CASE WHEN n > 10 THEN 'big' WHEN n > 0 THEN 'small' ELSE 'none' END AS c, count(*) FROM t GROUP BY c"),
 ]  # fmt: skip
 
 PAIRS = [*_generated(), *WRITTEN]

@@ -85,6 +85,12 @@ def test_too_many_bytes_are_refused_at_the_table(table_paths: dict[str, Path]) -
     assert (caught.value.line, caught.value.column) == (1, 18)
 
 
+def test_a_pattern_of_tables_is_refused_at_its_place(table_paths: dict[str, Path]) -> None:
+    with pytest.raises(KqlError, match="several tables") as caught:
+        rewrite("print 1 | union Tele*", table_paths, cluster_uris=WHERE)
+    assert (caught.value.line, caught.value.column) == (1, 17)
+
+
 def test_a_table_that_the_cluster_cannot_reach_is_refused(table_paths: dict[str, Path]) -> None:
     with pytest.raises(KqlError, match="cannot reach"):
         rewrite(QUERY, table_paths)

@@ -45,6 +45,11 @@ OPERATORS = (
 
 _LONGEST = 1 << 20
 _WORD = re.compile(r"[\w-]+|!?\w+~?|[^\w\s]+|\S")
+# Words that start a statement, or a query without a table, in Kusto; here each would be taken for a table's name.
+_STATEMENT = re.compile(
+    r"(?:\A|;)\s*(?://[^\n]*\n\s*)*(set|declare|alias|restrict|pattern|search|find|evaluate)\s+(?:\(\s*)?\Z"
+    r"|\b(externaldata)\s*\(\s*\w*\s*\Z"
+)
 _SHOWN = {
     "NAME": "a name",
     "BRACKET_NAME": "['name']",
@@ -75,6 +80,16 @@ _SHOWN = {
     "STAR": "*",
     "$END": "the end of the query",
 }
+_HABITS = {
+    "=": "write == to compare",
+    "&&": "write and",
+    "!": "write not(…)",
+    "like": "write contains, startswith or matches regex",
+    "is": "write isnull(…)",
+    "not": "write !in, or not(…)",
+    "as": "write name = expression",
+}
+"""What people write who come from other languages."""
 _FEW = 4
 
 
@@ -120,13 +135,22 @@ def _unexpected(query: QueryText, error: UnexpectedInput) -> KqlError:
     elif isinstance(error, UnexpectedCharacters):
         expected = set(error.allowed or ())
     at = at or 0
+    before = _STATEMENT.search(query.text, 0, at)
+    if before is not None:
+        found = before.lastindex or 1
+        message = f"{before[found]!r} is not supported"
+        return query.error(
+            before.start(found), message, hint="a query is let statements, a table, and operators after it"
+        )
+    if query.text.startswith(".", at) and not query.text[:at].strip():
+        return query.error(at, "commands that start with a dot are not supported", hint="write a query")
     match = _WORD.match(query.text, at)
     word = match[0] if match else query.text[at : at + 1]
-    if expected & {"WHERE", "SUMMARIZE"} and "VBAR" not in expected:
+    if expected & {"WHERE", "SUMMARIZE"} and "VBAR" not in expected and word[:1] != "|":
         return query.error(at, f"the operator {word!r} is not supported", hint=f"known are {', '.join(OPERATORS)}")
     if word[:1] in {"'", '"'} and "STRING" in expected:
         return query.error(at, "a text is not closed on its line", hint="close it, or write it between ```")
-    return query.error(at, f"{word!r} is not expected here", hint=_expected(expected))
+    return query.error(at, f"{word!r} is not expected here", hint=_HABITS.get(word) or _expected(expected))
 
 
 def _expected(names: Any) -> str | None:

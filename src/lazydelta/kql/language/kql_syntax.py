@@ -203,7 +203,7 @@ class Union(Node):
     """Rows of several sources; as an operator it takes the rows before it as well."""
 
     options: tuple[tuple[str, str], ...]
-    legs: tuple[Expression, ...]
+    legs: tuple[Expression | Pattern, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,9 @@ class TreeBuilder(Transformer[Token, Any]):
         options, legs = _options(children)
         return syntax.Union(meta.start_pos, options, legs)
 
+    def table_pattern(self, meta: Meta, children: list[Any]) -> syntax.Pattern:
+        return syntax.Pattern(meta.start_pos, str(children[0]), wild=True)
+
     def join(self, meta: Meta, children: list[Any]) -> syntax.Join:
         return self._join(meta, children, lookup=False)
 

@@ -10,7 +10,7 @@ from lazydelta.kql.language import kql_syntax as syntax
 from lazydelta.kql.meaning.query_plan import OutputColumn, Relation
 from lazydelta.kql.meaning.query_session import Session
 
-__all__ = ["Made", "choose", "one_name", "unused", "without_repeats"]
+__all__ = ["Made", "choose", "matches_pattern", "one_name", "unused", "without_repeats"]
 
 
 class Made(NamedTuple):
@@ -38,6 +38,11 @@ def one_name(session: Session, item: syntax.Named) -> str | None:
         hint = "percentiles(), arg_max(), arg_min() and take_any() in summarize make several"
         raise session.error(item.at, "several names are for what makes several columns, and this makes one", hint)
     return item.name
+
+
+def matches_pattern(pattern: str, name: str) -> bool:
+    """Tell whether a name fits a pattern, in which ``*`` stands for any characters."""
+    return re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), name, re.DOTALL) is not None
 
 
 def without_repeats(session: Session, made: list[Made], *, first_come: bool = False) -> tuple[OutputColumn, ...]:
@@ -119,8 +124,7 @@ def _renamed(
 
 def _matching(session: Session, columns: tuple[OutputColumn, ...], pattern: syntax.Pattern) -> list[OutputColumn]:
     if pattern.wild:
-        wanted = re.compile(re.escape(pattern.text).replace(r"\*", ".*"), re.DOTALL)
-        matching = [each for each in columns if wanted.fullmatch(each.name)]
+        matching = [each for each in columns if matches_pattern(pattern.text, each.name)]
         if not matching:
             known = ", ".join(each.name for each in columns)
             raise session.error(pattern.at, f"no column is called {pattern.text}", f"there are {known}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lazydelta.errors import KqlError
 from lazydelta.kql.language import kql_syntax as syntax
-from lazydelta.kql.meaning.columns_shown import unused
+from lazydelta.kql.meaning.columns_shown import matches_pattern, unused
 from lazydelta.kql.meaning.kinds import common_kind
 from lazydelta.kql.meaning.query_plan import Match, Merge, OutputColumn, Plan, Relation
 from lazydelta.kql.meaning.query_session import Session
@@ -130,11 +131,22 @@ def union(
     kind, source = options.pop("kind", "outer"), options.pop("withsource", None)
     if kind not in {"inner", "outer"}:
         raise session.error(node.at, f"union knows no kind {kind!r}", "known are inner and outer")
-    if options:
-        raise session.error(node.at, f"union does not support {next(iter(options))}", "leave it out")
-    legs = [(_source_name(each, index), bind(each)) for index, each in enumerate(node.legs)]
-    if before is not None:
-        legs.insert(0, ("union_arg0", before))
+    fuzzy = options.pop("isfuzzy", "false").lower()
+    if options or fuzzy not in {"true", "false"}:
+        raise session.error(node.at, f"union does not support {next(iter(options), 'isfuzzy')}", "leave it out")
+    legs = [] if before is None else [("union_arg0", before)]
+    named = [leg for each in node.legs for leg in _tables_of(session, each)]
+    missing: KqlError | None = None
+    for index, each in enumerate(named):
+        try:
+            legs.append((_source_name(each, index), bind(each)))
+        except KqlError as error:
+            # A fuzzy union leaves out tables that are not there, and no other mistake.
+            if fuzzy == "false" or not _names_no_table(session, each):
+                raise
+            missing = error
+    if not legs and missing is not None:
+        raise missing
     shown, made = _merged_columns(session, [relation for _, relation in legs], inner=kind == "inner")
     parts: list[tuple[Plan, dict[str, Typed]]] = []
     marker = session.identity()
@@ -154,6 +166,28 @@ def union(
     if source is not None:
         shown = [OutputColumn(source, "string", marker), *shown]
     return Relation(Merge(tuple(parts)), tuple(shown))
+
+
+def _tables_of(session: Session, leg: syntax.Expression | syntax.Pattern) -> list[syntax.Expression]:
+    if not isinstance(leg, syntax.Pattern):
+        return [leg]
+    names = [each for each in session.tables.names() if matches_pattern(leg.text, each)]
+    if not names:
+        known = ", ".join(session.tables.names())
+        raise session.error(leg.at, f"no table is called {leg.text}", f"known are {known}" if known else None)
+    return [syntax.Column(leg.at, name) for name in names]
+
+
+def _names_no_table(session: Session, leg: syntax.Expression) -> bool:
+    match leg:
+        case syntax.Column(name=name):
+            return session.tables.columns(name) is None
+        case syntax.Call(name="external_table" | "table", arguments=(syntax.Literal(value=str() as name),)):
+            return session.tables.columns(name) is None
+        case syntax.Pipeline(source=source):
+            return _names_no_table(session, source)
+        case _:
+            return False
 
 
 def _merged_columns(

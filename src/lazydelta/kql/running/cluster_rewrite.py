@@ -30,6 +30,7 @@ _REFERENCE = re.compile(
     r"(?:external_table|table)\s*\(\s*(?:[hH]?@?(?:'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\"))\s*\)"
     r"|\[\s*(?:\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')\s*\]|\w+"
 )
+_PATTERN = re.compile(r"\w*\*[\w*]*")
 _REACHABLE = ("https://", "abfss://")
 _UNQUOTED = frozenset({"bool", "int", "long", "real", "decimal", "datetime"})
 
@@ -62,6 +63,8 @@ def rewrite(
     left, rewritten = cap, text
     for at in sorted(by_place, reverse=True):
         scan = by_place[at][0][0]
+        if (pattern := _PATTERN.match(text, at)) is not None:
+            raise query.error(at, f"{pattern[0]} may be several tables, which cannot be replaced", hint="name each")
         table = known.open(scan.table)
         if not isinstance(table, DeltaTable):
             raise query.error(at, f"{scan.table!r} is no Delta table, so no cluster can read it", hint="give its URI")

@@ -16,6 +16,7 @@ import pyarrow as pa
 from lazydelta.delta_table import DeltaTable
 from lazydelta.errors import OptionError
 from lazydelta.kql.meaning.query_plan import Scan
+from lazydelta.kql.running.nested_json import nested_json
 from lazydelta.kql.running.pushdown import Pushed
 
 __all__ = ["KqlTables", "Queryable"]
@@ -79,7 +80,7 @@ class KqlTables:
         elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             sql = f"coalesce(to_base64({identity}), '')"
         elif pa.types.is_nested(kind) or pa.types.is_null(kind):
-            sql = f"to_json({identity})"
+            sql = nested_json(identity, kind)
         else:
             types = {"int": "INTEGER", "long": "BIGINT", "real": "DOUBLE", "datetime": "TIMESTAMP", "bool": "BOOLEAN"}
             made = types.get(_kind(kind))
