@@ -22,6 +22,12 @@ NOT_RUN = {
         "docs/cli.md",
         'lazydelta ingest ./incoming ./telemetry --timestamp-column timestamp --stream --trigger "5 seconds"',
     ): ("goes on until Ctrl-C; tests/cli/test_ingest.py has streams that end"),
+    ("docs/cli.md", "lazydelta sidecar watch ./telemetry ./table --interval 30 --checkpoint 100 --checksum"): (
+        "goes on until Ctrl-C; tests/maintenance/test_watch_command.py ends it"
+    ),
+    ("docs/spark.md", "from lazydelta.spark import SidecarListener"): (
+        "listens to a stream of its reader's; tests/spark/test_sidecar_following.py has one"
+    ),
     ("docs/cli.md", 'eval "$(_LAZYDELTA_COMPLETE=zsh_source lazydelta)"'): "needs zsh and fish",
     ("docs/spark.md", "python3 -m venv env && env/bin/pip install 'lazydelta[spark]' venv-pack"): (
         "downloads half a gigabyte for another machine"

@@ -163,7 +163,7 @@ class RowScanner:
 
     def _meant(self, file: StoredFile) -> StoredFile:
         share = None if self._within is None else self._within.share_of(file.size)
-        return file if share is None else replace(file, share=share)
+        return file if share is None else msgspec.structs.replace(file, share=share)
 
     def _stream(
         self, scanner: LazyDeltaScanner, request: RowRequest, found: Callable[[], Generator[list[FileToRead]]]

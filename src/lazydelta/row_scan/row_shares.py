@@ -9,7 +9,9 @@ discovers its own files.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.row_scan.row_scanner import RowScanner, stream_files

@@ -19,8 +19,11 @@ if find_spec("pyspark") is not None:
     from lazydelta.spark.ingest import ingest, ingest_stream
     from lazydelta.spark.reading.parquet_files import read
     from lazydelta.spark.session import start_session, use_session
+    from lazydelta.spark.sidecar_following import SidecarListener, following_sidecar
 
     __all__ += [
+        "SidecarListener",
+        "following_sidecar",
         "ingest",
         "ingest_files",
         "ingest_files_stream",
