@@ -19,10 +19,12 @@ if find_spec("pyspark") is not None:
     from lazydelta.spark.ingest import ingest, ingest_stream
     from lazydelta.spark.reading.parquet_files import read
     from lazydelta.spark.session import start_session, use_session
+    from lazydelta.spark.sidecar_building import build_sidecar
     from lazydelta.spark.sidecar_following import SidecarListener, following_sidecar
 
     __all__ += [
         "SidecarListener",
+        "build_sidecar",
         "following_sidecar",
         "ingest",
         "ingest_files",

@@ -288,7 +288,7 @@ def _into(rejected: RejectedRowsWriter) -> RejectRows:
     return reject
 
 
-def error_of_ours(error: Exception) -> LazyDeltaError:
+def error_of_ours(error: Exception, what: str = "the ingestion") -> LazyDeltaError:
     """Return the error of ours that a task or a query ended with; Spark passes on no more than its text."""
     text = str(error)
     found = _OURS.search(text)
@@ -299,7 +299,7 @@ def error_of_ours(error: Exception) -> LazyDeltaError:
     cause = next(
         (each for each in reversed(lines) if "Caused by" in each or "Error" in each), lines[0] if lines else ""
     )
-    message = f"Spark did not finish the ingestion: {cause[:500]}"
+    message = f"Spark did not finish {what}: {cause[:500]}"
     return WriteError(message, hint="nothing of it was committed; Spark's log says more")
 
 

@@ -42,6 +42,7 @@ from lazydelta.storage import Store
 
 __all__ = [
     "MEMORY_BUDGET",
+    "Maker",
     "Progress",
     "assemble",
     "build",
@@ -56,12 +57,15 @@ T = TypeVar("T")
 Progress = Callable[[int, int | None], None]
 """Called with the files done so far and, where it is known, how many there are."""
 
+Maker = Callable[[Publication, int, Progress | None], BuildResult]
+"""Reads the checkpoint, writes all parts within a memory budget and publishes them: in this process, or elsewhere."""
+
 _ROWS_PER_BATCH = 32_768
 _SAMPLED_KEYS = 200_000
 _MAX_ATTEMPTS = 5
 
 
-def build(
+def build(  # noqa: PLR0913 - keyword-only but for the table and its version
     table_uri: str | os.PathLike[str],
     version: int | None = None,
     *,
@@ -71,12 +75,14 @@ def build(
     force: bool = False,
     memory_budget: int = MEMORY_BUDGET,
     progress: Progress | None = None,
+    maker: Maker | None = None,
 ) -> BuildResult:
     """Build the sidecar of the newest checkpoint, or of the checkpoint of ``version``, unless a good one is there.
 
     Rows are sorted by the partition columns, or by the minimum of the first timestamp column of an unpartitioned
     table; ``sort_by`` names other columns. Nothing is visible to readers before the manifest is written, last. What is
     there is read from end to end and replaced if any page of it is damaged; ``force`` replaces it in any case.
+    ``maker`` does the work elsewhere, for instance on the cluster of a Spark session (`lazydelta.spark.build_sidecar`).
     """
     store = TableHandle.open(table_uri, storage_options, options).store
 
@@ -94,12 +100,13 @@ def build(
             progress=progress,
             replaces=replaces,
             reason=reason,
+            maker=maker,
         )
 
     return at_checkpoint(store, version, work)
 
 
-def build_at(
+def build_at(  # noqa: PLR0913 - keyword-only but for what is built
     store: Store,
     snapshot: Snapshot,
     checkpoint: Checkpoint,
@@ -109,16 +116,18 @@ def build_at(
     progress: Progress | None = None,
     replaces: str | None = None,
     reason: str | None = None,
+    maker: Maker | None = None,
 ) -> BuildResult:
     """Build the sidecar of a checkpoint whose version the snapshot pins; nothing that may be there is looked at.
 
     ``replaces`` is the digest of a manifest that gives way to the new one, ``reason`` goes into the result.
     """
     plan = plan_sidecar(snapshot, checkpoint, sort_by, memory_budget=memory_budget)
+    make = _made_here if maker is None else maker
     for _ in range(_MAX_ATTEMPTS):
-        parts = _sorted_parts(snapshot, checkpoint, plan, memory_budget, progress)
+        publication = Publication(store, snapshot, checkpoint, plan, replaces=replaces)
         try:
-            result = Publication(store, snapshot, checkpoint, plan, replaces=replaces).publish(parts)
+            result = make(publication, memory_budget, progress)
         except PartsGoneError as error:
             # The build came after what was dropped, so it shall be there: all of it, once more.
             logger.warning("%s; building it again", error)
@@ -176,14 +185,13 @@ def existing(store: Store, snapshot: Snapshot, checkpoint: Checkpoint, *, thorou
         return None
 
 
-def _sorted_parts(
-    snapshot: Snapshot,
-    checkpoint: Checkpoint,
-    plan: SidecarPlan,
-    memory_budget: int,
-    progress: Progress | None,
-) -> Iterator[pa.Table]:
+def _made_here(publication: Publication, memory_budget: int, progress: Progress | None) -> BuildResult:
+    return publication.publish(_sorted_parts(publication, memory_budget, progress))
+
+
+def _sorted_parts(publication: Publication, memory_budget: int, progress: Progress | None) -> Iterator[pa.Table]:
     """Yield the rows of each part, in order."""
+    snapshot, checkpoint, plan = publication.snapshot, publication.checkpoint, publication.plan
     reader = CheckpointReader(snapshot.store, checkpoint, batch_size=_ROWS_PER_BATCH, memory_budget=memory_budget)
     at_once = plan.rows_at_once(memory_budget)
     splitters = _splitters(reader, plan, at_once)

@@ -43,6 +43,10 @@ class KeySample:
         places = np.arange(1, buckets, dtype=np.int64) * len(ordered) // buckets
         return ordered.take(from_numpy(places)).unique()
 
+    def held(self) -> list[bytes]:
+        """Return the keys that were kept."""
+        return [key.as_py() for keys in self._keys for key in keys]
+
     def clear(self) -> None:
         """Give back memory."""
         self._keys, self._held = [], 0

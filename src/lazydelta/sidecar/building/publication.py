@@ -103,9 +103,13 @@ class Publication:
     _written: list[str] = field(default_factory=list)
     _build_id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
+    def begin(self) -> None:
+        """Note the checkpoint as it is before it is read: what replaces it meanwhile is another one."""
+        self._checkpoint()
+
     def publish(self, pieces: Iterator[pa.Table | PublishedPart], *, action: str = "built") -> BuildResult:
         """Write a part for every table, then the manifest over them and the parts given as they are, in order."""
-        self._checkpoint()  # as it is before it is read: what replaces it meanwhile is another one
+        self.begin()
         parts: list[PublishedPart] = []
         pending: pa.Table | None = None
         reused = 0
@@ -218,7 +222,13 @@ class Publication:
             self.domains = self.snapshot.domains()
         return self.transactions, self.domains
 
-    def _encode(self, table: pa.Table, num_files: int) -> WrittenPart:
+    @property
+    def build_id(self) -> str:
+        """What the names of this build's parts have in common, and no other build's."""
+        return self._build_id
+
+    def sealed(self, num_files: int = -1) -> SidecarState:
+        """Return what a file of the sidecar says about the whole: parts written elsewhere say the same."""
         transactions, domains = self._state()
         state = {
             "protocol": self.snapshot.protocol,
@@ -227,7 +237,7 @@ class Publication:
             "domainMetadata": domains,
             "checkpoint": self._checkpoint(),
         }
-        sealed = SidecarState(
+        return SidecarState(
             table_id=self.snapshot.metadata.id,
             version=self.checkpoint.version,
             schema_hash=schema_hash(self.snapshot),
@@ -236,7 +246,9 @@ class Publication:
             num_files=num_files,
             state=msgspec.Raw(msgspec.json.encode(state)),
         )
-        return encode_part(table, sealed, self.plan.indexed)
+
+    def _encode(self, table: pa.Table, num_files: int) -> WrittenPart:
+        return encode_part(table, self.sealed(num_files), self.plan.indexed)
 
     def _put_part(self, table: pa.Table) -> PublishedPart:
         return self._put(self._encode(table, -1))

@@ -1,0 +1,105 @@
+"""A sidecar built on a cluster of two executors, one of which is killed midway: the same as that of one process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from lazydelta.errors import LazyDeltaError
+from lazydelta.showcase.bench import make_table
+from lazydelta.sidecar import build, drop, verify
+from lazydelta.sidecar.layout.manifest import Manifest
+from lazydelta.sidecar.layout.sidecar_columns import FOLDER
+from lazydelta.spark import build_sidecar
+from lazydelta.storage import open_store
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _manifest(table: Path) -> Manifest:
+    (path,) = (table / FOLDER).glob("*.manifest.json")
+    return Manifest.decode(open_store(table).get(f"{FOLDER}/{path.name}"))
+
+
+def test_in_a_session_it_is_the_same_as_in_one_process(spark: SparkSession, tmp_path: Path) -> None:
+    make_table(tmp_path, files=3_000, hours=24, tail=2)
+    build(tmp_path)
+    expected = _digest(tmp_path)
+    drop(tmp_path)
+    done = build_sidecar(spark, tmp_path, memory_budget=2 << 20)
+    assert (done.action, done.num_files) == ("built", 3_000)
+    assert done.num_parts > 1
+    assert _digest(tmp_path) == expected
+    assert verify(tmp_path).ok
+    assert build_sidecar(spark, tmp_path).action == "already-valid"
+
+
+def test_what_goes_wrong_in_a_task_is_an_error_of_ours(spark: SparkSession, tmp_path: Path) -> None:
+    make_table(tmp_path, files=1_000, hours=24, tail=0)
+    (path,) = (tmp_path / "_delta_log").glob("*.checkpoint.parquet")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 2000] = bytes(2000)
+    path.write_bytes(bytes(data))
+    with pytest.raises(LazyDeltaError, match=r"checkpoint\.parquet"):
+        build_sidecar(spark, tmp_path)
+    assert not (tmp_path / FOLDER).exists() or list((tmp_path / FOLDER).iterdir()) == []
+
+
+def _killed(tmp_path: Path, files: int, memory_budget: int) -> None:
+    table, mark = tmp_path / "t", tmp_path / "killed"
+    make_table(table, files=files, hours=24, tail=0)
+    build(table)
+    expected = _digest(table)
+    drop(table)
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.spark.dying_build", str(table), str(memory_budget)],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "LAZYDELTA_TEST_MARK": str(mark)},
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    told = json.loads(ran.stdout.splitlines()[-1])
+    assert (told["files"], told["action"]) == (files, "built")
+    assert told["parts"] > 4
+    named = [part.file for part in _manifest(table).parts]
+    # The part of the attempt that died was complete: it is neither named nor there any more.
+    assert mark.read_text() not in named
+    assert sorted(f"{FOLDER}/{path.name}" for path in (table / FOLDER).glob("*.parquet")) == sorted(named)
+    assert _digest(table) == expected
+    assert verify(table).ok
+
+
+def _digest(table: Path) -> list[str]:
+    """Return a digest of each column, over all rows in the order of the manifest."""
+    rows = pa.concat_tables(pq.read_table(table / part.file, partitioning=None) for part in _manifest(table).parts)
+    found = []
+    for name in rows.schema.names:
+        digest = hashlib.sha256(name.encode())
+        for value in rows.column(name):
+            digest.update(repr(value.as_py()).encode())
+        found.append(digest.hexdigest())
+    return found
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("spark")  # it has found Java
+def test_a_cluster_that_loses_an_executor_builds_the_same(tmp_path: Path) -> None:
+    _killed(tmp_path, 10_000, 4 << 20)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("spark")
+def test_a_cluster_that_loses_an_executor_builds_two_million_files_the_same(tmp_path: Path) -> None:
+    _killed(tmp_path, 2_000_000, 256 << 20)
