@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from lazydelta.cli import spark_engine
 from lazydelta.cli.app import cli
 from lazydelta.sidecar.layout.sidecar_columns import FOLDER
 from tests.scan.hand_log import HandLog
@@ -198,3 +199,25 @@ def test_ctrl_c_ends_a_build_at_once_and_takes_its_parts_with_it(hourly: Hourly)
         _, errors = child.communicate(timeout=30)
     assert (child.returncode, errors) == (130, b"interrupted\n")
     assert hourly.place.sidecars() == []
+
+
+def test_a_dry_run_of_a_build_tells_what_would_be_done_and_does_nothing(hourly: Hourly) -> None:
+    uri = hourly.place.uri
+    assert run("build", uri, "--dry-run").startswith("The sidecar of version 0 is there; it would be read")
+    run("drop", uri)
+    lines = run("build", uri, "--dry-run").splitlines()
+    assert lines[0] == "The sidecar of version 0 would be built, in this process, sorted by hour"
+    assert lines[1].startswith("Its checkpoint has 202 actions, ")
+    assert hourly.place.sidecars() == []
+    found = run_json("build", uri, "--dry-run", "--engine", "spark", "--sort-by", "id")
+    assert (found["engine"], found["action"], found["sort"], found["actions"]) == ("spark", "build", ["id"], 202)
+
+
+def test_the_engine_is_chosen_by_size_where_there_is_a_cluster(hourly: Hourly, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = hourly.place.uri
+    asked = [uri, "--dry-run", "--master", "spark://nowhere:7077"]
+    assert run_json("build", *asked)["engine"] == "local"
+    monkeypatch.setattr(spark_engine, "MANY_FILES", 200)
+    assert run_json("build", *asked)["engine"] == "spark"
+    assert run_json("build", uri, "--dry-run")["engine"] == "local"
+    assert "make no sense with --engine local" in run("build", *asked, "--engine", "local", code=2)

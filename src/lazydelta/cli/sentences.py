@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from lazydelta.maintenance.watching import Foreseen, Look
     from lazydelta.sidecar import BuildResult, CleanResult, SidecarInfo, VerifyReport
+    from lazydelta.sidecar.building.build_preview import BuildPreview
 
 __all__ = [
     "appended",
@@ -22,6 +23,7 @@ __all__ = [
     "optimized",
     "sidecar_built",
     "sidecar_cleaned",
+    "sidecar_foreseen",
     "sidecar_shown",
     "sidecar_verified",
     "streamed",
@@ -101,6 +103,18 @@ def sidecar_built(result: BuildResult) -> Iterator[str]:
         yield f"{_counted(result.reused_parts, 'part')} used again, {_counted(written, 'part')} written"
     elif result.reason is not None:
         yield f"Everything was built anew: {text.one_line(result.reason)}"
+
+
+def sidecar_foreseen(found: BuildPreview) -> Iterator[str]:
+    """Say what a build would do."""
+    deed = {
+        "keep": "is there; it would be read from end to end, and kept if it is good",
+        "replace": "is there, and would be built anew",
+        "build": "would be built",
+    }[found.action]
+    place = "on Spark" if found.engine == "spark" else "in this process"
+    yield f"The sidecar of version {found.version} {deed}, {place}, sorted by {', '.join(found.sort) or 'path'}"
+    yield f"Its checkpoint has {_counted(found.actions, 'action')}, {text.size(found.size_bytes)}"
 
 
 def sidecar_verified(report: VerifyReport) -> Iterator[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Concatenate
 
 import click
+import msgspec
 
 from lazydelta.cli import sentences
 from lazydelta.cli.command_group import CommandGroup
@@ -20,6 +21,7 @@ from lazydelta.cli.parameters import (
     refuse_extra_arguments,
     storage_option,
 )
+from lazydelta.cli.spark_engine import chosen_engine, engine_options, session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -104,25 +106,51 @@ def sidecar() -> None:
 @click.option("--sort-by", metavar="A,B", help="Sort by these columns, not by the partition columns or the time.")
 @click.option("--force", is_flag=True, help="Build it anew even if a good one is there.")
 @_memory_option
-def build(target: Target, *, version: int | None, sort_by: str | None, force: bool, memory: int) -> None:
+@engine_options
+@click.option("--dry-run", is_flag=True, help="Build nothing, and tell what would be built, and where.")
+def build(  # noqa: PLR0913 - each is an option
+    target: Target,
+    *,
+    version: int | None,
+    sort_by: str | None,
+    force: bool,
+    memory: int,
+    engine: str,
+    master: str | None,
+    conf: dict[str, str],
+    dry_run: bool,
+) -> None:
     """Build the sidecar of a table's newest checkpoint.
 
     One that is there is checked, page by page, and kept if it is good. Readers see the new one when it is complete, and
     not before.
     """
     from lazydelta import sidecar as library  # noqa: PLC0415
+    from lazydelta.handle import TableHandle  # noqa: PLC0415
+    from lazydelta.sidecar.building.build_preview import preview  # noqa: PLC0415
 
     names = None if sort_by is None else [name for each in sort_by.split(",") if (name := each.strip())]
-    with target.watched("read"):
-        result = library.build(
-            target.uri,
-            version,
-            sort_by=names,
-            force=force,
-            memory_budget=memory * _MIB,
-            progress=target.progress,
-            **target.common,
-        )
+    handle = TableHandle.open(target.uri, **target.common)
+    chosen = chosen_engine(engine, master, conf, lambda: preview(handle, version, sort_by=names).actions)
+    if dry_run:
+        found = preview(handle, version, sort_by=names, force=force)
+        target.out.tell(msgspec.structs.replace(found, engine=chosen), sentences.sidecar_foreseen)
+        return
+    asked: dict[str, Any] = {
+        "sort_by": names,
+        "force": force,
+        "memory_budget": memory * _MIB,
+        "progress": target.progress,
+        **target.common,
+    }
+    if chosen == "spark":
+        with session("lazydelta sidecar build", master, conf, target.out) as spark, target.watched("written"):
+            from lazydelta.spark import build_sidecar  # noqa: PLC0415
+
+            result = build_sidecar(spark, target.uri, version, **asked)
+    else:
+        with target.watched("read"):
+            result = library.build(target.uri, version, **asked)
     target.out.tell(result, sentences.sidecar_built)
 
 
