@@ -27,11 +27,12 @@ from lazydelta.scan.data_file import StoredFile
 from lazydelta.storage import Store
 from lazydelta.types.schema import Column
 
-__all__ = ["FileRows"]
+__all__ = ["FileRows", "FooterUse", "Sparsity"]
 
 _POSITION = "\0position"
 # A second round trip has to save at least this much.
 _WORTH_A_REQUEST = 256 << 10
+_FEW = 16
 
 
 @dataclass(slots=True)
@@ -53,6 +54,31 @@ class Sparsity:
 
 
 @dataclass(slots=True)
+class FooterUse:
+    """How often the footer of a file with a single row group decided over it, in the files of one scan so far.
+
+    Where the log has statistics, such a footer seldom says more than the log did, and to ask it takes longer than to
+    open the file. What it would have said is found out row by row: only time depends on it.
+    """
+
+    asked: int = 0
+    decided: int = 0
+    passed_by: int = 0
+
+    def is_worth_asking(self, groups: int) -> bool:
+        """Tell whether to ask the next footer; one in sixteen is asked in any case, for what comes may be different."""
+        if groups > 1 or (self.decided + 1) * _FEW >= self.asked:
+            return True
+        self.passed_by += 1
+        return self.passed_by % _FEW == 0
+
+    def count(self, *, decided: bool) -> None:
+        """Note what one more footer was good for."""
+        self.asked += 1
+        self.decided += decided
+
+
+@dataclass(slots=True)
 class FileRows:
     """Reads one file for one request; made in one thread, read by one at a time, closed from any."""
 
@@ -61,6 +87,7 @@ class FileRows:
     file: FileToRead
     metrics: RowMetrics
     sparsity: Sparsity = field(default_factory=Sparsity)
+    footers: FooterUse = field(default_factory=FooterUse)
     stopped: Event = field(default_factory=Event)
     _opened: OpenedFile | None = None
 
@@ -102,7 +129,12 @@ class FileRows:
         predicate = self.request.predicate
         if predicate is None:
             return [True] * len(opened.groups)
-        return judge_row_groups(opened, predicate, self.request.table)
+        if not self.footers.is_worth_asking(len(opened.groups)):
+            return [None] * len(opened.groups)
+        verdicts = judge_row_groups(opened, predicate, self.request.table)
+        if len(verdicts) == 1:
+            self.footers.count(decided=verdicts[0] is not None)
+        return verdicts
 
     def _all(self, opened: OpenedFile, columns: _Columns, group: int) -> Iterator[pa.RecordBatch]:
         opened.foresee(group, columns.all.leaves)
@@ -180,11 +212,13 @@ class FileRows:
 class _Columns:
     """Where the columns of a request are in one file."""
 
-    request: RowRequest
+    output: tuple[str, ...]
+    schema: pa.Schema
     constants: dict[str, pa.Scalar]
     all: Selection
     tested: Selection
     rest: Selection
+    repeated: dict[str, pa.Array] = field(default_factory=dict)
 
     @classmethod
     def of(cls, opened: OpenedFile, request: RowRequest) -> _Columns:
@@ -192,7 +226,12 @@ class _Columns:
         rest = [each for each in request.output if request.expression is not None and each not in request.tested]
         constants = opened.constants([*request.output, *request.tested])
         return cls(
-            request, constants, opened.select(request.output), opened.select(request.tested), opened.select(rest)
+            tuple(each.name for each in request.output),
+            request.schema,
+            constants,
+            opened.select(request.output),
+            opened.select(request.tested),
+            opened.select(rest),
         )
 
     @property
@@ -200,14 +239,19 @@ class _Columns:
         return sorted({*self.tested.leaves, *self.rest.leaves})
 
     def value(self, name: str, arrays: Mapping[str, pa.Array], number: int) -> pa.Array:
-        return pa.repeat(self.constants[name], number) if name in self.constants else arrays[name]
+        if name not in self.constants:
+            return arrays[name]
+        # All batches of a file share one array: each would be as long as the rows are, with nothing new in it.
+        kept = self.repeated.get(name)
+        if kept is None or len(kept) < number:
+            kept = self.repeated[name] = pa.repeat(self.constants[name], number)
+        return kept if len(kept) == number else kept.slice(0, number)
 
     def assembled(self, arrays: Mapping[str, pa.Array], number: int) -> pa.RecordBatch:
-        output = self.request.output
-        if not output:
+        if not self.output:
             return rows_without_columns(number)
-        columns = [self.value(each.name, arrays, number) for each in output]
-        return pa.RecordBatch.from_arrays(columns, schema=self.request.schema)
+        columns = [self.value(name, arrays, number) for name in self.output]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
 class _InStep:

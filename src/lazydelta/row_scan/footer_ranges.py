@@ -76,12 +76,15 @@ def _stored(opened: OpenedFile, column: Column, schema: TableSchema) -> ColumnRa
         return None
     leaf = selection.leaves[0]
     kind = column.type.to_arrow()
-    read = _reading(opened.metadata.schema.column(leaf), kind)
+    known = [group.column(leaf).statistics for group in opened.groups]
+    # What Parquet calls the type is with the statistics too; the footer's schema and the footer hold each other, and
+    # would wait for the collector of garbage.
+    first = next((each for each in known if each is not None), None)
+    read = None if first is None else _reading(first, _type_at(opened.arrow_schema, column.physical_path), kind)
     lows: list[Stored | None] = []
     highs: list[Stored | None] = []
     nulls: list[int | None] = []
-    for group in opened.groups:
-        stats = group.column(leaf).statistics
+    for stats in known:
         has_bounds = stats is not None and read is not None and stats.has_min_max
         lows.append(read(stats.min_raw, up=False) if has_bounds and read else None)
         highs.append(read(stats.max_raw, up=True) if has_bounds and read else None)
@@ -94,18 +97,37 @@ def _stored(opened: OpenedFile, column: Column, schema: TableSchema) -> ColumnRa
 
 def _is_itself(opened: OpenedFile, leaf: int, column: Column) -> bool:
     """Tell whether the leaf is the column: not the inside of a list, nor a stand-in for a struct that lacks it."""
-    stored = opened.metadata.schema.column(leaf)
-    return stored.max_repetition_level == 0 and tuple(stored.path.split(".")) == column.physical_path
+    path = tuple(opened.groups[0].column(leaf).path_in_schema.split("."))
+    if path != column.physical_path:
+        return False
+    stored = _type_at(opened.arrow_schema, path)
+    return stored is not None and not pa.types.is_nested(stored)
 
 
-def _reading(column: pq.ColumnSchema, kind: pa.DataType) -> _Reading | None:
+def _type_at(schema: pa.Schema, path: tuple[str, ...]) -> pa.DataType | None:
+    """Return the type of a leaf that lies in structs alone; None for one inside of a list or map."""
+    fields = list(schema)
+    for depth, name in enumerate(path):
+        found = [each for each in fields if each.name == name]
+        if len(found) != 1:
+            return None
+        kind = found[0].type
+        if depth + 1 == len(path):
+            return kind
+        if not pa.types.is_struct(kind):
+            return None
+        fields = [kind.field(index) for index in range(kind.num_fields)]
+    return None
+
+
+def _reading(stats: pq.Statistics, stored: pa.DataType | None, kind: pa.DataType) -> _Reading | None:
     """Return what turns a bound as Parquet stores it into the stored form of ``kind``; None where it may change."""
-    physical, logical = column.physical_type, column.logical_type.type
+    physical, logical = stats.physical_type, stats.logical_type.type
     types = pa.types
     if types.is_boolean(kind):
         return _flag if physical == "BOOLEAN" else None
     if types.is_integer(kind):
-        signed = logical == "NONE" or (logical == "INT" and '"isSigned":true' in column.logical_type.to_json())
+        signed = logical == "NONE" or (logical == "INT" and '"isSigned":true' in stats.logical_type.to_json())
         return _number if physical in {"INT32", "INT64"} and signed else None
     if types.is_date(kind):
         return _number if physical == "INT32" and logical == "DATE" else None
@@ -114,8 +136,8 @@ def _reading(column: pq.ColumnSchema, kind: pa.DataType) -> _Reading | None:
     if types.is_string(kind):
         return _text if physical == "BYTE_ARRAY" and logical == "STRING" else None
     if types.is_timestamp(kind) and physical == "INT64" and logical == "TIMESTAMP":
-        return _moment(column.logical_type.to_json())
-    if types.is_decimal(kind) and logical == "DECIMAL" and column.scale == kind.scale:
+        return _moment(stats.logical_type.to_json())
+    if types.is_decimal(kind) and logical == "DECIMAL" and types.is_decimal(stored) and stored.scale == kind.scale:
         return _unscaled
     return None
 

@@ -23,6 +23,9 @@ from lazydelta.rows.opened_file import FileToRead
 __all__ = ["RowFlow"]
 
 _FILES_A_STEP = 5
+# Files that are decoded and wait to be taken count as open: with no more files than threads, a thread that is done with
+# its file would wait for the one before it to be taken.
+_FILES_A_THREAD = 2
 _READY = 2
 _GUESS_FACTOR, _MOST_GUESSED = 4, 32 << 20
 
@@ -61,7 +64,8 @@ class RowFlow:
         self._changed = Condition()
         self._known: deque[FileToRead] = deque()
         self._open: deque[_Reading] = deque()
-        self._window = pool.threads if whole else 1
+        self._most = _FILES_A_THREAD * pool.threads
+        self._window = self._most if whole else 1
         self._taken = 0
         self._discovering = False
         self._all_found = False
@@ -91,7 +95,7 @@ class RowFlow:
                     self._raise(head.error)
                     self._open.popleft()
                     self._taken += 1
-                    self._window = max(self._window, min(self._pool.threads, 1 + self._taken // _FILES_A_STEP))
+                    self._window = max(self._window, min(self._most, 1 + self._taken // _FILES_A_STEP))
                     continue
                 self._changed.wait()
         return None

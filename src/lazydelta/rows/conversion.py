@@ -225,6 +225,8 @@ def _timestamp(name: str, stored: pa.DataType) -> Conversion | None:
     if name == "timestamp_ntz" and stored.tz is not None:
         return None  # an instant is no wall clock
     arrow = Primitive(name).to_arrow()
+    if stored == arrow:
+        return lambda array: array
     micros = pa.timestamp("us")
 
     def convert(array: pa.Array) -> pa.Array:

@@ -21,6 +21,7 @@ from lazydelta.rows.column_finder import ColumnFinder
 from lazydelta.rows.conversion import Converter
 from lazydelta.rows.deletion_vectors import DeletedRows, read_deletion_vector
 from lazydelta.storage import Store, open_native
+from lazydelta.storage.direct import DirectReads
 from lazydelta.storage.prefetched import PrefetchedReads
 from lazydelta.types.conversion_steps import Conversion
 from lazydelta.types.partition_values import partition_value
@@ -128,7 +129,8 @@ class OpenedFile:
         stored = tuple(each for each in fields if each.name not in self._schema.partition_columns)
         with faults(self.file.path):
             leaves = self._finder.leaves(stored, self.arrow_schema) if stored else []
-            names = [self._parquet.schema.column(index).path for index in leaves]
+            # Not by the schema of the footer: the two hold each other, and would wait for the collector of garbage.
+            names = [self.groups[0].column(index).path_in_schema for index in leaves] if self.groups else []
         return Selection(stored, leaves, names)
 
     def size_of(self, group: int, leaves: Sequence[int]) -> tuple[int, int]:
@@ -137,7 +139,7 @@ class OpenedFile:
         return sum(each.total_compressed_size for each in chunks), sum(each.total_uncompressed_size for each in chunks)
 
     def foresee(self, group: int, leaves: Sequence[int]) -> None:
-        """Fetch leaves of a row group in one go, unless they are too large for that."""
+        """Fetch leaves of a row group in one go, or announce that Arrow does, unless they are too large for that."""
         if leaves and self.size_of(group, leaves)[0] <= _AT_ONCE:
             with faults(self.file.path):
                 self._reads.foresee([_span(self.groups[group].column(leaf)) for leaf in leaves])
@@ -225,10 +227,15 @@ class OpenedFile:
             self._streams.remove(source)
             source.close()
 
-    def _open(self) -> tuple[PrefetchedReads, pa.NativeFile, pq.ParquetFile]:
+    def _open(self) -> tuple[DirectReads | PrefetchedReads, pa.NativeFile, pq.ParquetFile]:
         """Open the file and read its footer; a size that the log has wrong costs a request, not the read."""
         path, logged = self.file.path, self.file.size
         try:
+            # Arrow goes by the size that the file has; the one in the log serves to say what is read.
+            start = max(0, logged - _TAIL)
+            source = self._home.open_direct(self._path, start=start, length=max(0, logged) - start)
+            if source is not None:
+                return self._open_direct(source)
             size = logged if logged > 0 else self._home.head(self._path).size
             try:
                 return self._open_sized(size)
@@ -243,6 +250,13 @@ class OpenedFile:
             raise missing(path) from error
         except (pa.ArrowException, OSError, ValueError) as error:
             raise unreadable(path, error) from error
+
+    def _open_direct(self, source: pa.NativeFile) -> tuple[DirectReads, pa.NativeFile, pq.ParquetFile]:
+        try:
+            return DirectReads(self._home, self._path), source, _parquet(source)
+        except BaseException:
+            source.close()
+            raise
 
     def _open_sized(self, size: int) -> tuple[PrefetchedReads, pa.NativeFile, pq.ParquetFile]:
         reads = PrefetchedReads(self._home, self._path, size)

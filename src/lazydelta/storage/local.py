@@ -18,6 +18,8 @@ import threading
 import uuid
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+import pyarrow as pa
+
 from lazydelta.errors import LazyDeltaError, ObjectChangedError, StorageError
 from lazydelta.storage.bridge import Pending, in_thread
 from lazydelta.storage.byte_stream import ByteStream
@@ -28,8 +30,6 @@ from lazydelta.storage.walk import Hides, Walk, walk_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    import pyarrow as pa
 
 __all__ = ["FileStore"]
 
@@ -280,6 +280,13 @@ class FileStore(Store):
 
         fd, _ = self._guard("GET", path, lambda: self._open(path, if_match))
         return open_native(_FileReads(fd, path, counted), size, path)
+
+    def open_direct(self, path: str, *, start: int, length: int) -> pa.NativeFile:
+        self.note_read(path, start, length)
+        return self._guard("GET", path, lambda: pa.OSFile(self._file(path), mode="r"))
+
+    def note_read(self, path: str, start: int, length: int) -> None:
+        self._guard("GET", path, lambda: super(FileStore, self).note_read(path, start, length))
 
     def put(self, path: str, data: bytes, *, if_match: str | None = None) -> None:
         def work() -> None:

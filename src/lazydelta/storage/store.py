@@ -175,6 +175,19 @@ class Store(ABC):
     ) -> pa.NativeFile:
         """Open an object of known size for random access by pyarrow; closing it stops its requests."""
 
+    def open_direct(self, path: str, *, start: int, length: int) -> pa.NativeFile | None:  # noqa: ARG002 - for files
+        """Open an object that Arrow reads by itself, without Python in between; None where reading takes requests.
+
+        Its reads pass nobody who counts them: who makes them says so before, the first one here, the others with
+        ``note_read``.
+        """
+        return None
+
+    def note_read(self, path: str, start: int, length: int) -> None:
+        """Announce and count a read that Arrow is about to make by itself."""
+        self._announce("GET", path, start, length)
+        self.counters.count_bytes(read=length)
+
     # --- writing
 
     @abstractmethod

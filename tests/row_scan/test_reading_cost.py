@@ -1,0 +1,123 @@
+"""What reading a file costs beside decoding it: counted in calls, arrays and objects, never in seconds."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lazydelta import DeltaTable, write_arrow
+from lazydelta.handle import TableHandle
+from lazydelta.row_scan import ReadingPool, RowRequest, RowScanner, file_rows
+from lazydelta.rows import opened_file
+from tests.row_scan.made_table import make_rich_table, make_table
+from tests.row_scan.watching import watch
+
+
+def refuse(*_: object) -> None:
+    raise AssertionError("a local file was read by way of Python")
+
+
+def test_arrow_reads_local_files_by_itself_and_what_it_reads_is_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_table(tmp_path, files=2, rows=4000, group=1000)
+    monkeypatch.setattr(opened_file, "open_native", refuse)
+    table = DeltaTable(made.uri)
+    with watch() as watched:
+        stream = table.rows(["id", "text"])
+        found = stream.read_all().sort_by("id").to_pylist()
+    assert found == [{"id": row["id"], "text": row["text"]} for row in made.rows]
+    for path in made.files:
+        size = (tmp_path / path).stat().st_size
+        metadata = pq.read_metadata(tmp_path / path)
+        told = [each for each in watched.requests if each.path == path]
+        assert (told[0].start, told[0].length) == (max(0, size - 65536), min(size, 65536))
+        for group in range(metadata.num_row_groups):
+            for index in (0, 2):
+                chunk = metadata.row_group(group).column(index)
+                start = chunk.dictionary_page_offset or chunk.data_page_offset
+                assert any(
+                    each.start is not None
+                    and each.length is not None
+                    and each.start <= start
+                    and start + chunk.total_compressed_size <= each.start + each.length
+                    for each in told[1:]
+                )
+    assert stream.explain()["metrics"]["delta.lazy.bytes_read"] >= sum(
+        each.length or 0 for each in watched.requests if each.path in made.files
+    )
+
+
+def test_a_local_file_whose_size_is_wrong_in_the_log_is_read_all_the_same(tmp_path: Path) -> None:
+    made = make_table(tmp_path, files=3, rows=100)
+    for log in sorted((tmp_path / "_delta_log").glob("*.json"))[1:]:
+        log.write_text(log.read_text().replace('"size": ', '"size": 9'))
+    assert DeltaTable(made.uri).to_pyarrow_table().num_rows == 300
+
+
+def test_whoever_wants_all_rows_has_twice_as_many_files_under_way_as_threads(tmp_path: Path) -> None:
+    made = make_table(tmp_path, files=20, rows=50, one_commit=True)
+    handle = TableHandle.open(made.uri)
+    snapshot = handle.snapshot()
+    with ReadingPool(3, 1 << 30) as pool:
+        stream = RowScanner(handle, snapshot, RowRequest.of(snapshot.schema), pool=pool).stream()
+        assert stream.read_all().num_rows == 1000
+        assert stream.metrics.most_files_at_once == 6
+        assert pool.most_at_once <= 3
+
+
+def test_batches_of_a_file_share_the_array_of_its_partition_value(tmp_path: Path) -> None:
+    table = pa.table({"hour": ["a"] * 900, "n": list(range(900))})
+    write_arrow(tmp_path, table, partition_by=["hour"])
+    batches = list(DeltaTable(tmp_path).to_pyarrow_dataset().to_batches(batch_size=200))
+    assert [batch.num_rows for batch in batches] == [200, 200, 200, 200, 100]
+    assert pa.Table.from_batches(batches).to_pylist() == table.select(batches[0].schema.names).to_pylist()
+    assert len({batch.column("hour").buffers()[2].address for batch in batches}) == 1
+
+
+def test_footers_that_decide_nothing_are_not_asked_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log has the same bounds for a file with one row group: whoever asks again learns nothing."""
+    made = make_table(tmp_path, files=100, rows=20, one_commit=True)
+    asked: list[str] = []
+    original = file_rows.judge_row_groups
+
+    def counted(opened: opened_file.OpenedFile, *arguments: object) -> list[bool | None]:
+        asked.append(opened.file.path)
+        return original(opened, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(file_rows, "judge_row_groups", counted)
+    table = DeltaTable(made.uri)
+    wanted = {number * 20 + 7 for number in range(100)}
+    found = table.rows(["id"], where=[("id", "in", sorted(wanted))]).read_all()
+    assert set(found["id"].to_pylist()) == wanted
+    assert len(asked) <= 16 + 100 // 16 + 1
+    asked.clear()
+    # Each of these proves its file: they are asked to the end.
+    assert table.rows(["id"], where="id >= 0").read_all().num_rows == 2000
+    assert len(asked) == 100
+
+
+def test_footers_of_files_with_several_row_groups_are_always_asked(tmp_path: Path) -> None:
+    made = make_table(tmp_path, files=40, rows=20, group=10, one_commit=True)
+    stream = DeltaTable(made.uri).rows(["id"], where=[("id", "in", [number * 20 + 7 for number in range(40)])])
+    assert stream.read_all().num_rows == 40
+    assert (stream.metrics.row_groups_read, stream.metrics.row_groups_pruned) == (40, 40)
+
+
+def test_footers_are_let_go_with_their_file(tmp_path: Path) -> None:
+    """A footer and its schema hold each other; thousands of them would wait for the collector of garbage."""
+    made = make_rich_table(tmp_path, seed=5)
+    table = DeltaTable(made.uri)
+    gc.collect()
+    gc.disable()
+    try:
+        rows = table.rows(["id", "place.name"], where="n > 3 and price < 100 and place.row > 0").read_all()
+        assert rows.num_rows
+        left = [each for each in gc.get_objects() if isinstance(each, pq.FileMetaData | pq.ParquetSchema)]
+    finally:
+        gc.enable()
+    assert left == []
