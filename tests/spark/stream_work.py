@@ -1,4 +1,4 @@
-"""A driver of its own that streams a folder of JSON files into a table until all are in; made to be killed."""
+"""A driver of its own that streams JSON files, or a table, into a table until all is in; made to be killed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from lazydelta.spark import ingest_stream, start_session
 def main(work: dict[str, Any]) -> int:
     """Stream what there is; a query that fails is started again, as whoever watches over it would."""
     session = start_session("stream_work", master=work["master"], conf=work["conf"])
-    files = session.readStream.schema("id long, ts timestamp").option("maxFilesPerTrigger", 1).json(work["source"])
+    reader = session.readStream.format(work["reads"]).option("maxFilesPerTrigger", 1)
+    if work["reads"] == "json":
+        reader = reader.schema("id long, ts timestamp")
+    files = reader.load(work["source"])
     for _ in range(work["starts"]):
         query = ingest_stream(
             files,

@@ -54,6 +54,7 @@ class Stream:
     conf: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     starts: int = 1
+    reads: str = "json"
 
     @contextlib.contextmanager
     def stopping(self, *at: int, command: str = "") -> Iterator[tuple[subprocess.Popen[bytes], Stops]]:
@@ -78,6 +79,7 @@ class Stream:
             "checkpoint": str(self.folder / self.checkpoint),
             "options": self.options,
             "starts": self.starts,
+            "reads": self.reads,
         }
         paths = os.pathsep.join(filter(None, [(environment or {}).get("PYTHONPATH"), str(ROOT)]))
         with (self.folder / "driver.log").open("ab") as log:

@@ -15,12 +15,14 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
@@ -57,6 +59,18 @@ class LazyDeltaSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Read a table; a schema of the user's chooses columns."""
         return open_reader(self.options, schema, getattr(self, "_version", None))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        """Read a table as a stream."""
+        try:
+            from lazydelta.spark.streaming.stream_reader import LazyDeltaStreamReader  # noqa: PLC0415 - needs PySpark 4.2
+        except ImportError as error:
+            message = f"readStream.format('lazydelta') needs PySpark 4.2, and this is {pyspark.__version__}"
+            hint = (
+                "its data sources have no limits on what a micro-batch takes, nor availableNow; DeltaTable.changes has"
+            )
+            raise OptionError(message, hint=hint) from error
+        return LazyDeltaStreamReader(dict(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's
         """Write a DataFrame."""

@@ -1,0 +1,1 @@
+"""``readStream.format("lazydelta")``: a table as a source of Spark's streams."""
