@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from benchmarks import discovery, ingest, sidecar
+from benchmarks import discovery, ingest, sidecar, spark_read
 from benchmarks import rows as row_reading
 from benchmarks.report import Result, print_results, save_results
 
@@ -35,6 +35,7 @@ SUITES = {
     "ingest": Suite(ingest.cases, ingest.GATED_ROWS, "rows", ingest.print_details),
     "rows": Suite(row_reading.cases, row_reading.GATED_ROWS, "rows"),
     "sidecar": Suite(sidecar.cases, sidecar.GATED_FILES, "files"),
+    "spark-read": Suite(spark_read.cases, spark_read.GATED_FILES, "files"),
 }
 RESULTS = Path(__file__).resolve().parent / "results"
 

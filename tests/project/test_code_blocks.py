@@ -40,6 +40,7 @@ WITH_SPARK = {
     ("docs/cli.md", "lazydelta ingest ./incoming ./telemetry --timestamp-column timestamp"),
     ("docs/spark.md", "from lazydelta.spark import start_session"),
     ("docs/spark.md", "from lazydelta.spark import ingest, ingest_stream"),
+    ("docs/spark.md", "from lazydelta.spark import read"),
     ("docs/spark.md", "from lazydelta.spark.source import LazyDeltaSource"),
 }
 ALL = [block for page in PAGES for block in blocks(page)]

@@ -1,7 +1,9 @@
 """Errors that begin with what happened.
 
-Spark shows what a Python worker raises as its traceback, with the message at the very end. What an error was caused by
-stands before it: so an error of ours is caused by its own sentence.
+Spark shows what a Python worker raises as a traceback with the message at its very end. What an exception was caused by
+is printed before it, and a cause that was never raised has no traceback. So an error of ours names its own sentence as
+its cause. Where tracebacks are simplified, which is the default, Spark takes the cause away first; hence a class whose
+cause stays.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from lazydelta.errors import LazyDeltaError
 
@@ -21,8 +24,23 @@ def sentence_first() -> Iterator[None]:
     try:
         yield
     except LazyDeltaError as error:
-        if error.__cause__ is not None and type(error.__cause__) is type(error):
+        if "_said" in vars(error):
             raise
-        said = copy.copy(error)
-        said.__traceback__ = said.__cause__ = said.__context__ = None
-        raise error from said
+        raise _beginning_with_its_sentence(error).with_traceback(error.__traceback__) from None
+
+
+def _beginning_with_its_sentence(error: LazyDeltaError) -> LazyDeltaError:
+    kind = type(error)
+    said = copy.copy(error)
+    said.__traceback__ = said.__cause__ = said.__context__ = None
+    cause = property(lambda _: said, lambda _, __: None)
+    names: dict[str, Any] = {"__cause__": cause, "__module__": kind.__module__, "__reduce_ex__": _as_it_was}
+    shown = copy.copy(error)
+    shown.__class__ = type(kind.__name__, (kind,), names)
+    shown._said = said  # type: ignore[attr-defined]  # noqa: SLF001 - a mark that it is done
+    return shown
+
+
+def _as_it_was(error: LazyDeltaError, protocol: int) -> Any:
+    """Pickle an error as one of its own class, which other processes know."""
+    return error._said.__reduce_ex__(protocol)  # type: ignore[attr-defined]  # noqa: SLF001

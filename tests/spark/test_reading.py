@@ -1,0 +1,168 @@
+"""Spark reads tables through both our ways as Delta-Spark reads them, in a session that is not in UTC."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from lazydelta import DeltaTable, write_arrow
+from lazydelta.spark import read
+from tests.spark.delta_tables import MADE, question
+
+pytestmark = [pytest.mark.xdist_group("spark")]
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+@pytest.fixture(scope="module")
+def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function that makes a table by its name, once."""
+    known: dict[str, Path] = {}
+
+    def make(name: str) -> Path:
+        if name not in known:
+            known[name] = tmp_path_factory.mktemp("delta") / "table of % it"
+            MADE[name](spark, known[name])
+        return known[name]
+
+    return make
+
+
+def _rows(frame: DataFrame) -> Counter[str]:
+    # As text, because rows hold dictionaries, NaN and bytes.
+    return Counter(map(str, frame.collect()))
+
+
+def _source(spark: SparkSession, table: Path, **options: Any) -> DataFrame:
+    return spark.read.format("lazydelta").options(**options).load(str(table))
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("number", [2, pytest.param(100, marks=pytest.mark.slow)])
+def test_tables_by_delta_spark_read_alike_through_both_ways(
+    name: str, number: int, made: Callable[[str], Path], spark: SparkSession
+) -> None:
+    """The same schema, the same rows, and the same answers to generated questions, with filters pushed and not."""
+    table = made(name)
+    delta = spark.read.format("delta").load(str(table))
+    assert _source(spark, table).schema.simpleString() == delta.schema.simpleString()
+    whole = _rows(delta)
+    assert _rows(_source(spark, table)) == whole
+    assert _rows(read(spark, str(table))) == whole
+    rng = random.Random(name)
+    matched = 0
+    for _ in range(number):
+        asked = question(rng)
+        expected = _rows(delta.where(asked).select("id", "s", "ts", "st"))
+        matched += bool(expected)
+        spark.conf.set(PUSHDOWN, rng.choice(["true", "true", "false"]))
+        try:
+            found = _source(spark, table).where(asked).select("id", "s", "ts", "st")
+            assert _rows(found) == expected, (name, asked)
+            fast = read(spark, str(table), columns=["id", "s", "f", "d", "ts", "n", "day", "b", "st", "p"])
+            assert _rows(fast.where(asked).select("id", "s", "ts", "st")) == expected, (name, asked)
+        finally:
+            spark.conf.unset(PUSHDOWN)
+    assert matched or number == 2
+
+
+@pytest.mark.parametrize("where", ["p = 1 AND id < 40", [("f", ">", 3.0)], {"s": "k3"}, "f > 500 OR st.x = 5"], ids=str)
+def test_the_fast_way_applies_its_condition_exactly(
+    where: Any, made: Callable[[str], Path], spark: SparkSession
+) -> None:
+    """Files with deletion vectors and without, in one DataFrame, beside the rows that the table itself gives."""
+    table = made("deletion vectors")
+    found = sorted(row.id for row in read(spark, str(table), where=where, columns=["id"]).collect())
+    expected = sorted(DeltaTable(table).rows(["id"], where=where).read_all()["id"].to_pylist())
+    assert found == expected
+    assert expected
+
+
+def test_plain_files_go_to_sparks_own_reader_and_the_others_to_the_source(
+    made: Callable[[str], Path], spark: SparkSession
+) -> None:
+    """Partition 1 of the table has no deletion vectors; a table with mapped columns has no plain file."""
+    plan = _plan(read(spark, str(made("deletion vectors"))))
+    assert "FileScan parquet" in plan
+    assert "lazydelta" in plan
+    assert "lazydelta" not in _plan(read(spark, str(made("deletion vectors")), where="p = 1"))
+    assert "FileScan" not in _plan(read(spark, str(made("column mapping"))))
+
+
+def _plan(frame: DataFrame) -> str:
+    plan: str = frame._jdf.queryExecution().toString()  # type: ignore[operator]
+    return plan
+
+
+def test_partition_values_and_names_that_look_like_patterns_are_read_as_they_are(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Percent signs, spaces, braces, stars, slashes, an equals sign, an empty text and null."""
+    values = ["a b", "50%", "{x,y}", "*", "a/b", "k=v", "ü", "[0]", "?", "007", "", None, "..", "_h"]
+    table = tmp_path / "odd {table} [1] 5%20"
+    rows = pa.table({"id": pa.array(range(len(values))), "p": pa.array(values)})
+    write_arrow(table, rows, partition_by=["p"])
+    expected = Counter((row["id"], row["p"] or None) for row in rows.to_pylist())
+    assert Counter((row.id, row.p) for row in read(spark, str(table)).collect()) == expected
+    assert Counter((row.id, row.p) for row in _source(spark, table).collect()) == expected
+    assert [row.id for row in read(spark, str(table), where="p = '*'").collect()] == [3]
+
+
+def test_an_hour_stays_text_and_more_files_than_spark_lists_at_once_are_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Without a schema Spark would make numbers of `_event_hour=` folders, which look hidden besides."""
+    start = dt.datetime(2026, 2, 10, tzinfo=dt.UTC)
+    rows = pa.table({"ts": [start + dt.timedelta(minutes=20 * each) for each in range(120)], "id": range(120)})
+    write_arrow(tmp_path, rows, timestamp_column="ts")
+    assert DeltaTable(tmp_path).count() == 40
+    fast = read(spark, str(tmp_path))
+    assert sorted(row.id for row in fast.collect()) == list(range(120))
+    assert dict(fast.dtypes)["_event_hour"] == "string"
+    assert fast.where("_event_hour = '2026021003'").count() == 3
+    assert [row.ts for row in fast.where("id = 0").collect()] == [start.astimezone().replace(tzinfo=None)]
+
+
+def test_an_empty_table_and_a_condition_that_nothing_matches_have_a_schema(spark: SparkSession, tmp_path: Path) -> None:
+    """No file, no partition, no rows."""
+    write_arrow(tmp_path, pa.table({"id": pa.array([], pa.int64()), "s": pa.array([], pa.string())}))
+    for frame in (_source(spark, tmp_path), read(spark, str(tmp_path)), read(spark, str(tmp_path), where="id = 3")):
+        assert frame.dtypes == [("id", "bigint"), ("s", "string")]
+        assert frame.count() == 0
+
+
+def test_versions_are_read_by_number_and_by_time(made: Callable[[str], Path], spark: SparkSession) -> None:
+    """As Delta-Spark does."""
+    table = made("deletion vectors")
+    first = spark.read.format("delta").option("versionAsOf", 1).load(str(table)).count()
+    assert _source(spark, table, versionAsOf=1).count() == first == read(spark, str(table), version=1).count()
+    assert _source(spark, table, timestampAsOf="2999-01-01").count() == _source(spark, table).count()
+
+
+def test_views_and_sql(made: Callable[[str], Path], spark: SparkSession) -> None:
+    """A temporary view over either way, and one made by SQL alone."""
+    table = made("evolution")
+    _source(spark, table).createOrReplaceTempView("by_source")
+    read(spark, str(table)).createOrReplaceTempView("by_spark")
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW by_sql USING lazydelta OPTIONS (path '{table}', columns 'id,p')")
+    expected = spark.sql(f"SELECT p, count(*) c FROM delta.`{table}` GROUP BY p").collect()
+    for view in ("by_source", "by_spark", "by_sql"):
+        assert Counter(spark.sql(f"SELECT p, count(*) c FROM {view} GROUP BY p").collect()) == Counter(expected)
+
+
+def test_an_error_begins_with_our_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    """Not after a traceback of workers."""
+    with pytest.raises((PySparkException, AnalysisException)) as raised:
+        _source(spark, tmp_path / "nothing")
+    text = str(raised.value)
+    assert "TableNotFoundError" in text
+    assert text.index("TableNotFoundError") < text.index("Traceback")
