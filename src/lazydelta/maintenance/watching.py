@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -265,7 +265,7 @@ class TableWatch:
             _log.info("%s gets no checksums from its watch: %s", handle.uri, error)
             self._unwritable = True
             return
-        exact = replace(handle, options=msgspec.structs.replace(handle.options, sidecar_enabled=False))
+        exact = msgspec.structs.replace(handle, options=msgspec.structs.replace(handle.options, sidecar_enabled=False))
         num_files = size = 0
         for batch in exact.scan(snapshot, ScanRequest(strategy=ScanStrategy.FORWARD)).batches():
             num_files += len(batch)

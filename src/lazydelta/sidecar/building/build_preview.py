@@ -41,7 +41,7 @@ def preview(
         return BuildPreview(
             version=checkpoint.version,
             action=("replace" if force else "keep") if there else "build",
-            actions=sum(sum(reader.row_groups_of(part)) for part in parts),
+            actions=sum(sum(reader.row_counts(part) or ()) for part in parts),
             size_bytes=sum(part.info.size for part in parts),
             sort=[".".join(each.path) for each in plan.layout.sort],
         )

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
@@ -81,7 +82,7 @@ class LazyDeltaReader(DataSourceReader):
             handle = options.open()
             self._snapshot = handle.snapshot(version) if version is not None else options.pin(handle)
             self._handle = handle.carrying_credentials()
-            self._snapshot = replace(self._snapshot, store=self._handle.store)
+            self._snapshot = msgspec.structs.replace(self._snapshot, store=self._handle.store)
             self._options = options
             self._form = arrow_form(schema)
             fields = chosen_fields(self._snapshot.schema, schema)
