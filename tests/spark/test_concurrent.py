@@ -23,7 +23,7 @@ from lazydelta.handle import TableHandle
 from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.maintenance import own_process as maintenance
 from lazydelta.maintenance.own_process import last_failure, start_maintenance, wait_for_maintenance
-from lazydelta.maintenance.table_lock import table_lock
+from lazydelta.maintenance.table_lock import machine_file, table_lock
 from lazydelta.spark import ingest, ingest_stream
 from lazydelta.storage import open_store
 from lazydelta.write.job import WriteJob
@@ -231,5 +231,5 @@ def test_maintenance_of_what_is_no_table_says_so(tmp_path: Path) -> None:
         process.wait(60)
     assert "no Delta" in str(last_failure(str(tmp_path / "nothing")))
     with contextlib.suppress(FileNotFoundError):
-        maintenance._file(TableHandle.open(tmp_path / "nothing"), "failure").unlink()
+        machine_file(TableHandle.open(tmp_path / "nothing"), "failure").unlink()
     assert deltalake.DeltaTable.is_deltatable(str(tmp_path / "nothing")) is False

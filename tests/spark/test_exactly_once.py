@@ -25,8 +25,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from lazydelta.handle import TableHandle
-from lazydelta.maintenance import own_process as maintenance
 from lazydelta.maintenance.own_process import wait_for_maintenance
+from lazydelta.maintenance.table_lock import machine_file
 from lazydelta.spark import ingest_stream
 from lazydelta.spark.source import LazyDeltaSource, _Message
 from tests.spark.stops import CHANGES_OF_A_COMMIT, CHANGES_OF_A_FILE
@@ -271,7 +271,7 @@ def test_files_stay_when_the_committer_is_killed_after_its_commit(spark: SparkSe
 @contextmanager
 def _maintenance_that_waits(table: Path) -> Iterator[None]:
     """Let the maintenance that follows a commit wait for ever: a pipe lies where its lock should, and nobody reads."""
-    lock = maintenance._file(TableHandle.open(table), "lock")
+    lock = machine_file(TableHandle.open(table), "lock")
     lock.unlink(missing_ok=True)
     os.mkfifo(lock)
     try:
