@@ -294,6 +294,8 @@ STRINGS = [
     one("strlen-function", 'strlen("⒦⒰⒮⒯⒪")', 5),
     one("tolower-function", 'tolower("Hello") == "hello"', value=True),
     one("toupper-function", 'toupper("hello") == "HELLO"', value=True),
+    *(one("strcmp-function", f"strcmp({arguments})", value) for arguments, value in (
+        ('"ABC", "ABC"', 0), ('"abc", "ABC"', 1), ('"ABC", "abc"', -1), ('"abcde", "abc"', 1))),
     one("replace-string-function", "replace_string('Number is 1', 'is', 'was')", "Number was 1"),
     one("scalar-data-types/string", 'strlen("Hello"\', \'@"world!")', 13),
     one("scalar-data-types/string", 'strlen("Hello"\n  // Comment\n  \', \'@"world!")', 13),

@@ -328,6 +328,10 @@ WRITTEN = [
     Pair("Telemetry | summarize maxif(n, flag), minif(n, flag), sumif(n, flag), count_distinctif(n, flag) by i",
          "SELECT i, max(n) FILTER (flag), min(n) FILTER (flag), coalesce(sum(n) FILTER (flag), 0),"
          " count(DISTINCT n) FILTER (flag) FROM t GROUP BY i"),
+    Pair("Telemetry | where strcmp(_event_hour, '2026021003') >= 0 and 0 > strcmp(device_id, 'p') | count",
+         f"SELECT count(*) FROM t WHERE _event_hour >= '2026021003' AND {D} < 'p'"),
+    Pair("Telemetry | where device_id has strcat('-', 1) or device_id has tolower('PUMP') | count",
+         f"SELECT count(*) FROM t WHERE regexp_matches({D}, '-1($|[^A-Za-z0-9])') OR {TERM.format(D, 'pump')}"),
     Pair("Telemetry | where flag == 1 | count", "SELECT count(*) FROM t WHERE flag"),
     Pair("Telemetry | where flag != 0 | count", "SELECT count(*) FROM t WHERE flag IS DISTINCT FROM FALSE"),
     Pair("union withsource=T Tele*, (Devices | where capacity > 15) | summarize count() by T",

@@ -55,9 +55,9 @@ HOUR = dt.datetime(2020, 1, 1, tzinfo=UTC)
 
 def rows() -> list[dict[str, Any]]:
     """Return the rows, three to a partition."""
-    made = []
+    made: list[dict[str, Any]] = []
     for part in range(4):
-        shared = {
+        shared: dict[str, Any] = {
             "pi": part if part < 3 else None,
             "pd": dt.date(2020, 1, part + 1) if part < 3 else None,
             "ps": ["", "A", "a", None][part],

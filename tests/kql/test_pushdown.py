@@ -90,6 +90,8 @@ def test_the_three_queries_of_the_design_run_and_stop_early(tables: dict[str, De
 PRUNED = [
     ("Telemetry | where _event_hour == '2026021003'", 1),
     ("Telemetry | where '2026021003' == _event_hour", 1),
+    ("Telemetry | where strcmp(_event_hour, '2026021003') >= 0", 3),
+    ("Telemetry | where 0 == strcmp('2026021003', _event_hour)", 1),
     ("let h = '2026021003'; Telemetry | where _event_hour == h", 1),
     ("let T = Telemetry | where _event_hour == '2026021003'; T | where n > 0", 1),
     ("let f = (h:string) { Telemetry | where _event_hour == h }; f('2026021003')", 1),

@@ -33,7 +33,8 @@ def test_the_files_are_exactly_those_that_may_match(table_paths: dict[str, Path]
     ]
     assert sorted(Path(each).name for each in addresses(text)) == sorted(expected)
     assert all(each.startswith(WHERE["Telemetry"] + "/_event_hour=") for each in addresses(text))
-    assert text.endswith(") | where _event_hour >= '2026021004' | where device_id == 'sensor-42' | take 100")
+    ending = ") | where strcmp(_event_hour , '2026021004') >= 0 | where device_id == 'sensor-42' | take 100"
+    assert text.endswith(ending)
     assert "external_table" not in text
 
 
@@ -47,7 +48,48 @@ def test_partition_columns_are_constants_of_their_group(table_paths: dict[str, P
     assert all("_event_hour" not in each for each in declared)
 
 
+# What Kusto has no order for is compared by strcmp() in what the cluster gets, and what follows stays.
+ORDERS = [
+    ("_event_hour > '2026021004'", "strcmp(_event_hour , '2026021004') > 0"),
+    ("(_event_hour)<=('x')", "strcmp((_event_hour),('x')) <= 0"),
+    (
+        "_event_hour between ('2026021004' .. strcat('2026', '021005'))",
+        "(strcmp(_event_hour , '2026021004' ) >= 0 and strcmp(_event_hour,  strcat('2026', '021005')) <= 0)",
+    ),
+    (
+        "n < 3 and _event_hour !between ('1' .. '2') // a < b",
+        "n < 3 and not(strcmp(_event_hour , '1' ) >= 0 and strcmp(_event_hour,  '2') <= 0) // a < b",
+    ),
+    ("iff(device_id > 'm', n, i) > 0", "iff(strcmp(device_id , 'm') > 0, n, i) > 0"),
+]
+
+
+@pytest.mark.parametrize(("condition", "written"), ORDERS, ids=[each[0] for each in ORDERS])
+def test_the_order_of_texts_is_written_as_a_cluster_knows_it(
+    condition: str, written: str, table_paths: dict[str, Path]
+) -> None:
+    text = rewrite(f"Telemetry | where {condition}\n| count", table_paths, cluster_uris=WHERE)
+    assert text.endswith(f" | where {written}\n| count")
+
+
+def test_tables_of_parts_that_run_first_are_replaced_too(table_paths: dict[str, Path]) -> None:
+    places = WHERE | {"Devices": "https://account.blob.core.windows.net/container/devices"}
+    text = rewrite(
+        "Telemetry | where device_id in ((Devices | project device_id)) and _event_hour >="
+        " toscalar(external_table('Telemetry') | where n == 50 | summarize min(_event_hour)) | count",
+        table_paths,
+        cluster_uris=places,
+    )
+    assert "external_table" not in text
+    (first, second, third) = (text.index(each) for each in (" | where device_id in", "/devices/", "toscalar("))
+    assert first < second < third
+    assert "externaldata(" in text[third:]
+    assert analysed([text], {})[0].errors == []
+
+
 REWRITTEN = [
+    "external_table('Telemetry') | where _event_hour >= '2026021004' | where device_id == 'sensor-42' | take 100",
+    "external_table('Telemetry') | where _event_hour between ('2026021000' .. '2026021003') | summarize count() by i",
     "external_table('Telemetry') | where _event_hour == '2026021004' | summarize avg(value) by bin(timestamp, 1h)",
     "external_table('Telemetry') | where timestamp > ago(1h) | count",
     "Telemetry | where i == 5 | join kind=inner (external_table('Devices')) on device_id | project n, site",

@@ -120,11 +120,15 @@ class Unary(Node):
 
 @dataclass(frozen=True, slots=True)
 class Binary(Node):
-    """Two operands and what stands between them; ``at`` is the operator's place."""
+    """Two operands and what stands between them; ``at`` is the operator's place.
+
+    ``places`` are where the left side starts, the operator ends, and the right side ends.
+    """
 
     op: str
     left: Expression
     right: Expression
+    places: tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +154,16 @@ class ListTest(Node):
 
 @dataclass(frozen=True, slots=True)
 class Between(Node):
-    """``value between (low .. high)``."""
+    """``value between (low .. high)``.
+
+    ``places`` are where it starts, the operator ends, the dots start and end, and all of it ends.
+    """
 
     negated: bool
     value: Expression
     low: Expression
     high: Expression
+    places: tuple[int, int, int, int, int]
 
 
 # Sources of rows

@@ -208,10 +208,10 @@ class TreeBuilder(Transformer[Token, Any]):
         ends = [*(word.start_pos or 0 for word in words), meta.end_pos]
         return syntax.Logical(meta.start_pos, op, parts, tuple(zip(starts, ends, strict=True)))
 
-    def _binary(self, _meta: Meta, children: list[Any]) -> syntax.Binary:
+    def _binary(self, meta: Meta, children: list[Any]) -> syntax.Binary:
         left, op, right = children
         word = "!=" if op == "<>" else " ".join(op.split())
-        return syntax.Binary(op.start_pos, word, left, right)
+        return syntax.Binary(op.start_pos, word, left, right, (meta.start_pos, op.end_pos, meta.end_pos))
 
     equality = addition = multiplication = textual = _binary
 
@@ -224,9 +224,10 @@ class TreeBuilder(Transformer[Token, Any]):
 
     has_list = membership
 
-    def between(self, _meta: Meta, children: list[Any]) -> syntax.Between:
-        value, op, low, high = children
-        return syntax.Between(op.start_pos, op.startswith("!"), value, low, high)
+    def between(self, meta: Meta, children: list[Any]) -> syntax.Between:
+        value, op, low, dots, high = children
+        places = (meta.start_pos, op.end_pos, dots.start_pos, dots.end_pos, meta.end_pos)
+        return syntax.Between(op.start_pos, op.startswith("!"), value, low, high, places)
 
     def signed(self, meta: Meta, children: list[Any]) -> Any:
         op, operand = children

@@ -76,6 +76,8 @@ class Session:
         self.now = now
         self.tables = tables
         self.evaluator = evaluator
+        # Comparisons of the order of texts, which a cluster does not have.
+        self.text_orders: list[syntax.Binary | syntax.Between] = []
         self._count = 0
 
     def identity(self) -> str:

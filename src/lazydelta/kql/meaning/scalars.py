@@ -134,6 +134,8 @@ class Scalars:
         if node.op in {"+", "-", "*", "/", "%"}:
             return arithmetic.operate(node.op, left, right, complain)
         if node.op in {"==", "!=", "<", "<=", ">", ">="}:
+            if left.kind == right.kind == "string" and node.op not in {"==", "!="}:
+                self._session.text_orders.append(node)
             return comparisons.compare(node.op, left, right, complain)
         op = "=~" if node.op == "!~" else node.op.removeprefix("!")
         if op == "matches regex" and right.is_literal and isinstance(right.value, str):
@@ -150,6 +152,8 @@ class Scalars:
         value, low, high = self.bind(node.value), self.bind(node.low), self.bind(node.high)
         if high.kind == "timespan" and low.kind == "datetime":
             high = arithmetic.operate("+", low, high, self._session.complain(node))
+        if value.kind == low.kind == high.kind == "string":
+            self._session.text_orders.append(node)
         return comparisons.between(value, low, high, self._session.complain(node))
 
     def _list_test(self, node: syntax.ListTest) -> Typed:

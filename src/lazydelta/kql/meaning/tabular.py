@@ -33,7 +33,7 @@ class Tabular:
     """Binds the tables and operators of one query."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self.session = self._session = session
         self.render: syntax.Render | None = None
 
     def program(self, program: syntax.Program, scope: Scope) -> Relation:

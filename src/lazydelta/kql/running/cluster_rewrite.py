@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 
 from lazydelta.delta_table import DeltaTable
 from lazydelta.errors import KqlError, OptionError, UnsupportedFeatureError
+from lazydelta.kql.language import kql_syntax as syntax
 from lazydelta.kql.language.complaints import QueryText
 from lazydelta.kql.meaning.query_plan import Scan
 from lazydelta.kql.running.kql_query import reached
@@ -57,11 +58,13 @@ def rewrite(
     suffix = secret or ("" if managed_identity is None else f";managed_identity={managed_identity}")
     known = KqlTables(tables, open_table)
     query = QueryText(text)
+    found = reached(text, known, now)
+    edits = [edit for node in {each.at: each for each in found.text_orders}.values() for edit in _ordered(text, node)]
     by_place: dict[int, list[tuple[Scan, Pushed]]] = {}
-    for scan, pushed in reached(text, known, now).items():
+    for scan, pushed in found.scans.items():
         by_place.setdefault(scan.at, []).append((scan, pushed))
-    left, rewritten = cap, text
-    for at in sorted(by_place, reverse=True):
+    left = cap
+    for at in sorted(by_place):
         scan = by_place[at][0][0]
         if (pattern := _PATTERN.match(text, at)) is not None:
             raise query.error(at, f"{pattern[0]} may be several tables, which cannot be replaced", hint="name each")
@@ -73,10 +76,36 @@ def rewrite(
         columns = known.columns(scan.table) or []
         root = (cluster_uris or {}).get(scan.table) or table.table_uri
         source = _Source(query, at, columns, tuple(table.metadata().partition_columns), root, suffix).text(files)
-        match = _REFERENCE.match(rewritten, at)
+        match = _REFERENCE.match(text, at)
         assert match is not None  # noqa: S101 - the parser found a reference here
-        rewritten = rewritten[:at] + source + rewritten[match.end() :]
-    return rewritten
+        edits.append((at, match.end(), source))
+    return _edited(text, edits)
+
+
+def _ordered(text: str, node: syntax.Binary | syntax.Between) -> list[tuple[int, int, str]]:
+    """Return the edits that make ``strcmp`` of a comparison of texts: Kusto has no order of them but that."""
+    if isinstance(node, syntax.Binary):
+        start, after, end = node.places
+        return [(start, start, "strcmp("), (node.at, after, ","), (end, end, f") {node.op} 0")]
+    start, after, dots, low_from, end = node.places
+    opening = text.index("(", after)
+    value = text[start : node.at].strip()
+    negation = "not" if node.negated else ""
+    return [
+        (start, start, f"{negation}(strcmp("),
+        (node.at, opening + 1, ", "),
+        (dots, low_from, f") >= 0 and strcmp({value}, "),
+        (end - 1, end, ") <= 0)"),
+    ]
+
+
+def _edited(text: str, edits: list[tuple[int, int, str]]) -> str:
+    """Return the text with parts replaced; those that start at one place are nested, and the outer one comes first."""
+    pieces, position = [], 0
+    for start, end, piece in sorted(edits, key=lambda edit: edit[:2]):
+        pieces += [text[position:start], piece]
+        position = end
+    return "".join([*pieces, text[position:]])
 
 
 def _files(query: QueryText, at: int, table: DeltaTable, asked: list[Pushed], left: int) -> list[DataFile]:

@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import duckdb
 import pyarrow as pa
@@ -148,26 +148,34 @@ def run(
     open_table: Callable[[str], DeltaTable] | None = None,
 ) -> KqlResult:
     """Bind a query and start it; ``pushdown=False`` reads every row of every table, for comparison."""
-    running, relation, render = _bound(text, KqlTables(tables, open_table), now, pushdown=pushdown)
+    running, relation, bound = _bound(text, KqlTables(tables, open_table), now, pushdown=pushdown)
     try:
-        return KqlResult(running, relation, render)
+        return KqlResult(running, relation, bound.render)
     except BaseException:
         running.close(None)
         raise
 
 
-def reached(text: str, tables: KqlTables, now: dt.datetime | None = None) -> dict[Scan, Pushed]:
+class Reached(NamedTuple):
+    """What of a query reaches its tables, and where it compares the order of texts."""
+
+    scans: dict[Scan, Pushed]
+    text_orders: list[syntax.Binary | syntax.Between]
+
+
+def reached(text: str, tables: KqlTables, now: dt.datetime | None = None) -> Reached:
     """Return what of a query reaches its tables, without running more of it than ``toscalar`` and ``in`` need."""
-    running, relation, _ = _bound(text, tables, now, pushdown=True)
+    running, relation, bound = _bound(text, tables, now, pushdown=True)
     try:
-        return running.pushed(relation)
+        scans: dict[Scan, Pushed] = {}
+        for each in (relation, *running.ran_first):
+            scans |= running.pushed(each)
+        return Reached(scans, bound.session.text_orders)
     finally:
         running.close(None)
 
 
-def _bound(
-    text: str, tables: KqlTables, now: dt.datetime | None, *, pushdown: bool
-) -> tuple[_Run, Relation, syntax.Render | None]:
+def _bound(text: str, tables: KqlTables, now: dt.datetime | None, *, pushdown: bool) -> tuple[_Run, Relation, Tabular]:
     program = parse(text)
     moment = dt.datetime.now(dt.UTC) if now is None else now
     if moment.tzinfo is None:
@@ -184,7 +192,7 @@ def _bound(
     except BaseException:
         running.close(None)
         raise
-    return running, relation, tabular.render
+    return running, relation, tabular
 
 
 @functools.lru_cache(maxsize=1)
@@ -210,6 +218,7 @@ class _Run:
         self.tables = tables
         self._pushdown = pushdown
         self._views = 0
+        self.ran_first: list[Relation] = []
         # Readers and temporary tables belong to the cursor, so queries do not see each other's.
         self._connection = _database(os.getpid()).cursor()
         self._connection.execute(_READ_AHEAD)
@@ -242,6 +251,7 @@ class _Run:
 
     def values(self, relation: Relation) -> tuple[str, list[Any] | str]:
         """Run a relation whose values the rest of the query is made of."""
+        self.ran_first.append(relation)
         (column,) = relation.columns[:1]
         writer = PlanSql(self.tables.column_sql)
         as_text = f"CAST({column.identity} AS VARCHAR)"

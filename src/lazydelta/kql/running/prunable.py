@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from lazydelta.kql.meaning.typed import Typed, literal
+from lazydelta.kql.meaning.typed import Typed, call, literal
 from lazydelta.types.literals import Instant
 
 __all__ = ["Prunable", "Unprunable", "conjunction", "prunable"]
@@ -113,6 +113,9 @@ class _Translation:
         op = node.op
         if right.refs and not left.refs:
             left, right, op = right, left, _MIRRORED[op]
+        if left.op == "strcmp" and right.is_literal and right.kind in {"int", "long"} and right.value == 0:
+            # How two texts are ordered, as Kusto asks for it.
+            return self._comparison(call("bool", op, "", left.arguments), negated=negated, nulls=nulls)
         width = None if negated or op == "!=" else self._width(left)
         if width is not None:
             return self._rounded_down(left.arguments[0], op, right, width, nulls=nulls)

@@ -119,7 +119,10 @@ def _term(op: str, right: Typed, pattern: str, flag: str) -> str:
         # An end of the searched text that is no part of a term is its own edge.
         before = before if right.value[:1].isascii() and right.value[:1].isalnum() else ""
         after = after if right.value[-1:].isascii() and right.value[-1:].isalnum() else ""
-    return f"({quoted(flag + before)} || regexp_escape({pattern}) || {quoted(after)})"
+        return f"({quoted(flag + before)} || regexp_escape({pattern}) || {quoted(after)})"
+    first = f"CASE WHEN regexp_matches({pattern}, '^{_ALNUM}') THEN {quoted(before)} ELSE '' END"
+    last = f"CASE WHEN regexp_matches({pattern}, '{_ALNUM}$') THEN {quoted(after)} ELSE '' END"
+    return f"({quoted(flag)} || {first} || regexp_escape({pattern}) || {last})"
 
 
 def _comparable(op: str, left: Typed, right: Typed, complain: Complain) -> str:

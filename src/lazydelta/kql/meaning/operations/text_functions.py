@@ -43,6 +43,13 @@ def _strlen(given: Given) -> Typed:
     return given.of("long", f"CAST(length({given.string(0)}) AS BIGINT)", name=f"strlen_{name}" if name else None)
 
 
+def _strcmp(given: Given) -> Typed:
+    first, second = given.string(0), given.string(1)
+    return given.of(
+        "long", f"CAST(CASE WHEN {first} < {second} THEN -1 WHEN {first} > {second} THEN 1 ELSE 0 END AS BIGINT)"
+    )
+
+
 def _replace(given: Given) -> Typed:
     return given.of("string", f"replace({given.string(0)}, {given.string(1)}, {given.string(2)})")
 
@@ -106,6 +113,7 @@ TEXT_FUNCTIONS = {
     "replace_string": Function(3, 3, _replace),
     "split": Function(2, 3, _split),
     "strcat": Function(1, _MANY, _strcat),
+    "strcmp": Function(2, 2, _strcmp),
     "strlen": Function(1, 1, _strlen),
     "substring": Function(2, 3, _substring),
     "tolower": Function(1, 1, _lower),
