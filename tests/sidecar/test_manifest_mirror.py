@@ -50,6 +50,17 @@ def test_opening_does_not_look_into_a_checkpoint_that_a_manifest_mirrors(place: 
     assert looked == []
 
 
+def test_explain_says_that_the_manifest_settled_protocol_and_metadata(place: Place) -> None:
+    def settled_by(**options: Any) -> object:
+        with place.open(cache_size=0, **options).files() as files:
+            return files.explain().plan["settled_by"]
+
+    assert settled_by() == "manifest"
+    assert settled_by(**DISABLED) == "log"
+    place.store.put(MANIFEST, b"{}")
+    assert settled_by() == "log"
+
+
 def test_a_copy_of_the_table_reads_the_end_of_its_checkpoint_as_the_proof(place: Place, tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "t", tmp_path / "copy")
     copy = Place(str(tmp_path / "copy"))

@@ -29,7 +29,8 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
     """Everything about a version but its files.
 
     ``checksum`` is the one of exactly this version, if there is one. ``changes`` are the protocol and metadata actions
-    that had to be looked for in the tail, newest first; where a checksum settles both there are none.
+    that had to be looked for in the tail, newest first; where a checksum settles both there are none. ``mirrored`` says
+    that what lies beside the checkpoint was believed in its place.
     """
 
     store: Store
@@ -39,6 +40,7 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
     schema: TableSchema
     checksum: VersionChecksum | None = None
     changes: tuple[TailChange, ...] = ()
+    mirrored: bool = False
     commits: CommitCache = msgspec.field(default_factory=CommitCache)
     parallelism: int | None = None
     opening: OpeningCost = msgspec.field(default_factory=OpeningCost)
@@ -161,6 +163,7 @@ def load_snapshot(
     tripwire = FeatureTripwire()
     file = segment.checksum
     checksum = None if file is None else read_checksum(store, file, cache)
+    mirrored = False
     if file is not None and checksum is not None:
         newer = [each for each in segment.commits if each.version > file.version]
         reader = ReverseCommitReader(store, newer, parallelism=parallelism, cache=cache, whole=True)
@@ -172,7 +175,7 @@ def load_snapshot(
             state = mirror.begin(store, segment.checkpoint, cache.ahead)
         tail = TailReader(store, segment, parallelism=parallelism, cache=cache, whole=True)
         opening.commits += _watch(tripwire, tail)
-        _ask_checkpoint(tripwire, store, segment, state)
+        mirrored = _ask_checkpoint(tripwire, store, segment, state)
     protocol, metadata = tripwire.protocol, tripwire.metadata
     if protocol is None or metadata is None:
         raise _absent(segment, "protocol" if protocol is None else "metaData")
@@ -185,6 +188,7 @@ def load_snapshot(
         schema=_schema_of(metadata, protocol, tripwire.origin),
         checksum=checksum if file is not None and file.version == segment.version else None,
         changes=tuple(tripwire.changes),
+        mirrored=mirrored,
         commits=cache,
         parallelism=parallelism,
         opening=opening,
@@ -205,12 +209,13 @@ def _watch(tripwire: FeatureTripwire, commits: Iterable[TailCommit]) -> int:
 
 def _ask_checkpoint(
     tripwire: FeatureTripwire, store: Store, segment: LogSegment, state: PendingState | None = None
-) -> None:
+) -> bool:
+    """Ask for what the tail has not, and tell whether it came from beside the checkpoint."""
     if segment.checkpoint is None or tripwire.settled():
-        return
+        return False
     if state is not None and (mirrored := state()) is not None:
         tripwire.fill(mirrored.protocol, mirrored.metadata, mirrored.path)
-        return
+        return True
     # What the tail has superseded is not asked for: whatever is wrong with it does not matter any more.
     known = {"protocol": tripwire.protocol, "metaData": tripwire.metadata}
     for line in checkpoint_actions(store, segment, *(name for name in known if known[name] is None)):
@@ -220,7 +225,8 @@ def _ask_checkpoint(
             segment.checkpoint.files[0],
         )
         if tripwire.settled():
-            return
+            break
+    return False
 
 
 def _absent(segment: LogSegment, action: str) -> CorruptLogError:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from lazydelta.log.snapshot import Snapshot
 from lazydelta.metrics import MEANINGS
 from lazydelta.pruning import conjuncts
 from lazydelta.scan.request import ScanStrategy
@@ -62,7 +63,7 @@ class Explanation(msgspec.Struct, frozen=True):
                 "conditions": [str(each) for each in conjuncts(request.predicate)],
                 "limit": request.limit,
                 "row_limit": request.row_limit,
-                "settled_by": "checksum" if scanner.snapshot.checksum is not None else "log",
+                "settled_by": _settled_by(scanner.snapshot),
                 "changes": [f"{each.action} in version {each.version}" for each in scanner.snapshot.changes],
             },
             metrics=scanner.metrics.as_dict(),
@@ -85,6 +86,12 @@ class Explanation(msgspec.Struct, frozen=True):
                 label = "condition" if key == "conditions" else key.replace("_", " ")
                 lines.append(f"{label:>{width}}  {each}  ({meaning(key)})")
         return "\n".join(lines)
+
+
+def _settled_by(snapshot: Snapshot) -> str:
+    if snapshot.checksum is not None:
+        return "checksum"
+    return "manifest" if snapshot.mirrored else "log"
 
 
 def meaning(name: str) -> str:
