@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate
 
 import click
@@ -11,17 +11,10 @@ import msgspec
 
 from lazydelta.cli import sentences
 from lazydelta.cli.command_group import CommandGroup
-from lazydelta.cli.output import Output, output
-from lazydelta.cli.parameters import (
-    CONTEXT,
-    check_uri,
-    debug_option,
-    json_option,
-    library_option,
-    refuse_extra_arguments,
-    storage_option,
-)
+from lazydelta.cli.output import Output
+from lazydelta.cli.parameters import CONTEXT
 from lazydelta.cli.spark_engine import chosen_engine, engine_options, session
+from lazydelta.cli.table_target import TableTarget, target_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,16 +33,10 @@ class Target:
     """Which table, how to reach it, and where to report."""
 
     uri: str
-    storage_options: dict[str, str]
-    options: dict[str, str]
+    common: dict[str, Any]
     out: Output
     done: int = 0
     total: int | None = None
-    common: dict[str, Any] = field(init=False)
-
-    def __post_init__(self) -> None:
-        check_uri(self.uri)
-        self.common = {"storage_options": self.storage_options or None, "options": self.options}
 
     def progress(self, done: int, total: int | None) -> None:
         """Note how far the work has come."""
@@ -66,19 +53,15 @@ class Target:
 
 
 def _sidecar_command(function: Callable[Concatenate[Target, ...], None]) -> Callable[..., None]:
-    """Give a command its table and the options that all commands of the group share."""
+    """Give a command its table and a report of progress."""
 
+    @target_command()
     @functools.wraps(function)
-    def command(
-        *, uri: str, storage_option: dict[str, str], option: dict[str, str], as_json: bool, **rest: Any
-    ) -> None:
-        refuse_extra_arguments()
-        function(Target(uri, storage_option, option, output(as_json=as_json)), **rest)
+    def command(target: TableTarget, **rest: Any) -> None:
+        common = {"storage_options": target.storage_options or None, "options": target.options}
+        function(Target(target.uri, common, target.out), **rest)
 
-    decorated: Callable[..., None] = command
-    for decorate in (debug_option, json_option, library_option, storage_option, click.argument("uri")):
-        decorated = decorate(decorated)
-    return decorated
+    return command
 
 
 def _version_option(help_text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

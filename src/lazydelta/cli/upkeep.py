@@ -12,17 +12,9 @@ from typing import TYPE_CHECKING, Any, Concatenate
 import click
 
 from lazydelta.cli import sentences
-from lazydelta.cli.output import Output, output
-from lazydelta.cli.parameters import (
-    CONTEXT,
-    check_uri,
-    debug_option,
-    json_option,
-    library_option,
-    refuse_extra_arguments,
-    storage_option,
-    where_option,
-)
+from lazydelta.cli.output import Output
+from lazydelta.cli.parameters import CONTEXT, where_option
+from lazydelta.cli.table_target import TableTarget, target_command
 
 if TYPE_CHECKING:
     from lazydelta.handle import TableHandle
@@ -60,23 +52,14 @@ class _Target:
 
 
 def _upkeep_command(function: Callable[Concatenate[_Target, ...], None]) -> Callable[..., None]:
-    """Give a command its table and the options that all commands of upkeep share."""
+    """Give a command its table, opened, and a report of progress."""
 
+    @target_command()
     @functools.wraps(function)
-    def command(
-        *, uri: str, storage_option: dict[str, str], option: dict[str, str], as_json: bool, **rest: Any
-    ) -> None:
-        from lazydelta.handle import TableHandle  # noqa: PLC0415 - loaded by whoever runs the command, not by its help
+    def command(target: TableTarget, **rest: Any) -> None:
+        function(_Target(target.handle, target.out), **rest)
 
-        refuse_extra_arguments()
-        check_uri(uri)
-        handle = TableHandle.open(uri, storage_option or None, option)
-        function(_Target(handle, output(as_json=as_json)), **rest)
-
-    decorated: Callable[..., None] = command
-    for decorate in (debug_option, json_option, library_option, storage_option, click.argument("uri")):
-        decorated = decorate(decorated)
-    return decorated
+    return command
 
 
 def _retention(ctx: click.Context, parameter: click.Parameter, text: str | None) -> timedelta | None:

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from lazydelta.cli import sentences
 from lazydelta.cli.command_group import CommandGroup
-from lazydelta.cli.output import Output, output
-from lazydelta.cli.parameters import (
-    CONTEXT,
-    check_uri,
-    debug_option,
-    json_option,
-    pairs,
-    refuse_extra_arguments,
-    storage_option,
-)
+from lazydelta.cli.parameters import CONTEXT, pairs
+from lazydelta.cli.table_target import TableTarget, target_command
 from lazydelta.errors import OptionError, TableExistsError, TableNotFoundError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lazydelta.handle import TableHandle
-    from lazydelta.storage import Store
 
 __all__ = ["append", "checkpoint", "create", "log"]
 
@@ -38,38 +26,7 @@ _BOUNDARIES = ("month", "day", "hour", "minute", "second")
 _COMPRESSIONS = ("zstd", "snappy", "gzip", "none")
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """Which table, how to reach it, and where to report."""
-
-    uri: str
-    storage_options: dict[str, str]
-    out: Output
-
-    @property
-    def handle(self) -> TableHandle:
-        from lazydelta.handle import TableHandle  # noqa: PLC0415 - loaded by whoever runs the command, not by its help
-
-        return TableHandle.open(self.uri, self.storage_options or None)
-
-    @property
-    def store(self) -> Store:
-        return self.handle.store
-
-
-def _write_command(function: Callable[Concatenate[_Target, ...], None]) -> Callable[..., None]:
-    """Give a command its table and the options that all commands that write share."""
-
-    @functools.wraps(function)
-    def command(*, uri: str, storage_option: dict[str, str], as_json: bool, **rest: Any) -> None:
-        refuse_extra_arguments()
-        check_uri(uri)
-        function(_Target(uri, storage_option, output(as_json=as_json)), **rest)
-
-    decorated: Callable[..., None] = command
-    for decorate in (debug_option, json_option, storage_option):
-        decorated = decorate(decorated)
-    return decorated
+_write_command = target_command(library_options=False)
 
 
 def _layout_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -104,7 +61,6 @@ _FILE = click.Path(path_type=Path)
 
 
 @click.command("create", context_settings=CONTEXT)
-@click.argument("uri")
 @_write_command
 @click.option(
     "--column",
@@ -120,7 +76,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("--description", help="A description for people.")
 @click.option("--if-absent", is_flag=True, help="Leave a table that exists as it is, without an error.")
 def create(
-    target: _Target,
+    target: TableTarget,
     *,
     columns: tuple[str, ...],
     like: Path | None,
@@ -143,13 +99,12 @@ def create(
     except TableExistsError as error:
         hint = "--if-absent leaves it as it is; `lazydelta append` adds rows to it"
         raise TableExistsError(error.args[0], path=error.path, hint=hint) from error
-    target.out.tell({"uri": target.store.uri, "version": version}, sentences.created)
+    target.out.tell({"uri": target.handle.store.uri, "version": version}, sentences.created)
 
 
 @click.command("append")
-@click.argument("uri")
-@click.argument("files", nargs=-1, required=True, type=_FILE)
 @_write_command
+@click.argument("files", nargs=-1, required=True, type=_FILE)
 @click.option(
     "--format",
     "file_format",
@@ -186,7 +141,7 @@ def create(
     help="Codec of the data files.",
 )
 def append(
-    target: _Target,
+    target: TableTarget,
     *,
     files: tuple[Path, ...],
     file_format: str | None,
@@ -215,7 +170,7 @@ def append(
         rows = open_files(files, known, file_format=file_format, counted=counted, may_be_new=options.merge_schema)
         done = commit_arrow(target.uri, rows, options)
     result = {
-        "uri": target.store.uri,
+        "uri": target.handle.store.uri,
         "version": done.version,
         "files_read": counted.files,
         "rows": 0 if done.already_committed else counted.rows,
@@ -225,7 +180,6 @@ def append(
 
 
 @click.command("checkpoint", context_settings=CONTEXT)
-@click.argument("uri")
 @_write_command
 @click.option("--version", type=click.IntRange(min=0), metavar="N", help="Write the checkpoint of this version.")
 @click.option(
@@ -236,7 +190,7 @@ def append(
     show_default=True,
     help="Work within this much.",
 )
-def checkpoint(target: _Target, *, version: int | None, memory: int) -> None:
+def checkpoint(target: TableTarget, *, version: int | None, memory: int) -> None:
     """Write the checkpoint of the newest version of the table at URI, unless it is there.
 
     Readers then start from it, however many commits the table has.
@@ -246,7 +200,7 @@ def checkpoint(target: _Target, *, version: int | None, memory: int) -> None:
     from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint  # noqa: PLC0415
     from lazydelta.log.hint.hint_writer import write_last_checkpoint  # noqa: PLC0415
 
-    store = target.store
+    store = target.handle.store
     done: list[int] = [0]
 
     def progress(count: int, _total: int | None) -> None:
@@ -264,10 +218,9 @@ def log() -> None:
 
 
 @log.command("clean", context_settings=CONTEXT)
-@click.argument("uri")
 @_write_command
 @click.option("--dry-run", is_flag=True, help="Delete nothing, and tell what would be deleted.")
-def clean(target: _Target, *, dry_run: bool) -> None:
+def clean(target: TableTarget, *, dry_run: bool) -> None:
     """Delete commits and checkpoints that no version within the table's retention needs.
 
     The property delta.logRetentionDuration says how long that is; 30 days by default.
@@ -285,13 +238,13 @@ def _names(text: str | None) -> list[str]:
     return [name for each in (text or "").split(",") if (name := each.strip())]
 
 
-def _table_schema(target: _Target) -> pa.Schema | None:
+def _table_schema(target: TableTarget) -> pa.Schema | None:
     import pyarrow as pa  # noqa: PLC0415
 
     from lazydelta.log.snapshot_opening import open_snapshot  # noqa: PLC0415
 
     try:
-        snapshot = open_snapshot(target.store)
+        snapshot = open_snapshot(target.handle.store)
     except TableNotFoundError:
         return None
     made = snapshot.metadata.property("lazydelta.partitionColumn")  # it is no column of the files
