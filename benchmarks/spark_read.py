@@ -9,7 +9,10 @@ of their own, whole.
 from __future__ import annotations
 
 import atexit
+import json
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -20,7 +23,7 @@ from urllib.parse import unquote
 
 from benchmarks.discovery import Case, Contender, Gate
 from benchmarks.ingest import _SPREAD, _rows, _session
-from benchmarks.measure import Measurement, measure
+from benchmarks.measure import Measurement, peak_memory
 from benchmarks.spark_processes import SparkUse
 from benchmarks.tables import cached_table
 from lazydelta import DeltaTable, sidecar
@@ -112,8 +115,15 @@ class _Bench:
 
     def _worker(self, files: int) -> Measurement:
         """Plan in a process like Spark's planning worker, and ask it what it took at its peak."""
-        uri, hour = self._table(files)
-        return measure("benchmarks.spark_read:plan_an_hour", uri, hour, imports=("lazydelta.spark.source",))
+        began = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.spark_read", *self._table(files)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found = json.loads(done.stdout)
+        return Measurement(time.perf_counter() - began, found["peak"], None, found["files"])
 
     @property
     def _jvm(self) -> Any:
@@ -199,3 +209,7 @@ def plan_an_hour(uri: str, hour: str) -> int:
     schema, version = read_schema(given)
     partitions = open_reader(given, schema, version).partitions()
     return sum(len(each.share.files) for each in partitions if isinstance(each, SharePartition))
+
+
+if __name__ == "__main__":
+    print(json.dumps({"files": plan_an_hour(*sys.argv[1:]), "peak": peak_memory()}))

@@ -99,7 +99,7 @@ def test_plain_files_go_to_sparks_own_reader_and_the_others_to_the_source(
 
 
 def _plan(frame: DataFrame) -> str:
-    plan: str = frame._jdf.queryExecution().toString()  # type: ignore[operator]
+    plan: str = frame._jdf.queryExecution().toString()
     return plan
 
 

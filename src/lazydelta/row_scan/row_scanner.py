@@ -32,6 +32,9 @@ from lazydelta.types.schema import TableSchema
 
 __all__ = ["RowScanner", "stream_files"]
 
+Choose = Callable[[LazyDeltaScanner, FileBatch], FileBatch]
+"""Is shown the files as they are found, in their order, and returns those whose rows are wanted."""
+
 # More files than any table has: the scan of files is told that it may be stopped early, and where is decided by rows.
 _ANY_NUMBER = 1 << 62
 
@@ -65,7 +68,7 @@ class RowScanner:
         """Return the scanner of one range of the same scan."""
         return RowScanner(self._handle, self._snapshot, self.request, pool=self._pool, within=within, only=self._only)
 
-    def stream(self, choose: Callable[[LazyDeltaScanner, FileBatch], FileBatch] | None = None) -> RowStream:
+    def stream(self, choose: Choose | None = None) -> RowStream:
         """Return the rows; nothing is read before the first is asked for.
 
         ``choose`` is shown the files as they are found, in their order, and returns those whose rows are wanted.
@@ -125,6 +128,15 @@ class RowScanner:
         finally:
             batches.close()
 
+    def stored_files(self) -> Generator[StoredFile]:
+        """Yield the files that may hold rows of the request; no statistics are read but those that rule files out."""
+        found = self._stored(self._scan())
+        try:
+            for some in found:
+                yield from some
+        finally:
+            found.close()
+
     def found_files(self) -> Generator[str]:
         """Yield the paths, as logged, of the files that may hold rows of the request."""
         batches = self._scan().batches()
@@ -149,9 +161,15 @@ class RowScanner:
             within=self._within,
         )
 
-    def _files(
-        self, scanner: LazyDeltaScanner, choose: Callable[[LazyDeltaScanner, FileBatch], FileBatch] | None = None
-    ) -> Generator[list[FileToRead]]:
+    def _files(self, scanner: LazyDeltaScanner, choose: Choose | None = None) -> Generator[list[FileToRead]]:
+        found = self._stored(scanner, choose)
+        try:
+            for some in found:
+                yield [*some]
+        finally:
+            found.close()
+
+    def _stored(self, scanner: LazyDeltaScanner, choose: Choose | None = None) -> Generator[list[StoredFile]]:
         batches = scanner.batches()
         try:
             for found in batches:

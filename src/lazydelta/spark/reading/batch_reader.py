@@ -88,7 +88,7 @@ class LazyDeltaReader(DataSourceReader):
             fields = chosen_fields(self._snapshot.schema, schema)
             self._request = RowRequest.of(self._snapshot.schema, where=options.where, output=fields)
         self._pushed = False
-        self.pushFilters = _PushedOnRequest(self)  # type: ignore[method-assign, assignment]
+        self.pushFilters = _PushedOnRequest(self)  # type: ignore[method-assign]
 
     def narrow(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take what is understood of the filters into the scan, and leave all of them to Spark as well."""

@@ -60,7 +60,8 @@ class PlainFiles:
     def _named_as_logged(self, folders: list[str], values: Mapping[str, str | None]) -> bool:
         named = [each for each in folders if "=" in each]
         expected = [(name, values.get(name) or None) for name in self.partition_columns]
-        if len(named) != len(expected):
+        # Folders above those of partitions would be another root to Spark, and it takes one for all files.
+        if len(named) != len(expected) or (named and len(folders) > len(named)):
             return False
         pairs = (each.partition("=") for each in named)
         found = [(unquote(key), None if text == _NULL else unquote(text)) for key, _, text in pairs]
