@@ -7,15 +7,17 @@ So the files are discovered here, in the driver, and it gets their names.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lazydelta.errors import OptionError
+from lazydelta.errors import OptionError, PredicateError
 from lazydelta.handle import TableHandle
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.pruning import Predicate, Where, parse_predicate
+from lazydelta.pruning.tree import And, Opaque, Or, WithExpression, leaves
 from lazydelta.row_scan.row_request import RowRequest
 from lazydelta.row_scan.row_scanner import RowScanner
 from lazydelta.spark.reading.plain_files import PlainFiles
@@ -54,26 +56,30 @@ def read(
     predicate = parse_predicate(where, snapshot.schema)
     fields = _top_level(snapshot, columns)
     condition = None if predicate is None else spark_condition(predicate)
+    text = None if predicate is None else _text_of(predicate, where, snapshot)
     by_spark = not handle.store.is_remote if by_spark is None else by_spark
     plain = PlainFiles.of(snapshot)
+    source = _Source(spark, handle, snapshot, text, storage_options or {}, options or {})
     with active_session(spark):
         if not by_spark or not plain.is_plain_table or (predicate is not None and condition is None):
-            return _by_source(spark, handle, snapshot, predicate, storage_options, options, None).select(
-                *(f"`{each.name.replace('`', '``')}`" for each in fields)
-            )
-        names, others = _divided(handle, snapshot, predicate, plain)
-        found = spark.createDataFrame([], spark_schema(snapshot.schema.fields)) if not names else None
-        if names:
-            root = _hadoop(handle.store.place("").rstrip("/"))
-            reader = spark.read.schema(spark_schema(snapshot.schema.fields)).option("basePath", root)
-            found = reader.parquet(*names)
-        if others:
-            rest = _by_source(spark, handle, snapshot, predicate, storage_options, options, "others")
-            found = rest if found is None or not names else found.unionByName(rest)
-        assert found is not None  # noqa: S101 - one of them is there
+            found = source.frame()
+        else:
+            names, others = _divided(handle, snapshot, predicate, plain)
+            found = _files(spark, handle, snapshot, names)
+            if others:
+                found = found.unionByName(source.frame("others")) if names else source.frame("others")
         if condition is not None:
             found = found.where(condition)
         return found.select(*(f"`{each.name.replace('`', '``')}`" for each in fields))
+
+
+def _files(spark: SparkSession, handle: TableHandle, snapshot: Snapshot, names: list[str]) -> DataFrame:
+    """Return the rows of plain files, by Spark's own reader."""
+    schema = spark_schema(snapshot.schema.fields)
+    if not names:
+        return spark.createDataFrame([], schema)
+    root = _hadoop(handle.store.place("").rstrip("/"))
+    return spark.read.schema(schema).option("basePath", root).parquet(*names)
 
 
 def _divided(
@@ -91,23 +97,51 @@ def _divided(
     return names, others
 
 
-def _by_source(
-    spark: SparkSession,
-    handle: TableHandle,
-    snapshot: Snapshot,
-    predicate: Predicate | None,
-    storage_options: Mapping[str, str] | None,
-    options: Mapping[str, Any] | None,
-    files: str | None,
-) -> DataFrame:
-    given: dict[str, Any] = {f"storage.{key}": value for key, value in (storage_options or {}).items()}
-    given |= {key: str(value).lower() for key, value in (options or {}).items() if key.startswith("delta.")}
-    given["versionAsOf"] = snapshot.version
-    if predicate is not None:
-        given["where"] = str(predicate)
-    if files is not None:
-        given["files"] = files
-    return spark.read.format("lazydelta").options(**given).load(handle.uri)
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The same version through ``format("lazydelta")``."""
+
+    spark: SparkSession
+    handle: TableHandle
+    snapshot: Snapshot
+    where: str | None
+    storage_options: Mapping[str, str]
+    options: Mapping[str, Any]
+
+    def frame(self, files: str | None = None) -> DataFrame:
+        """Return all rows that match, or those of some files."""
+        given: dict[str, Any] = {f"storage.{key}": value for key, value in self.storage_options.items()}
+        given |= {key: str(value).lower() for key, value in self.options.items() if key.startswith("delta.")}
+        given["versionAsOf"] = self.snapshot.version
+        if self.where is not None:
+            given["where"] = self.where
+        if files is not None:
+            given["files"] = files
+        return self.spark.read.format("lazydelta").options(**given).load(self.handle.uri)
+
+
+def _text_of(predicate: Predicate, where: Where, snapshot: Snapshot) -> str:
+    """Return a predicate as text for the source's options, with ``now()`` and the like as what they are now."""
+    text = str(predicate)
+    whole = not _is_rewritten(predicate) and not any(isinstance(each, Opaque) for each in leaves(predicate))
+    try:
+        if whole and str(parse_predicate(text, snapshot.schema)) == text:
+            return text
+    except PredicateError:
+        pass
+    if isinstance(where, str):
+        return where
+    raise OptionError(f"Spark's tasks cannot be told this condition: {text}", hint="write it as SQL text")
+
+
+def _is_rewritten(predicate: Predicate) -> bool:
+    """Tell whether rows are filtered by an expression of PyArrow's, of which the tree says only a part."""
+    match predicate:
+        case WithExpression():
+            return True
+        case And(parts) | Or(parts):
+            return any(_is_rewritten(part) for part in parts)
+    return False
 
 
 def _top_level(snapshot: Snapshot, columns: Sequence[str] | None) -> tuple[Field, ...]:
