@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ import deltalake
 import pytest
 
 import lazydelta
-from lazydelta.errors import CorruptLogError, LazyDeltaError, UnsupportedFeatureError, VersionNotFoundError
+from lazydelta.errors import CorruptLogError, LazyDeltaError, VersionNotFoundError
 from lazydelta.handle import TableHandle
 from lazydelta.maintenance.log_cleanup import CleanupResult, clean_log
 from lazydelta.storage import Request, observe
@@ -204,10 +205,14 @@ def test_times_inside_commits_go_before_those_of_the_store(tmp_path: Path) -> No
     assert _clean(log).floor == 25
 
 
-def test_a_table_with_a_feature_that_guards_its_log_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("before", "floor"), [(26, None), (25, 25), (0, 25)])
+def test_what_checkpoint_protection_guards_goes_as_a_whole_or_stays(
+    tmp_path: Path, before: int, floor: int | None
+) -> None:
     log = _table(tmp_path, 61, (25,))
-    guarded = '{"protocol":{"minReaderVersion":1,"minWriterVersion":7,"writerFeatures":["checkpointProtection"]}}\n'
-    (log.log / f"{61:020}.json").write_text(guarded)
-    with pytest.raises(UnsupportedFeatureError, match="checkpointProtection"):
-        _clean(log)
-    assert f"{0:020}.json" in _names(log)
+    log.configuration["delta.requireCheckpointProtectionBeforeVersion"] = str(before)
+    guarded = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["checkpointProtection"]}
+    lines = [json.dumps({"protocol": guarded}), json.dumps(log.metadata())]
+    (log.log / f"{61:020}.json").write_text("\n".join(lines) + "\n")
+    assert _clean(log).floor == floor
+    assert (f"{0:020}.json" in _names(log)) == (floor is None)

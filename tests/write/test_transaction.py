@@ -353,7 +353,6 @@ def test_a_table_that_uses_what_we_do_not_write_is_refused_before_anything_is_wr
         "typeWidening",
         "icebergCompatV1",
         "allowColumnDefaults",
-        "checkpointProtection",
         "something-new",
     ],
 )

@@ -47,6 +47,8 @@ class TableProperties(msgspec.Struct, frozen=True):
     stats_as_struct: bool = True
     deletion_vectors: bool = False
     auto_compact: bool = False
+    protected_before: int = 0
+    """What lies before this version is cleaned up as a whole or not at all."""
 
     @classmethod
     def of(cls, metadata: Metadata, *, strict: bool = True) -> TableProperties:
@@ -72,6 +74,7 @@ class TableProperties(msgspec.Struct, frozen=True):
             expired_log_cleanup=read.flag("delta.enableExpiredLogCleanup", default=True),
             stats_as_json=read.flag("delta.checkpoint.writeStatsAsJson", default=True),
             stats_as_struct=read.flag("delta.checkpoint.writeStatsAsStruct", default=True),
+            protected_before=read.number("delta.requireCheckpointProtectionBeforeVersion", 0, least=0),
             deletion_vectors=read.flag("delta.enableDeletionVectors", default=False),
             # Delta-Spark knows further words for it, and none of them is a reason to refuse a write.
             auto_compact=(read.text("delta.autoOptimize.autoCompact") or "").strip().lower() in {"true", "auto"},

@@ -56,6 +56,9 @@ def clean_log(handle: TableHandle, *, dry_run: bool = False, now: datetime | Non
         return CleanupResult(dry_run=dry_run)
     _check(store, checkpoint)
     floor = checkpoint.version
+    if floor < properties.protected_before:
+        # Before that version the log needs features that who cleans up might not know: all of it goes, or nothing.
+        return CleanupResult(dry_run=dry_run)
     expired = [file for file in list_from(store, 0, floor) if _is_expired(file, floor)]
     if not dry_run:
         for file in expired:

@@ -119,11 +119,12 @@ class CommittedBatch:
 
 
 class RowCounter:
-    """Counts the rows of a table by partition, as those do that write them."""
+    """Counts the rows of a table by partition, as those do that write them; ``logged`` are the names in the log."""
 
-    def __init__(self, partition_columns: Sequence[str]) -> None:
+    def __init__(self, partition_columns: Sequence[str], logged: Sequence[str] | None = None) -> None:
         self.rows = 0
         self._columns = tuple(partition_columns)
+        self._logged = self._columns if logged is None else tuple(logged)
         self._counts: Counter[Partition] = Counter()
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -138,7 +139,7 @@ class RowCounter:
     @property
     def partitions(self) -> Counter[str]:
         """Return the rows of each folder."""
-        named = ((dict(zip(self._columns, each, strict=True)), count) for each, count in self._counts.items())
+        named = ((dict(zip(self._logged, each, strict=True)), count) for each, count in self._counts.items())
         return Counter({folder_name(values): count for values, count in named})
 
 

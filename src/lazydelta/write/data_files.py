@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypeAlias
 
@@ -24,6 +25,7 @@ from lazydelta.log.properties import TableProperties
 from lazydelta.stats.collector import StatsCollector
 from lazydelta.storage import Store
 from lazydelta.types.partition_text import can_partition, folder_name, logged_path
+from lazydelta.write.column_mapping import PhysicalColumns
 from lazydelta.write.partition_rows import Partition, coded, compact, groups_of, pieces
 from lazydelta.write.uploads import Chunks, Uploads
 
@@ -53,10 +55,10 @@ class DataFileWriter:
     may be encoded by dictionaries. Files hold one partition each and about ``target_file_size`` bytes at most.
     ``memory_budget`` bounds what is buffered, encoded and under way; when it is reached, the largest file is finished
     early, so that a small budget costs larger files, never memory. ``first_number`` is where the numbers in file names
-    begin.
+    begin. ``physical`` are the columns of the files where the table maps its own to others.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - keyword-only but for the first, and each stands for itself
         self,
         store: Store,
         schema: pa.Schema,
@@ -67,6 +69,7 @@ class DataFileWriter:
         memory_budget: int = MEMORY_BUDGET,
         compression: str = "zstd",
         first_number: int = 0,
+        physical: PhysicalColumns | None = None,
     ) -> None:
         if compression not in COMPRESSIONS:
             raise OptionError(f"compression={compression!r} makes no sense", hint=f"say one of {COMPRESSIONS}")
@@ -75,7 +78,8 @@ class DataFileWriter:
             raise OptionError(message)
         self._schema = schema
         self._partition_columns = tuple(partition_columns)
-        self._recipe = _Recipe(_file_schema(schema, self._partition_columns), properties, compression)
+        self._recipe = _Recipe(_file_schema(schema, self._partition_columns), properties, compression, physical)
+        self._logged_columns = self._partition_columns if physical is None else physical.partition_columns
         self._target = target_file_size
         self._row_group = min(_ROW_GROUP_BYTES, target_file_size, max(1, memory_budget // 2))
         self._budget = memory_budget
@@ -220,7 +224,7 @@ class DataFileWriter:
         if file.buffered_rows:
             file.encode()
         content = file.close()
-        values = dict(zip(self._partition_columns, partition, strict=True))
+        values = dict(zip(self._logged_columns, partition, strict=True))
         path = f"{folder_name(values)}/{self._name()}" if values else self._name()
         finished = _Finished(path, content.size, values, file.stats.to_json(file.encoded_rows))
         self._uploads.send(path, content)
@@ -233,22 +237,36 @@ class DataFileWriter:
 
 
 class _Recipe:
-    """How every file of a writer is made; ``schema`` is that of the rows in the files."""
+    """How every file of a writer is made; ``schema`` is that of the rows, ``stored`` that of the files."""
 
-    def __init__(self, schema: pa.Schema, properties: TableProperties | None, compression: str) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        properties: TableProperties | None,
+        compression: str,
+        physical: PhysicalColumns | None = None,
+    ) -> None:
         self.schema = schema
+        self.stored: pa.Schema = schema if physical is None else physical.schema
         self.properties = properties
+        if physical is not None and properties is not None:
+            self.properties = replace(properties, stats_columns=physical.path_texts(properties.stats_columns))
         self.compression = compression
+        self._physical = physical
         self._repetitive: list[str] | None = None
 
     def statistics(self) -> StatsCollector:
-        return StatsCollector(self.schema, self.properties)
+        return StatsCollector(self.stored, self.properties)
+
+    def to_store(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows as files have them."""
+        return rows if self._physical is None else self._physical.renamed(rows)
 
     def writer(self, sink: Chunks, rows: pa.RecordBatch) -> pq.ParquetWriter:
         """Return what writes a file that begins with these rows."""
         return pq.ParquetWriter(
             pa.PythonFile(sink, mode="w"),
-            self.schema,
+            self.stored,
             compression=self.compression,
             use_dictionary=self._dictionaries(rows),
             version="2.6",
@@ -264,7 +282,7 @@ class _Recipe:
         What was found for one file of some size is used for the writer's others.
         """
         if self._repetitive is None:
-            chosen = [leaf for field in self.schema for leaf in _leaves(field) if _repeats(rows, field)]
+            chosen = [leaf for field in self.stored for leaf in _leaves(field) if _repeats(rows, field)]
             if rows.num_rows < _SAMPLE_ROWS:
                 return chosen
             self._repetitive = chosen
@@ -354,7 +372,7 @@ class _OpenFile:
 
     def encode(self) -> None:
         with _faults():
-            rows = self.rows()
+            rows = self._recipe.to_store(self.rows())
             self._arrow_bytes += self.buffered_bytes
             self._forget_buffer()
             self.stats.update(rows)

@@ -27,6 +27,7 @@ from lazydelta.log.actions import Add, Metadata, Txn
 from lazydelta.log.properties import TableProperties
 from lazydelta.storage import Store, expand_home, redact, refuse_half_uri
 from lazydelta.write.batch_record import BatchRecord, RowCounter
+from lazydelta.write.column_mapping import PhysicalColumns
 from lazydelta.write.data_files import DataFileWriter
 from lazydelta.write.file_commit import commit_files, delete_files, unnamed_files
 from lazydelta.write.max_rejected import MaxRejected
@@ -181,7 +182,9 @@ class WriteJob:
 
     def count(self, batches: Iterable[pa.RecordBatch]) -> TaskResult:
         """Count the rows of a batch that the table has already."""
-        rejected, counter = RejectedRowsCounter(), RowCounter(self.metadata.partition_columns)
+        table = schema_of(self.metadata)
+        counter = RowCounter(table.partition_columns, table.physical_partition_columns)
+        rejected = RejectedRowsCounter()
         rows = TableRows(self.plan, self.metadata, None if self.alone else rejected)
         for batch in self._batches(batches):
             counter.write(rows(batch))
@@ -196,15 +199,17 @@ class WriteJob:
     def _writer(self, number: int) -> DataFileWriter:
         properties = TableProperties.of(self.metadata)
         columns = self.options.stats_column_names
+        table = schema_of(self.metadata)
         return DataFileWriter(
             self.store,
-            schema_of(self.metadata).to_arrow(),
+            table.to_arrow(),
             self.metadata.partition_columns,
             properties=properties if columns is None else replace(properties, stats_columns=columns),
             target_file_size=int(self.options.target_file_size),
             memory_budget=int(self.options.memory_budget),
             compression=self.options.compression,
             first_number=number,
+            physical=None if table.column_mapping == "none" else PhysicalColumns(table),
         )
 
     # --- where the job was begun

@@ -20,10 +20,12 @@ from lazydelta.pruning import Where
 from lazydelta.types.from_arrow import has_timestamp_ntz
 from lazydelta.types.schema import TableSchema
 from lazydelta.write.alignment import Alignment, find_column
+from lazydelta.write.column_mapping import mapped_metadata, mapping_of
 from lazydelta.write.commit_note import CommitNote
 from lazydelta.write.create import new_metadata, stage_creation
 from lazydelta.write.evolution import Conformer, grown_schema
 from lazydelta.write.layout import NULL_TIMESTAMPS, Boundary, boundary_of
+from lazydelta.write.row_constraints import RowConstraints
 from lazydelta.write.transaction import Transaction
 
 __all__ = ["Creation", "WritePlan", "is_merging", "schema_of"]
@@ -188,10 +190,12 @@ class WritePlan:
         if self.merges:
             grown = grown_schema(metadata.schema_string, incoming)
             if grown is not None:
-                metadata = msgspec.structs.replace(metadata, schema_string=grown)
+                metadata = mapped_metadata(msgspec.structs.replace(metadata, schema_string=grown))
                 _check_features(transaction, schema_of(metadata))
                 transaction.set_metadata(metadata)
-        Conformer(schema_of(metadata).to_arrow(), incoming)  # what does not fit is refused before the first request
+        table = schema_of(metadata)
+        RowConstraints(metadata, table)
+        Conformer(table.to_arrow(), incoming)  # what does not fit is refused before the first request
         if self.mode == "overwrite":
             if self.overwrite_where is None:
                 transaction.remove_all()
@@ -206,6 +210,7 @@ class WritePlan:
         changed = msgspec.structs.replace(
             metadata, schema_string=described.schema_string, partition_columns=described.partition_columns
         )
+        changed = mapped_metadata(changed)
         if changed != metadata:
             _check_features(transaction, schema_of(changed))
             transaction.set_metadata(changed)
@@ -251,7 +256,9 @@ def is_merging(schema_mode: str | None) -> bool:
 
 def schema_of(metadata: Metadata) -> TableSchema:
     """Return the schema that the metadata describe."""
-    return TableSchema.parse(metadata.schema_string, partition_columns=metadata.partition_columns)
+    return TableSchema.parse(
+        metadata.schema_string, partition_columns=metadata.partition_columns, column_mapping=mapping_of(metadata)
+    )
 
 
 def _check_features(transaction: Transaction, schema: TableSchema) -> None:

@@ -16,6 +16,7 @@ from lazydelta.write.alignment import Alignment, UntoldAlignment, find_column
 from lazydelta.write.evolution import Conformer
 from lazydelta.write.layout import in_range
 from lazydelta.write.plan import WritePlan, schema_of
+from lazydelta.write.row_constraints import RowConstraints
 
 __all__ = ["Moments", "RejectedRows", "TableRows", "moment_texts"]
 
@@ -46,6 +47,7 @@ class TableRows:
         self._given = self._table if self._made is None else self._table.remove(self._made)
         self._untold = UntoldAlignment.of(metadata) if self._alignment is None else None
         self._selects = _selector(plan, self._schema)
+        self._constraints = RowConstraints(metadata, self._schema)
         self._conform: Conformer | None = None
         self._rejected = rejected
 
@@ -65,6 +67,7 @@ class TableRows:
             self._untold.check(rows)
         _check_empty_texts(rows, self._schema)
         self._selects(rows)
+        self._constraints.check(rows)
         return rows
 
     def _with_boundary(self, batch: pa.RecordBatch, alignment: Alignment) -> tuple[pa.RecordBatch, pa.Array]:

@@ -67,7 +67,12 @@ FEATURES = (
         column_mark="delta.invariants",
         note="`NOT NULL` is kept; a column with an expression is refused",
     ),
-    Feature(name="checkConstraints", writing=Writing.UNUSED, writer_version=3),
+    Feature(
+        name="checkConstraints",
+        writing=Writing.DONE,
+        writer_version=3,
+        note="checked where our filter of rows decides it exactly; else refused, and the constraint is named",
+    ),
     # We add and remove whole files, by which readers tell the changes; `cdc` files are for parts of files.
     Feature(
         name="changeDataFeed",
@@ -78,7 +83,13 @@ FEATURES = (
     Feature(
         name="generatedColumns", writing=Writing.UNUSED, writer_version=4, column_mark="delta.generationExpression"
     ),
-    Feature(name="columnMapping", reading=Reading.DONE, writing=Writing.UNUSED, writer_version=5),
+    Feature(
+        name="columnMapping",
+        reading=Reading.DONE,
+        writing=Writing.DONE,
+        writer_version=5,
+        note="never switched on by us; OPTIMIZE is refused",
+    ),
     Feature(name="identityColumns", writing=Writing.UNUSED, writer_version=6, column_mark="delta.identity."),
     Feature(
         name="deletionVectors",
@@ -110,7 +121,8 @@ FEATURES = (
     Feature(name="rowTracking", switch="delta.enableRowTracking"),
     Feature(name="clustering"),
     Feature(name="allowColumnDefaults", column_mark="CURRENT_DEFAULT"),
-    Feature(name="checkpointProtection"),
+    # It binds who cleans up the log.
+    Feature(name="checkpointProtection", writing=Writing.DONE, note="the log is not cleaned up below what it protects"),
     Feature(name="icebergCompatV1", switch="delta.enableIcebergCompatV1"),
     Feature(name="icebergCompatV2", switch="delta.enableIcebergCompatV2"),
     Feature(name="icebergCompatV3", copied=False, switch="delta.enableIcebergCompatV3"),

@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 _CONSTRAINT = "delta.constraints."
+_MAPPING = "delta.columnMapping.mode"
 # What readers of change data add to the columns of the table.
 _OF_CHANGES = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 
@@ -91,14 +92,17 @@ def _listed(protocol: Protocol, path: str | None) -> Iterator[tuple[str, str]]:
 
 
 def _used(protocol: Protocol, metadata: Metadata) -> Iterator[tuple[str, str]]:
-    for key in metadata.configuration or {}:
-        if key.lower().startswith(_CONSTRAINT):
-            yield "checkConstraints", f"the property {key}"
     for feature in FEATURES:
         if feature.switch is not None and is_true(metadata, feature.switch):
             yield feature.name, f"the property {feature.switch}"
-    if column_mapping_mode(metadata, protocol) != "none":
-        yield "columnMapping", "the property delta.columnMapping.mode"
+    for key in metadata.configuration or {}:
+        if key.lower().startswith(_CONSTRAINT) and not _supports(protocol, "checkConstraints"):
+            # Writers that go by the protocol would let any row in.
+            yield "checkConstraints", f"the property {key}, and the protocol does not have the feature"
+    asked = (metadata.property(_MAPPING) or "none").lower()
+    if asked != column_mapping_mode(metadata, protocol):
+        # Readers take the columns for unmapped, and other writers may not.
+        yield "columnMapping", f"the property {_MAPPING}, and the protocol does not have the feature"
     if (metadata.property("delta.checkpointPolicy") or "").lower() == "v2":
         yield "v2Checkpoint", "the property delta.checkpointPolicy"
     schema = TableSchema.parse(metadata.schema_string, partition_columns=metadata.partition_columns)

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from lazydelta.arrays import string_array
-from lazydelta.errors import CommitConflictError, OptionError, WriteError
+from lazydelta.errors import CommitConflictError, OptionError, UnsupportedFeatureError, WriteError
 from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Metadata
 from lazydelta.log.features.writable import check_writable
@@ -148,6 +148,11 @@ def optimize(
     """
     snapshot = handle.newest()
     check_writable(snapshot.protocol, snapshot.metadata, path=handle.uri)
+    if snapshot.schema.column_mapping != "none":
+        message = f"OPTIMIZE does not rewrite the files of {handle.uri}, whose columns are mapped"
+        raise UnsupportedFeatureError(
+            message, features=("columnMapping",), path=handle.uri, hint="let Delta-Spark do it; appending works"
+        )
     settled = settings or OptimizeSettings()
     work = _Optimize(handle, snapshot, settled, where, OptimizeResult(dry_run, snapshot.version), committed)
     tell = progress or (lambda _what, _done, _total: None)
