@@ -24,7 +24,7 @@ from lazydelta.errors import (
 from lazydelta.handle import TableHandle
 from lazydelta.maintenance.vacuum.vacuuming import VacuumResult, vacuum
 from lazydelta.sidecar.layout.sidecar_columns import manifest_path
-from lazydelta.storage import Request, observe
+from lazydelta.storage import TEMPORARY, Request, observe
 from tests.maintenance.old_tables import NOW, OldTable, data_files
 from tests.scan.hand_log import publish
 
@@ -449,3 +449,21 @@ def test_a_vacuum_with_nothing_to_do_leaves_no_commit(tmp_path: Path) -> None:
     lazydelta.write_arrow(tmp_path, pa.table({"id": [1]}))
     assert lazydelta.DeltaTable(tmp_path).vacuum(dry_run=False) == []
     assert lazydelta.DeltaTable(tmp_path).version() == 0
+
+
+def test_temporary_files_of_killed_maintenance_go_after_a_day_and_not_before(tmp_path: Path) -> None:
+    """In the log and beside the sidecars, where no listing for VACUUM looks; other people's files there stay."""
+    root = tmp_path / "t"
+    lazydelta.write_arrow(root, pa.table({"id": [1]}))
+    folder = root / "_delta_log" / "_sidecars"
+    folder.mkdir(exist_ok=True)
+    old, young, foreign = [], [], []
+    for place in (root / "_delta_log", folder):
+        for kind, names in ((old, f"{TEMPORARY}old"), (young, f"{TEMPORARY}young"), (foreign, ".theirs.tmp")):
+            path = place / names
+            path.write_bytes(b"half")
+            kind.append(path)
+    for path in (*old, *foreign):
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    vacuum(TableHandle.open(root), dry_run=False)
+    assert {path for path in (*old, *young, *foreign) if path.exists()} == {*young, *foreign}

@@ -25,6 +25,9 @@ NOT_RUN = {
     ("docs/cli.md", "lazydelta sidecar watch ./telemetry ./table --interval 30 --checkpoint 100 --checksum"): (
         "goes on until Ctrl-C; tests/maintenance/test_watch_command.py ends it"
     ),
+    ("docs/spark.md", "from lazydelta.spark import build_sidecar"): (
+        "needs a table with a checkpoint; tests/spark/test_sidecar_building.py has one"
+    ),
     ("docs/spark.md", "from lazydelta.spark import SidecarListener"): (
         "listens to a stream of its reader's; tests/spark/test_sidecar_following.py has one"
     ),

@@ -32,6 +32,7 @@ from lazydelta.sources.source_schema import cell_columns, source_schema
 from lazydelta.sources.tally import Tally
 from lazydelta.spark.job_maintenance import maintain_written
 from lazydelta.spark.source import arrow_schema
+from lazydelta.spark.task_attempt import is_run_again
 from lazydelta.write.batch_record import BatchRecord, check_repeat
 from lazydelta.write.job import WriteJob, WriteResult, refuse_older
 from lazydelta.write.max_rejected import MaxRejected
@@ -276,7 +277,7 @@ class _Task:
         batches = read_units(
             self.source.store, units, self.format, self.schema, reject, self.required, columns=self.cells, tally=tally
         )
-        return self.job.write(batches, number, rejected=rejected), tally
+        return self.job.write(batches, number, rejected=rejected, run_again=is_run_again()), tally
 
 
 def _into(rejected: RejectedRowsWriter) -> RejectRows:

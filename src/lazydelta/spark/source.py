@@ -31,6 +31,7 @@ from lazydelta.errors import LazyDeltaError, OptionError, WriteError
 from lazydelta.log.actions import Txn
 from lazydelta.spark.job_maintenance import maintain_written
 from lazydelta.spark.reading.batch_reader import open_reader, read_schema
+from lazydelta.spark.task_attempt import is_run_again, task_number
 from lazydelta.types.schema import TableSchema
 from lazydelta.write.job import WriteJob, refuse_older
 from lazydelta.write.task_result import TaskResult
@@ -135,7 +136,7 @@ class _BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> _Message:
         if self._job.is_committed(self._job.options.txn):
             return _Message(self._job.count(iterator))
-        return _Message(self._job.write(iterator, _task_number()))
+        return _Message(self._job.write(iterator, task_number(), run_again=is_run_again()))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         job = self._job
@@ -175,7 +176,10 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         job = self._job
         txn = _stream_txn(job.options)
         refuse_older(job.uri, txn, job.committed.get(txn.app_id))
-        result = job.count(iterator) if job.is_committed(txn) else job.write(iterator, _task_number())
+        if job.is_committed(txn):
+            result = job.count(iterator)
+        else:
+            result = job.write(iterator, task_number(), run_again=is_run_again())
         return _Message(result, replace(job, committed={}), txn)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
@@ -219,11 +223,6 @@ def _all(messages: Sequence[WriterCommitMessage | None]) -> list[_Message]:
 
 def _ours(messages: Sequence[WriterCommitMessage | None]) -> list[_Message]:
     return [each for each in messages if isinstance(each, _Message)]
-
-
-def _task_number() -> int:
-    context = TaskContext.get()
-    return 0 if context is None else context.partitionId()
 
 
 def _stream_txn(options: WriteOptions) -> Txn:

@@ -55,10 +55,11 @@ class DataFileWriter:
     may be encoded by dictionaries. Files hold one partition each and about ``target_file_size`` bytes at most.
     ``memory_budget`` bounds what is buffered, encoded and under way; when it is reached, the largest file is finished
     early, so that a small budget costs larger files, never memory. ``first_number`` is where the numbers in file names
-    begin. ``physical`` are the columns of the files where the table maps its own to others.
+    begin, ``family`` what all names have in common. ``physical`` are the columns of the files where the table maps its
+    own to others.
     """
 
-    def __init__(  # noqa: PLR0913 - keyword-only but for the first, and each stands for itself
+    def __init__(  # noqa: PLR0913 - keyword-only but for where and what, and each stands for itself
         self,
         store: Store,
         schema: pa.Schema,
@@ -70,6 +71,7 @@ class DataFileWriter:
         compression: str = "zstd",
         first_number: int = 0,
         physical: PhysicalColumns | None = None,
+        family: str = "",
     ) -> None:
         if compression not in COMPRESSIONS:
             raise OptionError(f"compression={compression!r} makes no sense", hint=f"say one of {COMPRESSIONS}")
@@ -84,6 +86,7 @@ class DataFileWriter:
         self._row_group = min(_ROW_GROUP_BYTES, target_file_size, max(1, memory_budget // 2))
         self._budget = memory_budget
         self._number = first_number
+        self._family = family
         self._open: dict[Partition, _OpenFile] = {}
         self._finished: list[_Finished] = []
         self._uploads = Uploads(store, _PARALLEL_UPLOADS)
@@ -233,7 +236,8 @@ class DataFileWriter:
     def _name(self) -> str:
         number, self._number = self._number, self._number + 1
         codec = "" if self._recipe.compression == "none" else f".{self._recipe.compression}"
-        return f"part-{number:05}-{uuid.uuid4()}.c000{codec}.parquet"
+        unique = uuid.UUID(hex=self._family + uuid.uuid4().hex[len(self._family) :])
+        return f"part-{number:05}-{unique}.c000{codec}.parquet"
 
 
 class _Recipe:

@@ -12,6 +12,7 @@ are.
 from __future__ import annotations
 
 import os
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -29,6 +30,7 @@ from lazydelta.storage import Store, expand_home, redact, refuse_half_uri
 from lazydelta.write.batch_record import BatchRecord, RowCounter
 from lazydelta.write.column_mapping import PhysicalColumns
 from lazydelta.write.data_files import DataFileWriter
+from lazydelta.write.earlier_attempts import FAMILY_DIGITS, clear_earlier_attempts
 from lazydelta.write.file_commit import commit_files, delete_files, unnamed_files
 from lazydelta.write.max_rejected import MaxRejected
 from lazydelta.write.plan import WritePlan, schema_of
@@ -71,7 +73,7 @@ class WriteJob:
 
     ``committed`` says how far each application had come in ``version``, the newest when the job was prepared; -1 where
     there was no table. A job that is ``alone`` is its only task: no row of it travels, and one that would be rejected
-    is an error.
+    is an error. ``family`` is what the names of its files have in common.
     """
 
     uri: str = field(repr=False)  # it may hold a signature
@@ -82,6 +84,7 @@ class WriteJob:
     committed: Mapping[str, int] = field(default_factory=dict)
     version: int = -1
     alone: bool = False
+    family: str = field(default_factory=lambda: uuid.uuid4().hex[:FAMILY_DIGITS], repr=False)
 
     @classmethod
     def prepare(cls, uri: str, source: pa.Schema, options: WriteOptions, mode: str = "append") -> WriteJob:
@@ -156,11 +159,17 @@ class WriteJob:
         return RejectedRowsWriter(self.rejected_handle)
 
     def write(
-        self, batches: Iterable[pa.RecordBatch], number: int = 0, *, rejected: RejectedRowsWriter | None = None
+        self,
+        batches: Iterable[pa.RecordBatch],
+        number: int = 0,
+        *,
+        rejected: RejectedRowsWriter | None = None,
+        run_again: bool = False,
     ) -> TaskResult:
         """Write rows to data files; ``number`` is the task's among all.
 
-        ``rejected`` is given by who rejects rows also while the batches are made.
+        ``rejected`` is given by who rejects rows also while the batches are made, ``run_again`` where an attempt of the
+        same task came before.
         """
         if rejected is None and not self.alone:
             rejected = self.rejected_rows()
@@ -178,6 +187,7 @@ class WriteJob:
                 rejected=0 if rejected is None else rejected.num_rows,
                 rejected_adds=() if rejected is None else tuple(rejected.close()),
                 moments=rows.moments,
+                run_again=run_again,
             )
 
     def count(self, batches: Iterable[pa.RecordBatch]) -> TaskResult:
@@ -210,6 +220,7 @@ class WriteJob:
             compression=self.options.compression,
             first_number=number,
             physical=None if table.column_mapping == "none" else PhysicalColumns(table),
+            family=self.family,
         )
 
     # --- where the job was begun
@@ -267,6 +278,7 @@ class WriteJob:
             delete_files(store, [*unnamed_files(store, written, self.version + 1), *gathered])
             return WriteResult(done.version, already_committed=True, metadata=done.metadata, rejected_commit=beside)
         adds = [*written, *gathered]
+        clear_earlier_attempts(store, results, adds)
         return WriteResult(
             done.version,
             rows=sum(each.rows for each in results),

@@ -21,8 +21,9 @@ _BYTES_AT_ONCE = 32 << 20
 class TaskResult:
     """What a task has done: files that are in place, rows for others to write, rows that were rejected.
 
-    A task of a batch that the table has already writes nothing. It counts the rows of each partition, so that another
-    batch under the same number is noticed.
+    ``run_again`` is said by a task of which an earlier attempt may have left files. A task of a batch that the table
+    has already writes nothing. It counts the rows of each partition, so that another batch under the same number is
+    noticed.
     """
 
     rows: int = 0
@@ -32,6 +33,7 @@ class TaskResult:
     rejected_adds: tuple[Add, ...] = ()
     moments: Moments | None = None
     counted: Mapping[str, int] | None = None
+    run_again: bool = False
 
 
 def joined_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -109,9 +109,12 @@ def drop(
 def sweep(store: Store, snapshot: Snapshot) -> None:
     """Remove what earlier builds left behind, after a build; what fails here is left to ``clean``.
 
-    Reading manifests costs a request each, so a folder with very many of them is left to ``clean`` as well.
+    Reading manifests costs a request each, so a folder with very many of them is left to ``clean`` as well. On local
+    disks the temporary files of killed writers go too, after a day.
     """
     try:
+        for file in (*_abandoned(store, FOLDER, GRACE_HOURS), *_abandoned(store, LOG, GRACE_HOURS)):
+            store.delete(file.path)
         files = list_folder(store)
         now = _now()
         old = [file for file in files if now - file.info.last_modified > GRACE_HOURS * _HOUR_MS]
