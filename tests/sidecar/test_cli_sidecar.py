@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import signal
 import subprocess
@@ -12,13 +13,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lazydelta.cli import spark_engine
 from lazydelta.cli.app import cli
 from lazydelta.sidecar.layout.sidecar_columns import FOLDER
 from tests.scan.hand_log import HandLog
 from tests.sidecar.conftest import Split
 from tests.sidecar.refreshed import COLUMNS, HOURS, Hourly, file_in, gone_from
 
+sidecar = importlib.import_module("lazydelta.cli.sidecar")
 DEBRIS = f"{FOLDER}/v0-016ae953-37a9-438e-8683-9a9a4a79a395-1.parquet"
 
 
@@ -217,7 +218,7 @@ def test_the_engine_is_chosen_by_size_where_there_is_a_cluster(hourly: Hourly, m
     uri = hourly.place.uri
     asked = [uri, "--dry-run", "--master", "spark://nowhere:7077"]
     assert run_json("build", *asked)["engine"] == "local"
-    monkeypatch.setattr(spark_engine, "MANY_FILES", 200)
+    monkeypatch.setattr(sidecar, "MANY_FILES", 200)
     assert run_json("build", *asked)["engine"] == "spark"
     assert run_json("build", uri, "--dry-run")["engine"] == "local"
     assert "make no sense with --engine local" in run("build", *asked, "--engine", "local", code=2)

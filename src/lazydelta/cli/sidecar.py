@@ -26,6 +26,8 @@ __all__ = ["sidecar"]
 DIFFERENT = 1
 _MIB = 1 << 20
 _PICTURE_WIDTH = 100
+# Below this one process is through before a cluster has started its executors and moved the files between them.
+MANY_FILES = 10_000_000
 
 
 @dataclass(slots=True)
@@ -114,7 +116,9 @@ def build(  # noqa: PLR0913 - each is an option
 
     names = None if sort_by is None else [name for each in sort_by.split(",") if (name := each.strip())]
     handle = TableHandle.open(target.uri, **target.common)
-    chosen = chosen_engine(engine, master, conf, lambda: preview(handle, version, sort_by=names).actions)
+    chosen = chosen_engine(
+        engine, master, conf, lambda: preview(handle, version, sort_by=names).actions, many=MANY_FILES
+    )
     if dry_run:
         found = preview(handle, version, sort_by=names, force=force)
         target.out.tell(msgspec.structs.replace(found, engine=chosen), sentences.sidecar_foreseen)

@@ -21,9 +21,6 @@ __all__ = ["chosen_engine", "engine_options", "session"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Below this one process is through before a cluster has started its executors and moved the rows between them.
-MANY_FILES = 10_000_000
-
 
 def engine_options(function: F) -> F:
     """Add ``--engine``, ``--master`` and ``--conf``."""
@@ -42,13 +39,16 @@ def engine_options(function: F) -> F:
     )(decorated)
 
 
-def chosen_engine(engine: str, master: str | None, conf: dict[str, str], files: Callable[[], int]) -> str:
-    """Return local or spark: what was asked for, or by size where --master or spark-submit name a cluster."""
+def chosen_engine(engine: str, master: str | None, conf: dict[str, str], files: Callable[[], int], *, many: int) -> str:
+    """Return local or spark: what was asked for, or by size where --master or spark-submit name a cluster.
+
+    ``files`` counts them, and is asked only then; ``many`` is from how many on Spark is chosen.
+    """
     if engine == "local" and (master is not None or conf):
         raise click.UsageError("--master and --conf make no sense with --engine local.", click.get_current_context())
     has_cluster = master is not None or "PYSPARK_GATEWAY_PORT" in os.environ
     if engine == "auto":
-        engine = "spark" if has_cluster and files() >= MANY_FILES else "local"
+        engine = "spark" if has_cluster and files() >= many else "local"
     if engine == "spark" and find_spec("pyspark") is None:
         raise OptionError("--engine spark needs PySpark, which is not installed", hint="pip install 'lazydelta[spark]'")
     return engine

@@ -14,6 +14,7 @@ import click
 from lazydelta.cli import sentences
 from lazydelta.cli.output import Output
 from lazydelta.cli.parameters import CONTEXT, where_option
+from lazydelta.cli.spark_engine import chosen_engine, engine_options, session
 from lazydelta.cli.table_target import TableTarget, target_command
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["optimize", "vacuum"]
 
 _MIB = 1 << 20
+# So many small files are worth the start of a cluster's executors.
+_MANY_TO_PACK = 10_000
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _SHORT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", re.IGNORECASE)
 
@@ -95,9 +98,19 @@ def _retention(ctx: click.Context, parameter: click.Parameter, text: str | None)
     show_default=True,
     help="Hold this much at once; sorting uses temporary files beyond it.",
 )
+@engine_options
 @click.option("--dry-run", is_flag=True, help="Change nothing, and tell what would be packed.")
-def optimize(
-    target: _Target, *, where: str | None, target_size: int | None, sort_by: str | None, memory: int, dry_run: bool
+def optimize(  # noqa: PLR0913 - each is an option
+    target: _Target,
+    *,
+    where: str | None,
+    target_size: int | None,
+    sort_by: str | None,
+    memory: int,
+    engine: str,
+    master: str | None,
+    conf: dict[str, str],
+    dry_run: bool,
 ) -> None:
     """Pack the small files of each partition of a table into few large ones.
 
@@ -107,19 +120,29 @@ def optimize(
     from lazydelta.maintenance.optimize import optimizing  # noqa: PLC0415
 
     handle = target.handle
-    with target.watched():
-        result = optimizing.optimize(
-            handle,
-            where=where,
-            settings=optimizing.OptimizeSettings(
-                target_size=None if target_size is None else target_size * _MIB,
-                sort_by=[name for each in (sort_by or "").split(",") if (name := each.strip())],
-                memory_budget=memory * _MIB,
-            ),
-            dry_run=dry_run,
-            progress=target.progress,
-            committed=lambda done: after_commit(handle, done.version, done.metadata),
-        )
+    asked: dict[str, Any] = {
+        "where": where,
+        "settings": optimizing.OptimizeSettings(
+            target_size=None if target_size is None else target_size * _MIB,
+            sort_by=[name for each in (sort_by or "").split(",") if (name := each.strip())],
+            memory_budget=memory * _MIB,
+        ),
+        "dry_run": dry_run,
+        "progress": target.progress,
+        "committed": lambda done: after_commit(handle, done.version, done.metadata),
+    }
+
+    def to_pack() -> int:
+        return optimizing.optimize(handle, **asked | {"dry_run": True}).removed.count
+
+    if chosen_engine(engine, master, conf, to_pack, many=_MANY_TO_PACK) == "spark" and not dry_run:
+        with session("lazydelta optimize", master, conf, target.out) as spark, target.watched():
+            from lazydelta.spark.table_optimizing import on_spark  # noqa: PLC0415 - and with it Spark
+
+            result = optimizing.optimize(handle, **asked, carrier=on_spark(spark))
+    else:
+        with target.watched():
+            result = optimizing.optimize(handle, **asked)
     target.out.tell(asdict(result), sentences.optimized)
 
 

@@ -21,6 +21,7 @@ if find_spec("pyspark") is not None:
     from lazydelta.spark.session import start_session, use_session
     from lazydelta.spark.sidecar_building import build_sidecar
     from lazydelta.spark.sidecar_following import SidecarListener, following_sidecar
+    from lazydelta.spark.table_optimizing import optimize_table
 
     __all__ += [
         "SidecarListener",
@@ -30,6 +31,7 @@ if find_spec("pyspark") is not None:
         "ingest_files",
         "ingest_files_stream",
         "ingest_stream",
+        "optimize_table",
         "read",
         "start_session",
         "use_session",

@@ -13,7 +13,8 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeAlias
@@ -25,10 +26,12 @@ from lazydelta.errors import CommitConflictError, OptionError, UnsupportedFeatur
 from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Metadata
 from lazydelta.log.features.writable import check_writable
+from lazydelta.log.properties import TableProperties
 from lazydelta.log.remove_set import RemoveSet
 from lazydelta.log.reverse_commits import ReverseCommitReader
 from lazydelta.log.segment import list_commits
 from lazydelta.log.snapshot import Snapshot
+from lazydelta.maintenance.optimize.bin_carriers import BinCarrier, in_threads
 from lazydelta.maintenance.optimize.bins import Bin, pack
 from lazydelta.maintenance.optimize.candidates import Candidates, candidates_of
 from lazydelta.maintenance.optimize.rewriting import Rewriter, Rewritten
@@ -37,9 +40,11 @@ from lazydelta.pruning import Where
 from lazydelta.scan.request import ScanRequest, ScanStrategy
 from lazydelta.write.commit_note import CommitNote
 from lazydelta.write.data_files import MEMORY_BUDGET, TARGET_FILE_SIZE
+from lazydelta.write.earlier_attempts import clear_earlier_attempts
 from lazydelta.write.file_commit import delete_files
 from lazydelta.write.removals import removal_of
 from lazydelta.write.selection import PartitionSelection
+from lazydelta.write.task_result import TaskResult
 from lazydelta.write.transaction import CommitResult, Transaction
 
 __all__ = ["FileSizes", "OptimizeProgress", "OptimizeResult", "OptimizeSettings", "optimize", "target_size_of"]
@@ -140,11 +145,12 @@ def optimize(
     dry_run: bool = False,
     progress: OptimizeProgress | None = None,
     committed: Callable[[CommitResult], None] | None = None,
+    carrier: BinCarrier = in_threads,
 ) -> OptimizeResult:
     """Pack the small files of each partition; ``where`` may name partition columns only.
 
-    ``committed`` is told of every commit. Tables with features that we do not write (row tracking, clustering, column
-    mapping, …) are refused by name.
+    ``committed`` is told of every commit, ``carrier`` has the bins rewritten. Tables with features that we do not write
+    (row tracking, clustering, column mapping, …) are refused by name.
     """
     snapshot = handle.newest()
     check_writable(snapshot.protocol, snapshot.metadata, path=handle.uri)
@@ -157,7 +163,7 @@ def optimize(
     work = _Optimize(handle, snapshot, settled, where, OptimizeResult(dry_run, snapshot.version), committed)
     tell = progress or (lambda _what, _done, _total: None)
     try:
-        work.run(tell)
+        work.run(tell, carrier)
     finally:
         work.close()
     return work.result
@@ -195,24 +201,34 @@ class _Optimize:
         self._candidates.close()
         self._changed.close()
 
-    def run(self, progress: OptimizeProgress) -> None:
+    def run(self, progress: OptimizeProgress, carrier: BinCarrier) -> None:
         """Find small files, pack and commit them."""
         self._find(progress)
-        settings, result, done = self._settings, self.result, 0
-        rewriter = Rewriter(self._handle, self._snapshot, self._target, self._sort_by, settings.memory_budget)
+        if self.result.dry_run:
+            for bin_ in self._bins():
+                self._count_removed(bin_)
+        else:
+            self._rewrite(progress, carrier)
+        self.result.partitions = len(self._touched)
+
+    def _bins(self) -> Iterator[Bin]:
+        settings = self._settings
         for files in self._candidates.partitions():
-            for bin_ in pack(files, self._target, below=self._below, least=settings.least_files):
-                if result.dry_run:
-                    self._count_removed(bin_)
-                else:
-                    self._ready.append(rewriter.rewrite(bin_))
-                    if self._is_time_to_commit():
-                        self._commit_ready()
-                done += len(bin_.files)
+            yield from pack(files, self._target, below=self._below, least=settings.least_files)
+
+    def _rewrite(self, progress: OptimizeProgress, carrier: BinCarrier) -> None:
+        snapshot, done = self._snapshot, 0
+        properties, budget = TableProperties.of(snapshot.metadata), self._settings.memory_budget
+        rewriter = Rewriter(self._handle, snapshot.schema, properties, self._target, self._sort_by, budget)
+        with closing(carrier(rewriter, self._bins())) as rewritten:
+            for each in rewritten:
+                self._ready.append(each)
+                if self._is_time_to_commit():
+                    self._commit_ready()
+                done += len(each.bin.files)
                 progress("packed", done, self._candidates.count)
         if self._ready:
             self._commit_ready()
-        result.partitions = len(self._touched)
 
     def _find(self, progress: OptimizeProgress) -> None:
         snapshot, below = self._snapshot, self._below
@@ -304,6 +320,9 @@ class _Optimize:
     def _note(self, done: CommitResult) -> None:
         ready, self._ready = self._ready, []
         for each in ready:
+            clear_earlier_attempts(
+                self._handle.store, [TaskResult(adds=each.adds, run_again=each.run_again)], each.adds
+            )
             self._count_removed(each.bin)
             self.result.batches += each.batches
             for add in each.adds:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import pyarrow as pa
@@ -11,10 +11,10 @@ import pyarrow as pa
 from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Add
 from lazydelta.log.properties import TableProperties
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.maintenance.optimize.bins import Bin
 from lazydelta.maintenance.optimize.sorted_rows import sorted_rows
 from lazydelta.rows import RowReader
+from lazydelta.types.schema import TableSchema
 from lazydelta.write.data_files import DataFileWriter
 from lazydelta.write.partition_rows import compact, pieces
 
@@ -25,28 +25,44 @@ _PIECE_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A bin whose rows are in new files, which no commit names yet; ``batches`` were read."""
+    """A bin whose rows are in new files, which no commit names yet; ``batches`` were read.
+
+    ``run_again`` is said where an attempt came before that may have left files.
+    """
 
     bin: Bin
     adds: tuple[Add, ...]
     rows: int
     batches: int
+    run_again: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Rewriter:
-    """Rewrites bins of one version of a table."""
+    """Rewrites bins of one version of a table; plain data, so that it can be sent to tasks."""
 
     handle: TableHandle
-    snapshot: Snapshot
+    schema: TableSchema
+    properties: TableProperties
     target: int
     sort_by: tuple[str, ...]
     memory_budget: int
     compression: str = "zstd"
 
-    def rewrite(self, bin_: Bin) -> Rewritten:
-        """Write the live rows of a bin to new files; if that fails, these are deleted again."""
-        schema = self.snapshot.schema
+    def within(self, memory_budget: int) -> Rewriter:
+        """Return one that has less memory."""
+        return replace(self, memory_budget=memory_budget)
+
+    def carrying_credentials(self) -> Rewriter:
+        """Return one whose pickles hold the credentials of its table."""
+        return replace(self, handle=self.handle.carrying_credentials())
+
+    def rewrite(self, bin_: Bin, family: str = "", *, run_again: bool = False) -> Rewritten:
+        """Write the live rows of a bin to new files; if that fails, these are deleted again.
+
+        ``family`` is what the names of the files have in common.
+        """
+        schema = self.schema
         partitions = set(schema.partition_columns)
         stored = [each.name for each in schema.fields if each.name not in partitions]
         reader = RowReader(self.handle.store, schema, columns=stored)
@@ -60,10 +76,11 @@ class Rewriter:
             self.handle.store,
             schema.to_arrow(),
             schema.partition_columns,
-            properties=TableProperties.of(self.snapshot.metadata),
+            properties=self.properties,
             target_file_size=self.target,
             memory_budget=self.memory_budget,
             compression=self.compression,
+            family=family,
         ) as writer:
             for batch in rows:
                 for piece in pieces(batch.replace_schema_metadata(None), _PIECE_BYTES):
@@ -74,6 +91,7 @@ class Rewriter:
             tuple(msgspec.structs.replace(each, data_change=False) for each in adds),
             writer.num_rows,
             read.batches,
+            run_again,
         )
 
 
