@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["scan"]
 
+# Polars' streaming engine asks for a few frames more than it turns out to need, whatever their size, and tells a source
+# of no limit where there is a filter. So the first batches come in small frames: a few of them are less than a file.
+_FRAMES_A_BATCH = 8
+_BATCHES_CUT = 16
+
 
 def scan(table: TableOrUri) -> pl.LazyFrame:
     """Return a table, or the one at a URI, as a lazy frame.
@@ -61,6 +66,7 @@ class _Source:
     ) -> Iterator[pl.DataFrame]:
         polars: Any = engine("polars", "polars")
         left = limit
+        begun = 0
         with RowScanner(self._handle, self._snapshot, request).stream() as stream:
             for batch in stream:
                 frame = polars.from_arrow(batch)
@@ -71,7 +77,14 @@ class _Source:
                 if left is not None:
                     frame = frame.head(left)
                     left -= frame.height
-                if frame.height:
-                    yield frame
+                begun += frame.height > 0
+                yield from _cut(frame, _FRAMES_A_BATCH if limit is None and begun <= _BATCHES_CUT else 1)
                 if left == 0:
                     return
+
+
+def _cut(frame: pl.DataFrame, parts: int) -> Iterator[pl.DataFrame]:
+    """Yield a frame in so many parts of one size, none of them empty."""
+    size = max(1, -(-frame.height // parts))
+    for start in range(0, frame.height, size):
+        yield frame.slice(start, size)

@@ -22,7 +22,7 @@ from lazydelta.rows.opened_file import FileToRead
 
 __all__ = ["RowFlow"]
 
-_FILES_A_STEP = 5
+_FILES_A_STEP = 6
 # Files that are decoded and wait to be taken count as open: with no more files than threads, a thread that is done with
 # its file would wait for the one before it to be taken.
 _FILES_A_THREAD = 2
@@ -188,7 +188,8 @@ class RowFlow:
         finally:
             with self._changed:
                 self._running.discard(get_ident())
-                self._changed.notify_all()
+                if self._closed:
+                    self._changed.notify_all()
 
     def _discover(self) -> None:
         files: list[FileToRead] | None = None
@@ -204,6 +205,7 @@ class RowFlow:
             else:
                 self._known += files
             self._start_work()
+            self._changed.notify_all()
 
     def _read(self, reading: _Reading) -> None:
         while True:
@@ -223,8 +225,10 @@ class RowFlow:
                     reading.expected = size
                     reading.ready.append(batch)
                     self._metrics.most(peak_bytes=self._pool.held)
-                self._changed.notify_all()
                 is_head = bool(self._open) and self._open[0] is reading
+                if is_head:
+                    # Whoever waits, waits for this file: to wake it for another one takes the interpreter from us.
+                    self._changed.notify_all()
                 if self._closed or not self._may_read(reading, is_head=is_head):
                     self._start_work()
                     return
