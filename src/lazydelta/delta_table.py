@@ -24,7 +24,7 @@ from lazydelta.scan.request import RetentionGuard
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
-    from pyarrow.dataset import Dataset
+    from pyarrow.dataset import Dataset, ParquetReadOptions
 
     from lazydelta.deltalake_api.commit_properties import CommitProperties, PostCommitHookProperties
     from lazydelta.deltalake_api.deltalake_maintenance import TableOptimizer
@@ -191,7 +191,7 @@ class DeltaTable(PinnedTable, LeftToDeltalake):
         self,
         partitions: Where = None,
         filesystem: object = None,
-        parquet_read_options: object = None,  # noqa: ARG002 - INT96 is read as microseconds anyway
+        parquet_read_options: ParquetReadOptions | None = None,
         schema: pa.Schema | None = None,
         as_large_types: bool = False,  # noqa: FBT001, FBT002
         file_pruning_predicate: Where = None,
@@ -199,14 +199,23 @@ class DeltaTable(PinnedTable, LeftToDeltalake):
         """Return the rows as a PyArrow dataset that finds its files while it is read.
 
         ``partitions`` filters rows as well as files, ``file_pruning_predicate`` files alone, as deltalake has it.
-        ``schema`` or ``as_large_types`` ask for other types.
+        ``schema`` or ``as_large_types`` ask for other types, ``parquet_read_options`` for columns as dictionaries
+        (INT96 is read as microseconds anyway).
         """
         from lazydelta.row_scan.table_dataset import table_dataset  # noqa: PLC0415 - pyarrow.dataset takes a while
 
+        if partitions is not None and file_pruning_predicate is not None:
+            message = "`partitions` is deprecated, and `file_pruning_predicate` is given as well"
+            raise OptionError(message, hint="filter the dataset, or pass `file_pruning_predicate` alone")
         if partitions is not None:
             warn_of("`partitions` is deprecated; filter the dataset, or use `file_pruning_predicate`")
         given = [self._bound(each) for each in (partitions, file_pruning_predicate)]
-        kinds = {"filesystem": filesystem, "schema": schema, "as_large_types": as_large_types}
+        kinds = {
+            "filesystem": filesystem,
+            "schema": schema,
+            "as_large_types": as_large_types,
+            "dictionary_columns": () if parquet_read_options is None else parquet_read_options.dictionary_columns,
+        }
         return table_dataset(self._handle, self._snapshot, *given, **kinds)  # type: ignore[arg-type]
 
     def to_pyarrow_table(

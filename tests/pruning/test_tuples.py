@@ -99,6 +99,12 @@ def logged(file: list[dict[str, Any]]) -> str:
         ("p", [("p", "=", 3)]),
         ("p", [("p", "=", "3")]),
         ("p", [("p", "in", ["3", "4"])]),
+        ("q", "q = 3"),
+        ("q", "q != 3 AND n >= 0"),
+        ("q", "q IN (3, 4)"),
+        ("q", "q NOT IN (3, 20)"),
+        ("q", "NOT (q = 4)"),
+        ("q", "4 = q"),
     ],
 )
 def test_partition_filters_find_the_files_that_deltalake_finds(tmp_path: Path, column: str, filters: Any) -> None:
@@ -111,6 +117,15 @@ def test_partition_filters_find_the_files_that_deltalake_finds(tmp_path: Path, c
     assert sorted(ours) == sorted(theirs)
 
 
+@pytest.mark.parametrize("text", ["q > 2", "q BETWEEN 2 AND 4", "q = 2.5", "q = true"])
+def test_sql_does_not_guess_how_texts_are_ordered_as_numbers(tmp_path: Path, text: str) -> None:
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"q": ["2", "12"], "n": [1, 2]}), partition_by=["q"])
+    with pytest.raises(PredicateError, match="cannot be compared with column 'q' of type string"):
+        DeltaTable(tmp_path / "t").file_uris(file_pruning_predicate=text)
+
+
 def test_a_number_beside_a_text_that_is_no_partition_is_a_mistake() -> None:
+    with pytest.raises(PredicateError, match="3 cannot be compared with column 's' of type string"):
+        parse_predicate("s = 3", SCHEMA)
     with pytest.raises(PredicateError, match="3 cannot be compared with column 's' of type string"):
         parse_predicate([("s", "=", 3)], SCHEMA)

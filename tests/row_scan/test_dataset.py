@@ -16,8 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import acero
 
-from lazydelta import DeltaTable
+from lazydelta import DeltaTable, write_arrow
+from lazydelta.engines.table_source import engine_dataset
 from lazydelta.errors import LazyDeltaError, OptionError, ScanError, UnknownColumnError
+from lazydelta.storage import observe
 from tests.row_scan.made_table import MadeTable, make_rich_table, make_table
 from tests.row_scan.watching import hand_out_one_file_a_pull, row_threads, watch
 
@@ -83,8 +85,9 @@ def checked_methods() -> dict[str, Any]:
                 next(ours.get_fragments()).head(3).num_rows == 3,
                 next(ours.get_fragments()).take([2]).num_rows == 1,
                 next(ours.get_fragments()).physical_schema == plain.schema,
-                sum(each.num_rows for each in next(ours.get_fragments()).to_batches(columns=["id"]))
+                sum(batch.num_rows for each in ours.get_fragments() for batch in each.to_batches(columns=["id"]))
                 == plain.count_rows(),
+                sorted(each.path for each in ours.get_fragments()) == sorted(ours.files),
             ]
         ),
         "sort_by": lambda ours, plain, _: (
@@ -139,6 +142,43 @@ def test_scanners_and_fragments_have_the_methods_of_pyarrows(dataset: Any) -> No
     assert sum(each.record_batch.num_rows for each in scanner.scan_batches()) == scanner.count_rows()
     assert scanner.projected_schema == scanner.dataset_schema == dataset.schema
     assert scanner.to_reader().read_all().num_rows == dataset.count_rows()
+
+
+def test_a_fragment_is_one_file_which_is_opened_when_the_fragment_is_read(made: MadeTable, dataset: Any) -> None:
+    opened: list[str] = []
+    with observe(lambda request: opened.append(request.path.rpartition("/")[2])):
+        fragments = list(dataset.get_fragments())
+        assert not {each for each in opened if each.endswith(".parquet")} & set(made.files)
+        rows = pickle.loads(pickle.dumps(fragments[0])).to_table(columns=["id"])  # noqa: S301 - our own
+    name = Path(fragments[0].path).name
+    assert {each for each in opened if each in made.files} == {name}
+    assert 0 < rows.num_rows < dataset.count_rows()
+    assert len(fragments) == len(made.files)
+
+
+def test_a_filter_leaves_out_fragments_and_rows(tmp_path: Path) -> None:
+    for start in (0, 10, 20):
+        write_arrow(tmp_path, pa.table({"n": list(range(start, start + 10))}))
+    dataset = DeltaTable(tmp_path).to_pyarrow_dataset()
+    fragments = list(dataset.get_fragments(filter=pc.field("n") > 14))
+    assert len(fragments) == 2
+    assert sorted(each.count_rows() for each in fragments) == [5, 10]
+    tagged = list(dataset.scanner(columns=["n"], filter=pc.field("n") > 14).scan_batches())
+    assert {each.fragment.path for each in tagged} == {each.path for each in fragments}
+    assert sorted(pa.concat_arrays([each.record_batch["n"] for each in tagged]).to_pylist()) == list(range(15, 30))
+
+
+def test_columns_are_read_as_dictionaries_on_request(tmp_path: Path) -> None:
+    write_arrow(tmp_path, pa.table({"s": ["a", "b", "a"], "n": [1, 2, 3]}))
+    table = DeltaTable(tmp_path)
+    options = pads.ParquetReadOptions(dictionary_columns={"s"})
+    found = table.to_pyarrow_dataset(parquet_read_options=options).to_table()
+    assert found.schema.field("s").type == pa.dictionary(pa.int32(), pa.string())
+    assert found.column("s").to_pylist() == ["a", "b", "a"]
+    assert found.schema.field("n").type == pa.int64()
+    unknown = pads.ParquetReadOptions(dictionary_columns={"nobody"})
+    with pytest.raises(OptionError, match="nobody"):
+        table.to_pyarrow_dataset(parquet_read_options=unknown)
 
 
 def functions_that_take_a_dataset(dataset: Any, folder: Path) -> dict[str, Any]:
@@ -254,3 +294,12 @@ def test_signatures_take_what_deltalake_takes() -> None:
         "as_large_types",
         "file_pruning_predicate",
     ]
+
+
+def test_a_dataset_for_engines_is_one_fragment_even_where_no_file_may_match(tmp_path: Path) -> None:
+    """DataFusion asks for all of them to plan a query: a table of millions would be listed first."""
+    write_arrow(tmp_path, pa.table({"n": [1, 2, 3]}))
+    nothing = pc.field("n") < 0
+    fragments = list(engine_dataset(tmp_path).get_fragments(filter=nothing))
+    assert [each.to_table().num_rows for each in fragments] == [0]
+    assert list(DeltaTable(tmp_path).to_pyarrow_dataset().get_fragments(filter=nothing)) == []

@@ -197,6 +197,8 @@ def test_parameters_that_deltalake_calls_deprecated_work_and_say_so(table: Path)
         with pytest.warns(DeprecationWarning, match=f"'{name}' parameter is deprecated and ignored"):
             assert lazydelta.DeltaTable(table, **{name: value}) == ours  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="deprecated"):
+        lazydelta.DeltaTable(table).to_pyarrow_dataset([("day", "=", "a")], file_pruning_predicate="n > 1")
+    with pytest.raises(ValueError, match="deprecated"):
         ours.file_uris(chosen, file_pruning_predicate="day = 'a'")
 
 

@@ -54,4 +54,4 @@ def engine_dataset(
 ) -> RowsDataset:
     """Return a table as a dataset whose filters order NaN as SQL engines do."""
     handle, snapshot = pinned(table, storage_options, version)
-    return RowsDataset(handle, snapshot, nan_is_largest=nan_is_largest, pool=pool)
+    return RowsDataset(handle, snapshot, nan_is_largest=nan_is_largest, pool=pool, in_one=True)

@@ -101,9 +101,10 @@ class DatasetScanner:
         return self._batches(None)
 
     def scan_batches(self) -> Iterator[pads.TaggedRecordBatch]:
-        """Yield the rows, each batch beside the fragment it came from: the only one there is."""
-        fragment = next(self._dataset.get_fragments())
-        return (pads.TaggedRecordBatch(record_batch=batch, fragment=fragment) for batch in self._batches(None))
+        """Yield the rows, each batch beside the fragment it came from; one file is read after the other."""
+        for fragment in self._dataset.get_fragments(self._filter):
+            batches = fragment.with_columns(self._columns, self._batch_size).to_batches()
+            yield from (pads.TaggedRecordBatch(record_batch=batch, fragment=fragment) for batch in batches)
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Return the rows as a reader, which ends the scan when it is dropped."""
@@ -146,13 +147,15 @@ class DatasetScanner:
 
 
 class DatasetFragment:
-    """The whole dataset as its one fragment: who asks for fragments wants to read them one after the other.
+    """One file of a dataset, or all of it; it reads as the table has it, without what a deletion vector names.
 
-    Pieces for several readers are made by ``DeltaTable.fragments``; finding all files first is their price.
+    Pieces of about the same size, for several readers, are made by ``DeltaTable.fragments``.
     """
 
-    def __init__(self, dataset: RowsDataset) -> None:
+    def __init__(self, dataset: RowsDataset, path: str | None = None) -> None:
         self._dataset = dataset
+        self.path = path
+        """Where the file is, if it is one."""
 
     @property
     def physical_schema(self) -> pa.Schema:
@@ -163,6 +166,10 @@ class DatasetFragment:
     def partition_expression(self) -> pc.Expression:
         """What is known of all its rows: nothing."""
         return self._dataset.partition_expression
+
+    def with_columns(self, columns: Columns, batch_size: int) -> DatasetScanner:
+        """Return a scanner of columns that are bound already."""
+        return DatasetScanner(self._dataset, columns, None, batch_size)
 
     def scanner(self, schema: pa.Schema | None = None, **options: Any) -> DatasetScanner:
         """Return a scanner, as the dataset does."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from lazydelta.scan.scanner import LazyDeltaScanner
 from lazydelta.storage import IoCounters
 from lazydelta.types.schema import TableSchema
 
-__all__ = ["RowScanner", "stream_files"]
+__all__ = ["FilesScanner", "RowScanner", "stream_files"]
 
 Choose = Callable[[LazyDeltaScanner, FileBatch], FileBatch]
 """Is shown the files as they are found, in their order, and returns those whose rows are wanted."""
@@ -128,7 +128,7 @@ class RowScanner:
         finally:
             batches.close()
 
-    def stored_files(self) -> Generator[StoredFile]:
+    def found_files(self) -> Generator[StoredFile]:
         """Yield the files that may hold rows of the request; no statistics are read but those that rule files out."""
         found = self._stored(self._scan())
         try:
@@ -136,15 +136,6 @@ class RowScanner:
                 yield from some
         finally:
             found.close()
-
-    def found_files(self) -> Generator[str]:
-        """Yield the paths, as logged, of the files that may hold rows of the request."""
-        batches = self._scan().batches()
-        try:
-            for batch in batches:
-                yield from batch.path.to_pylist()
-        finally:
-            batches.close()
 
     def _scan(self, **more: Any) -> LazyDeltaScanner:
         request = self.request
@@ -198,6 +189,32 @@ class RowScanner:
             return explanation | {"rows": metrics.as_dict()}
 
         return _row_stream(self._handle, request, found, scanner.io, metrics, pool=self._pool, explained=explained)
+
+
+class FilesScanner:
+    """Scans rows of files that were found before, as `RowScanner` does those of a version."""
+
+    def __init__(
+        self, handle: TableHandle, request: RowRequest, files: Sequence[FileToRead], *, pool: ReadingPool | None = None
+    ) -> None:
+        self._handle = handle
+        self._request = request
+        self._files = files
+        self._pool = pool
+
+    def stream(self) -> RowStream:
+        """Return the rows of the files, in their order."""
+        return stream_files(self._handle, self._request, list(self._files), pool=self._pool)
+
+    def count(self) -> int:
+        """Return the number of rows that match."""
+        request = replace(self._request, output=())
+        with stream_files(self._handle, request, list(self._files), pool=self._pool) as stream:
+            return stream.count()
+
+    def found_files(self) -> Generator[FileToRead]:
+        """Yield the files."""
+        yield from self._files
 
 
 def stream_files(

@@ -63,7 +63,7 @@ def row_shares(scanner: RowScanner, size: ShareSize) -> list[RowShare]:
     places = scanner.handle.places(snapshot, scanner.files_where, at_once)
     known = sum(place.files for place in places)
     if known <= FEW_FILES and tail_bytes(snapshot.segment) <= _FEW_BYTES_OF_TAIL:
-        return _by_files(list(scanner.stored_files()), size)
+        return _by_files(list(scanner.found_files()), size)
     ranges = divided(snapshot.segment, places, at_once, shared_from=2 * size.most)
     return [RowShare(within=each) for each in ranges]
 

@@ -22,7 +22,8 @@ from lazydelta.pruning import NanOrder, Predicate, conjunction, parse_predicate
 from lazydelta.row_scan.dataset_scan import Columns, DatasetFragment, DatasetScanner
 from lazydelta.row_scan.reading_pool import ReadingPool
 from lazydelta.row_scan.row_request import RowRequest
-from lazydelta.row_scan.row_scanner import RowScanner
+from lazydelta.row_scan.row_scanner import FilesScanner, RowScanner
+from lazydelta.rows.opened_file import FileToRead
 from lazydelta.types.schema import Field
 
 __all__ = ["RowsDataset"]
@@ -62,10 +63,12 @@ class RowsDataset(pads.FileSystemDataset):  # type: ignore[misc]
     """Rows of a pinned version; ``predicate`` holds for all of them, ``files_where`` leaves out whole files only.
 
     ``nan_is_largest`` is for SQL engines: filters given to a scan then order NaN as these do. ``pool`` is shared with
-    the other tables of a query. Who sets ``scans`` to a list gets an explanation of every scan there.
+    the other tables of a query. ``in_one`` is for engines that ask for all fragments before they read one: they get one
+    fragment for all rows. ``only`` is the one file that a fragment stands for. Who sets ``scans`` to a list gets an
+    explanation of every scan there.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - keywords but for two
         self,
         handle: TableHandle,
         snapshot: Snapshot,
@@ -75,6 +78,8 @@ class RowsDataset(pads.FileSystemDataset):  # type: ignore[misc]
         schema: pa.Schema | None = None,
         nan_is_largest: bool = False,
         pool: ReadingPool | None = None,
+        in_one: bool = False,
+        only: FileToRead | None = None,
     ) -> None:
         self._handle = handle
         self._snapshot = snapshot
@@ -82,6 +87,8 @@ class RowsDataset(pads.FileSystemDataset):  # type: ignore[misc]
         self._files_where = files_where
         self._nan_is_largest = nan_is_largest
         self._pool = pool
+        self._in_one = in_one
+        self._only = only
         self.scans: list[Callable[[], dict[str, Any]]] | None = None
         refusing = pafs.PyFileSystem(_Refusing())
         form = pads.ParquetFileFormat()
@@ -95,6 +102,8 @@ class RowsDataset(pads.FileSystemDataset):  # type: ignore[misc]
             "files_where": self._files_where,
             "schema": self.schema,
             "nan_is_largest": self._nan_is_largest,
+            "in_one": self._in_one,
+            "only": self._only,
         }
         return (_opened_again, (self._handle, self._snapshot.version, keywords))
 
@@ -104,7 +113,7 @@ class RowsDataset(pads.FileSystemDataset):  # type: ignore[misc]
         expression: pc.Expression | None,
         limit: int | None,
         batch_size: int = _BATCH,
-    ) -> RowScanner:
+    ) -> RowScanner | FilesScanner:
         """Return the row scanner for fields of the table and a filter beside the dataset's own."""
         request = RowRequest.of(
             self._snapshot.schema,
@@ -114,6 +123,8 @@ class RowsDataset(pads.FileSystemDataset):  # type: ignore[misc]
             output=output,
             files_where=self._files_where,
         )
+        if self._only is not None:
+            return FilesScanner(self._handle, request, [self._only], pool=self._pool)
         return RowScanner(self._handle, self._snapshot, request, pool=self._pool)
 
     # --- what PyArrow's datasets have
@@ -167,8 +178,13 @@ class RowsDataset(pads.FileSystemDataset):  # type: ignore[misc]
         return self._like(schema=schema)
 
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[Any]:  # noqa: A002
-        """Yield the one fragment that stands for all rows that may pass."""
-        yield DatasetFragment(self if filter is None else self.filter(filter))
+        """Yield a fragment for each file that may hold rows that pass, while files are found."""
+        passing = self if filter is None else self.filter(filter)
+        if self._in_one:
+            yield DatasetFragment(passing)
+            return
+        for file in passing.scan_rows((), None, None).found_files():
+            yield DatasetFragment(passing._like(only=file), self._snapshot.store.uri_of(file.path))  # noqa: SLF001
 
     def sort_by(self, sorting: Any, **options: Any) -> pads.InMemoryDataset:
         """Return all rows in order, in memory."""
@@ -186,7 +202,7 @@ class RowsDataset(pads.FileSystemDataset):  # type: ignore[misc]
     def files(self) -> list[str]:
         """The places of the files that may hold rows of the dataset; all of them are found first."""
         stream = self.scan_rows((), None, None).found_files()
-        return [self._snapshot.store.uri_of(path) for path in stream]
+        return [self._snapshot.store.uri_of(file.path) for file in stream]
 
     @property
     def partitioning(self) -> None:
@@ -225,7 +241,9 @@ class RowsDataset(pads.FileSystemDataset):  # type: ignore[misc]
         given = [each for each in (self._predicate, predicate) if each is not None]
         return conjunction(given) if given else None
 
-    def _like(self, *, predicate: Predicate | None = None, schema: pa.Schema | None = None) -> RowsDataset:
+    def _like(
+        self, *, predicate: Predicate | None = None, schema: pa.Schema | None = None, only: FileToRead | None = None
+    ) -> RowsDataset:
         return RowsDataset(
             self._handle,
             self._snapshot,
@@ -234,6 +252,8 @@ class RowsDataset(pads.FileSystemDataset):  # type: ignore[misc]
             schema=schema or self.schema,
             nan_is_largest=self._nan_is_largest,
             pool=self._pool,
+            in_one=self._in_one,
+            only=only or self._only,
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pyarrow as pa
 
 from lazydelta.errors import OptionError
@@ -22,14 +24,28 @@ def table_dataset(
     filesystem: object = None,
     schema: pa.Schema | None = None,
     as_large_types: bool = False,
+    dictionary_columns: Collection[str] = (),
 ) -> RowsDataset:
-    """Return the dataset of the rows for which ``predicate`` holds, in files that may match ``files_where``."""
+    """Return the dataset of the rows for which ``predicate`` holds, in files that may match ``files_where``.
+
+    ``dictionary_columns`` are those whose values are given once, with an index for each row.
+    """
     if filesystem is not None:
         raise OptionError("lazydelta reads through its own store", hint="leave filesystem out; use storage_options")
     dataset = RowsDataset(handle, snapshot, predicate=predicate, files_where=files_where)
     if schema is None and as_large_types:
         schema = pa.schema([each.with_type(_large(each.type)) for each in dataset.schema])
+    if dictionary_columns:
+        asked = dataset.schema if schema is None else schema
+        unknown = sorted(set(dictionary_columns) - set(asked.names))
+        if unknown:
+            raise OptionError(f"The dataset has no columns {unknown} to read as dictionaries", hint="name its columns")
+        schema = pa.schema([_encoded(each) if each.name in dictionary_columns else each for each in asked])
     return dataset if schema is None else dataset.replace_schema(schema)
+
+
+def _encoded(field: pa.Field) -> pa.Field:
+    return field.with_type(pa.dictionary(pa.int32(), field.type))
 
 
 def _large(kind: pa.DataType) -> pa.DataType:

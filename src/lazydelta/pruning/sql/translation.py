@@ -129,6 +129,7 @@ class Translator:
         if not isinstance(term, StepFunction):
             raise NoTranslationError("no column is named")
         if term.is_plain:
+            value = _partition_text(term.column, value) if op in {"=", "!="} else value
             return compare(term.column, op, value, negated=negated, nan=self._nan)
         if value is None:
             return Constant(None)
@@ -139,7 +140,8 @@ class Translator:
     def _membership(self, node: Syntax, term: Term, values: tuple[Syntax, ...], *, negated: bool) -> Predicate:
         items = [self._terms.constant(value) for value in values]
         if isinstance(term, StepFunction) and term.is_plain:
-            return membership(term.column, items, negated=negated, nan=self._nan)
+            texts = [_partition_text(term.column, item) for item in items]
+            return membership(term.column, texts, negated=negated, nan=self._nan)
         join = conjunction if negated else disjunction
         return join([self._compare(node, term, "=", item, negated=negated) for item in items])
 
@@ -238,3 +240,12 @@ def _ordered(left: pc.Expression, op: str, right: pc.Expression) -> pc.Expressio
         ">=": left.__ge__,
     }
     return comparisons[op](right)
+
+
+def _partition_text(column: Column, value: Any) -> Any:
+    """Return the digits of a whole number that a partition of text is said to equal, as deltalake takes it.
+
+    Orders are left to be refused: as texts '12' comes before '2', and whoever writes a number does not mean that.
+    """
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return str(value) if is_number and column.is_partition and column.type == Primitive("string") else value

@@ -89,7 +89,7 @@ def _divided(
     names: list[str] = []
     others = False
     request = RowRequest(snapshot.schema, (), predicate=predicate)
-    for file in RowScanner(handle, snapshot, request).stored_files():
+    for file in RowScanner(handle, snapshot, request).found_files():
         if plain.holds(file):
             names.append(_hadoop(snapshot.store.uri_of(file.path)))
         else:
