@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from typing import IO, TYPE_CHECKING, Any
 
@@ -148,7 +149,9 @@ def _run(settings: ServeConfig, *, as_json: bool) -> None:
         told.wait()
         note("ending: no more streams are taken, those that run may end")
         if not drain(server, settings.server.drain_seconds):
-            note("some streams had to be ended; their clients can resume elsewhere")
+            note("some clients take nothing of what is on its way to them; they can resume elsewhere")
+            sys.stderr.flush()
+            os._exit(0)  # gRPC would wait for them for good
 
 
 def _server(settings: ServeConfig, stack: contextlib.ExitStack) -> FlightServer:

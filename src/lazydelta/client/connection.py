@@ -86,6 +86,8 @@ class Connection:
         timeout: float | None = None,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
+        if token is not None and not (token.isascii() and token.isprintable()):
+            raise OptionError("This is no token", hint="give NAME.SECRET, as lazydelta serve token add printed it")
         if attempts < 1:
             raise OptionError(f"attempts={attempts} makes no sense", hint="give a number from 1")
         self.location = location

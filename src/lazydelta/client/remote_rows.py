@@ -37,18 +37,15 @@ class RemoteRowStream:
         return self._explain()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        if self._closed or self._taken is not None:
+        if self._closed:
             raise StreamClosedError("This stream of rows was already used", hint="ask the table for another one")
-        self._stream = self._begin()
-        self._taken = self._stream.batches()
-        return self._taken
+        return self._batches()
 
     def __next__(self) -> pa.RecordBatch:
-        if self._taken is None:
-            iter(self)
-        if self._taken is None or self._closed:
+        batch = self._next()
+        if batch is None:
             raise StopIteration
-        return next(self._taken)
+        return batch
 
     def read_all(self) -> pa.Table:
         """Return all rows as a table."""
@@ -60,7 +57,7 @@ class RemoteRowStream:
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Return the rows as a PyArrow reader, which closes the stream when it is closed or dropped."""
-        return pa.RecordBatchReader.from_batches(self.schema, iter(self))
+        return pa.RecordBatchReader.from_batches(self.schema, self._batches())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Hand the rows to another library through Arrow's C interface."""
@@ -82,3 +79,21 @@ class RemoteRowStream:
 
     def __del__(self) -> None:
         self.close()
+
+    def _batches(self) -> Generator[pa.RecordBatch]:
+        try:
+            while (batch := self._next()) is not None:
+                yield batch
+        finally:
+            self.close()
+
+    def _next(self) -> pa.RecordBatch | None:
+        if self._taken is None:
+            if self._closed:
+                return None
+            self._stream = self._begin()
+            self._taken = self._stream.batches()
+        batch = None if self._closed else next(self._taken, None)
+        if batch is None:
+            self.close()
+        return batch

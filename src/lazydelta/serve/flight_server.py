@@ -183,7 +183,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc] - untyped
         with self._streams_lock:
             running = list(self._streams)
         for stream in running:
-            stream.end_soon()
+            stream.end_now()
 
     # --- how it is done
 
@@ -235,8 +235,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc] - untyped
         give_back = self.budgets.reserve(who.name, self.limits.memory_of(command))
         began, peer = time.monotonic(), _peer(context)
 
-        def ended(outcome: Outcome) -> None:
-            give_back()
+        def report(outcome: Outcome) -> None:
             seconds = time.monotonic() - began
             self.metrics.stream(
                 command.table, command.of, outcome.how, rows=outcome.rows, size=outcome.size, seconds=seconds
@@ -256,14 +255,18 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc] - untyped
             )
 
         stream = ServedStream(
-            answer, cancelled=context.is_cancelled, ended=ended, seconds=self.limits.seconds_of(command)
+            answer,
+            cancelled=context.is_cancelled,
+            freed=give_back,
+            report=report,
+            seconds=self.limits.seconds_of(command),
         )
         with self._streams_lock:
             self._streams.add(stream)
         return stream
 
     def _signed(self, stream: ServedStream, ticket: Ticket) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-        return _Signed(stream, ticket, self._signer, lambda error: self._refusal(error, ticket.command.table))
+        return _Signed(stream, ticket, self._signer, self._refusal)
 
     def _act(self, context: Any, who: Identity, kind: str, body: bytes) -> bytes:
         if kind == "health":
@@ -337,7 +340,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc] - untyped
             who = identity.name
             result = work(identity)
         except BaseException as error:  # noqa: BLE001 - nothing else may leave, see refusals
-            told = self._refusal(error, name)
+            told = self._refusal(error)
             self._note(context, kind, who, type(error).__name__, name)
             raise told from None
         if counted:
@@ -348,9 +351,8 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc] - untyped
         self.metrics.request(kind, how)
         self._log.write(kind, client=who, peer=_peer(context), how=how, table=None if table is None else table[:200])
 
-    def _refusal(self, error: BaseException, table: str | None) -> Exception:
-        places = () if table is None else self.tables.place_words(table)
-        return refusal(error, table, places)
+    def _refusal(self, error: BaseException) -> Exception:
+        return refusal(error, self.tables.without_places)
 
 
 class _Signed:

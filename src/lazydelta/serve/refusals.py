@@ -7,7 +7,7 @@ else may leave: what is no error of ours becomes an internal error that says not
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable
 
 import pyarrow.flight as fl
 
@@ -38,17 +38,15 @@ _KINDS: tuple[tuple[type[LazyDeltaError], type], ...] = (
 _LONGEST = 2000
 
 
-def refusal(error: BaseException, table: str | None = None, places: Iterable[str] = ()) -> Exception:
-    """Return what a client is told of an error; ``places`` are how the table's place is written, which stays here."""
+def refusal(error: BaseException, cleaned: Callable[[str], str] = str) -> Exception:
+    """Return what a client is told of an error; ``cleaned`` takes out of a message what clients are not told."""
     if isinstance(error, fl.FlightError):
         return error
     if not isinstance(error, LazyDeltaError):
         logger.error("an internal error while serving", exc_info=error)
         told = ServeError("The server failed for a reason of its own", hint="its log has the details")
         return fl.FlightInternalError(str(told), error_in_json(told, str(told.args[0])))
-    message = str(error.args[0])
-    for place in places:
-        message = message.replace(place, table or "the table")
+    message = cleaned(str(error.args[0]))
     message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}…"
     kind = next((flight for ours, flight in _KINDS if isinstance(error, ours)), fl.FlightServerError)
     words = f"{message} ({error.hint})" if error.hint else message

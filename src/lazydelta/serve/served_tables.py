@@ -11,7 +11,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,6 +89,7 @@ class ServedTables:
         if both := self._tables.keys() & self._roots.keys():
             raise OptionError(f"{min(both)!r} is both a table and a root", hint="give one of them another name")
         self._kept = kept
+        self._written = sorted(self._written_places(), key=lambda each: len(each[0]), reverse=True)
         self._opened: OrderedDict[tuple[str, int, int], DeltaTable] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -145,15 +146,19 @@ class ServedTables:
             return None
         return (os.path.realpath(store.place("").rstrip("/") or "/"),)
 
-    def place_words(self, name: str) -> tuple[str, ...]:
-        """Return how the place of a table may be written, for whoever takes it out of a message."""
-        root, _, below = name.partition("/")
-        place = self._roots.get(root) if below else self._tables.get(name)
-        if place is None:
-            return ()
-        store = TableHandle.open(place.uri, dict(place.storage_options) or None).store
-        words = {place.uri.rstrip("/"), store.uri.rstrip("/"), store.place("").rstrip("/")}
-        return tuple(sorted((each for each in words if each), key=len, reverse=True))
+    def without_places(self, message: str) -> str:
+        """Return a message with the names of tables and roots where it has their places, which clients are not told."""
+        for written, name in self._written:
+            message = message.replace(written, name)
+        return message
+
+    def _written_places(self) -> Iterator[tuple[str, str]]:
+        """Yield every way in which a place may be written, with the name that it has here."""
+        for name, place in (*self._tables.items(), *self._roots.items()):
+            store = TableHandle.open(place.uri, dict(place.storage_options) or None).store
+            for written in {place.uri, store.uri, store.place("")}:
+                if written.strip("/"):
+                    yield written.rstrip("/"), name
 
     def _place(self, name: str, identity: Identity) -> tuple[TablePlace, str]:
         if not isinstance(name, str) or len(name) > _LONGEST_NAME or not identity.may_read(name):

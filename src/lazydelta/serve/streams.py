@@ -25,27 +25,47 @@ _BATCHES_AHEAD = 2
 
 
 class Outcome:
-    """What became of a stream: counted while it runs, handed on when its scan has ended."""
+    """What became of a stream; it is reported when its scan has ended and its client has all, or has left."""
 
-    def __init__(self) -> None:
-        self.batches = 0
+    def __init__(self, report: Callable[[Outcome], None]) -> None:
         self.rows = 0
         self.size = 0
         self.how = "done"
         self.error: BaseException | None = None
+        self._report = report
+        self._awaited = {"scan", "client"}
+        self._lock = threading.Lock()
+
+    def sent(self, batch: pa.RecordBatch) -> None:
+        """Count a batch that was handed to gRPC."""
+        self.rows += batch.num_rows
+        self.size += batch.nbytes
+
+    def ended(self, side: str, how: str | None = None, error: BaseException | None = None) -> None:
+        """Note that the scan or the client has come to its end; the first reason that is told counts."""
+        with self._lock:
+            if how is not None and self.how == "done":
+                self.how, self.error = how, error
+            if side not in self._awaited:
+                return
+            self._awaited.discard(side)
+            is_over = not self._awaited
+        if is_over:
+            self._report(self)
 
 
 class _Making:
     """What the thread that makes batches shares with the one that sends them; it does not know the stream."""
 
-    def __init__(self, answer: Answer, ended: Callable[[BaseException | None], None]) -> None:
+    def __init__(self, answer: Answer, outcome: Outcome, freed: Callable[[], None]) -> None:
         self.answer = answer
+        self.outcome = outcome
         self.ready: deque[tuple[pa.RecordBatch, Position]] = deque()
         self.changed = threading.Condition()
         self.is_done = False
         self.is_closed = False
         self.error: BaseException | None = None
-        self._ended = ended
+        self._freed = freed
 
     def run(self) -> None:
         batches = self.answer.batches()
@@ -67,14 +87,19 @@ class _Making:
                 with self.changed:
                     self.is_done, self.error = True, error
                     self.changed.notify_all()
-                self._ended(error)
+                self.end(error)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Give back what the scan has held."""
+        self._freed()
+        self.outcome.ended("scan", None if error is None else "failed", error)
 
 
 class ServedStream:
     """An iterator of batches and the position behind each, which ends with its client.
 
-    ``cancelled`` tells whether the client has left, ``ended`` is called once, when the scan has ended and its memory is
-    free again. Dropping the stream closes it.
+    ``cancelled`` tells whether the client has left. ``freed`` is called when the scan has ended and its memory is free
+    again, ``report`` when that is so and the client has all or has left; each once. Dropping the stream closes it.
     """
 
     def __init__(
@@ -82,20 +107,20 @@ class ServedStream:
         answer: Answer,
         *,
         cancelled: Callable[[], bool],
-        ended: Callable[[Outcome], None],
+        freed: Callable[[], None],
+        report: Callable[[Outcome], None],
         seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.outcome = outcome = Outcome()
-        self._tell = ended
-        making = _Making(answer, lambda error: _finish(outcome, error, ended))
-        self._making = making
+        self.outcome = Outcome(report)
+        self._making = _Making(answer, self.outcome, freed)
         self._cancelled = cancelled
         self._clock = clock
         self._seconds = seconds
         self._until = None if seconds is None else clock() + seconds
         self._thread: threading.Thread | None = None
-        self._ending = False
+        # Made when it is raised: an error that is kept holds the frames that it went through, and they hold the stream.
+        self._why: Callable[[], LazyDeltaError] | None = None
 
     def __iter__(self) -> Iterator[tuple[pa.RecordBatch, Position]]:
         return self
@@ -106,65 +131,61 @@ class ServedStream:
             self._thread.start()
         making = self._making
         with making.changed:
-            while not making.ready:
-                if making.is_done:
-                    break
+            # Also a client whose next batch is ready may have left.
+            self._look_around()
+            while not making.ready and not making.is_done:
                 making.changed.wait(_LOOK_AROUND_SECONDS)
-                if not making.ready:
-                    self._look_around()
-            if making.ready:
-                # Also a client whose next batch is ready may have left.
                 self._look_around()
+            if making.ready:
                 batch, position = making.ready.popleft()
                 making.changed.notify_all()
-                self.outcome.batches += 1
-                self.outcome.rows += batch.num_rows
-                self.outcome.size += batch.nbytes
+                self.outcome.sent(batch)
                 return batch, position
+        self.outcome.ended("client")
         if making.error is not None:
             raise making.error
         raise StopIteration
 
-    def end_soon(self) -> None:
-        """Have the client told that the server ends, the next time that it asks."""
-        self._ending = True
+    def end_now(self) -> None:
+        """End the scan because the server ends; the client is told when it takes what is on its way to it."""
+        hint = "resume with the last ticket, here or at another server"
+        self._end("drained", lambda: ServerBusyError("The server is about to end", hint=hint))
 
     def close(self, how: str = "closed") -> None:
         """End the scan: no request begins after this. Nothing is waited for."""
         making = self._making
         with making.changed:
-            if making.is_closed or making.is_done:
+            if making.is_closed:
                 return
             making.is_closed = True
-            self.outcome.how = how
+            is_cut = not making.is_done or bool(making.ready)
+            self._why = self._why or (lambda: StreamClosedError("The stream was closed"))
             making.ready.clear()
             making.changed.notify_all()
-        making.answer.stop()
+        if not making.is_done:
+            making.answer.stop()
+        self.outcome.ended("client", how if is_cut else None)
         if self._thread is None:
             making.is_done = True
-            _finish(self.outcome, None, self._tell)
+            making.end()
 
     def __del__(self) -> None:
         self.close("dropped")
 
     def _look_around(self) -> None:
-        if self._cancelled():
-            raise self._ended("cancelled", StreamClosedError("The client has left"))
-        if self._ending:
-            hint = "resume with the last ticket, here or at another server"
-            raise self._ended("drained", ServerBusyError("The server is about to end", hint=hint))
-        if self._until is not None and self._clock() > self._until:
+        if self._why is None and self._cancelled():
+            self._end("cancelled", lambda: StreamClosedError("The client has left"))
+        if self._why is None and self._until is not None and self._clock() > self._until:
             message = f"The stream was not at its end after {self._seconds} s"
             hint = "resume with the last ticket, or give more time"
-            raise self._ended("deadline", DeadlineError(message, hint=hint))
+            self._end("deadline", lambda: DeadlineError(message, hint=hint))
+        if self._why is not None:
+            # An end that looks like the end of the data would be a lie.
+            raise self._why()
 
-    def _ended(self, how: str, error: LazyDeltaError) -> LazyDeltaError:
-        # The condition's lock may be taken twice by one thread.
+    def _end(self, how: str, why: Callable[[], LazyDeltaError]) -> None:
+        with self._making.changed:  # one thread may take it twice
+            if self._making.is_done and not self._making.ready:
+                return
+            self._why = self._why or why
         self.close(how)
-        return error
-
-
-def _finish(outcome: Outcome, error: BaseException | None, ended: Callable[[Outcome], None]) -> None:
-    if error is not None and outcome.how == "done":
-        outcome.how, outcome.error = "failed", error
-    ended(outcome)

@@ -1,0 +1,376 @@
+"""Who is let in, and what becomes of hostile requests."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.flight as fl
+import pytest
+
+import lazydelta
+from lazydelta import errors
+from lazydelta.errors import LazyDeltaError, OptionError, TableNotFoundError, TicketError, UnauthenticatedError
+from lazydelta.serve.config import LimitSettings, ServeConfig, ServerSettings, TableSettings, read_config
+from lazydelta.serve.flight_server import FlightServer, ServerLimits
+from lazydelta.serve.served_tables import ServedTables, TablePlace
+from lazydelta.serve.shutdown import drain
+from lazydelta.serve.ticket import TicketSigner
+from lazydelta.serve.tokens import TokenFile, add_token
+from lazydelta.storage import Request, observe
+from lazydelta.wire import ScanCommand, error_from, parse_command
+from tests.row_scan.made_table import make_table
+from tests.scan.hand_log import HandLog, add
+from tests.serve.serving import KEY, connected, location, plan, serving
+
+# --- tokens
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> tuple[Path, str, str]:
+    """Return a file of two tokens, the one of a reader of ``t`` and the one of a reader of all."""
+    file = tmp_path / "tokens"
+    return file, add_token(file, "some", ["t"]), add_token(file, "all")
+
+
+@pytest.fixture
+def two_tables(tmp_path: Path) -> dict[str, Path]:
+    for name in ("t", "u"):
+        HandLog(tmp_path / name).commit(add(f"{name}.parquet"))
+    return {name: tmp_path / name for name in ("t", "u")}
+
+
+def test_a_token_opens_its_tables_and_no_others(two_tables: dict[str, Path], tokens: tuple[Path, str, str]) -> None:
+    file, some, everything = tokens
+    with serving(two_tables, tokens=TokenFile(file)) as server:
+        with connected(server, token=some) as connection:
+            assert connection.tables() == ["t"]
+            assert [each.path for each in connection.table("t").files()] == ["t.parquet"]
+            with pytest.raises(TableNotFoundError):
+                connection.table("u")
+        with connected(server, token=everything) as connection:
+            assert connection.tables() == ["t", "u"]
+            assert [each.path for each in connection.table("u").files()] == ["u.parquet"]
+
+
+@pytest.mark.parametrize("wrong", [None, "", "some", "some.", "some.wrong", "nobody.x", "x" * 100_000])
+def test_without_a_known_token_nothing_is_answered(
+    two_tables: dict[str, Path], tokens: tuple[Path, str, str], wrong: str | None
+) -> None:
+    with serving(two_tables, tokens=TokenFile(tokens[0])) as server, connected(server, token=wrong, attempts=1) as to:
+        with pytest.raises(LazyDeltaError) as caught:
+            to.tables()
+        # gRPC itself refuses headers that are too long.
+        assert isinstance(caught.value, UnauthenticatedError) or len(wrong or "") > 10_000
+        for call in (to.health, lambda: to.table("t"), lambda: list(to.begin(b"x"))):
+            with pytest.raises((LazyDeltaError, fl.FlightUnauthenticatedError, fl.FlightError)):
+                call()
+
+
+def test_a_ticket_is_for_its_holder_alone(two_tables: dict[str, Path], tokens: tuple[Path, str, str]) -> None:
+    file, some, everything = tokens
+    with serving(two_tables, tokens=TokenFile(file)) as server:
+        with connected(server, token=everything) as connection:
+            ticket = connection.plan(ScanCommand(table="u")).endpoints[0].ticket.ticket
+        with connected(server, token=some) as connection, pytest.raises(TicketError, match="somebody else"):
+            connection.begin(ticket)
+    with pytest.raises(OptionError, match="no token"):
+        lazydelta.connect("grpc://127.0.0.1:1", token="\u00e4.b")
+
+
+def test_a_file_of_tokens_holds_no_secret_and_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    token = add_token(file, "a", ["t"])
+    assert token.partition(".")[2] not in file.read_text(encoding="utf-8")
+    assert file.stat().st_mode & 0o077 == 0
+    known = TokenFile(file)
+    assert known.identity(token).tables == ("t",)
+    later = add_token(file, "b")
+    assert known.identity(later).name == "b"
+    file.write_text(file.read_text(encoding="utf-8").splitlines()[1] + "\n", encoding="utf-8")
+    with pytest.raises(UnauthenticatedError):
+        known.identity(token)  # also though it was verified before
+    with pytest.raises(OptionError, match="already"):
+        add_token(file, "b")
+    with pytest.raises(OptionError, match="cannot be the name"):
+        add_token(file, "a.b")
+
+
+@pytest.mark.parametrize("content", ["", "{}", "not json", '{"name":"a","salt":"zz","hash":""}'])
+def test_a_file_without_good_tokens_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tokens").write_text(content, encoding="utf-8")
+    with pytest.raises(OptionError, match="token"):
+        TokenFile(tmp_path / "tokens")
+    with pytest.raises(OptionError, match="cannot be read"):
+        TokenFile(tmp_path / "nowhere")
+
+
+# --- TLS
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make an authority, and certificates of a server and a client that it signed, and one that nobody knows."""
+    folder = tmp_path_factory.mktemp("tls")
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)  # noqa: S607
+
+    new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    for authority in ("ca", "other"):
+        openssl("req", "-x509", *new, "-keyout", f"{authority}.key", "-out", f"{authority}.pem", "-subj", "/CN=ca")
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost", encoding="utf-8")
+    for name, authority in (("server", "ca"), ("client", "ca"), ("stranger", "other")):
+        openssl("req", *new, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        signing = ("-CA", f"{authority}.pem", "-CAkey", f"{authority}.key", "-CAcreateserial", "-extfile", "names")
+        openssl("x509", "-req", "-in", f"{name}.csr", *signing, "-out", f"{name}.pem", "-days", "2")
+    return folder
+
+
+def _config(certificates: Path, **more: Any) -> ServeConfig:
+    names = {"tls_cert": str(certificates / "server.pem"), "tls_key": str(certificates / "server.key")}
+    return ServeConfig(tables={"t": TableSettings("/nowhere")}, server=ServerSettings(**names, **more))
+
+
+def test_tls_is_verified_by_both_sides(two_tables: dict[str, Path], certificates: Path) -> None:
+    config = _config(certificates, client_ca=str(certificates / "ca.pem")).checked()
+    with serving(two_tables, location="grpc+tls://127.0.0.1:0", **config.tls()) as server:
+        where = f"grpc+tls://127.0.0.1:{server.port}"
+
+        def tables(authority: str, client: str | None) -> list[str]:
+            own = {} if client is None else {"cert_chain": f"{client}.pem", "private_key": f"{client}.key"}
+            files = {name: certificates / file for name, file in ({"tls_root_certs": authority} | own).items()}
+            with lazydelta.connect(where, attempts=1, **files) as connection:
+                return connection.tables()
+
+        assert tables("ca.pem", "client") == ["t", "u"]
+        for authority, client in (("other.pem", "client"), ("ca.pem", "stranger"), ("ca.pem", None)):
+            with pytest.raises(errors.ServerUnreachableError):
+                tables(authority, client)
+        with pytest.raises(errors.ServerUnreachableError), connected(server, attempts=1) as plain:
+            plain.tables()
+
+
+# --- settings that would let strangers in
+
+
+@pytest.mark.parametrize(
+    ("server", "words"),
+    [
+        ({"host": "0.0.0.0"}, "loopback only"),  # noqa: S104 - refused
+        ({"host": "192.0.2.1", "tokens": "f"}, "could read the tokens"),
+        ({"host": "example.com"}, "loopback only"),
+        ({"host": "127.0.0.1.example.com"}, "loopback only"),
+        ({"host": "::"}, "loopback only"),
+        ({"tls_cert": "f"}, "belong together"),
+        ({"client_ca": "f"}, "part of TLS"),
+        ({"port": 70_000}, "no port"),
+    ],
+    ids=range(8),
+)
+def test_settings_that_make_no_sense_are_refused(server: dict[str, Any], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        ServeConfig(tables={"t": TableSettings("/nowhere")}, server=ServerSettings(**server)).checked()
+
+
+@pytest.mark.parametrize(
+    "server",
+    [{}, {"host": "::1"}, {"host": "127.0.0.2"}, {"host": "10.0.0.1", "tokens": "f", "plaintext": True}],
+    ids=range(4),
+)
+def test_settings_that_are_safe_are_taken(server: dict[str, Any]) -> None:
+    assert ServeConfig(tables={"t": TableSettings("/nowhere")}, server=ServerSettings(**server)).checked()
+
+
+def test_a_configuration_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
+    good = (
+        '[tables.t]\nuri = "/t"\nstorage_options = { key = "s3cret" }\n[limits]\nstreams = 3\n[server]\nport = 8815\n'
+    )
+    file = tmp_path / "serve.toml"
+    file.write_text(good, encoding="utf-8")
+    config = read_config(str(file))
+    assert (config.server.port, config.limits.streams, config.tables["t"].uri) == (8815, 3, "/t")
+    assert "s3cret" not in repr(config)
+    for wrong in ("stream = 3", "[limits]\nstreem = 3", "[tables.t]\nurl = '/t'", "x"):
+        file.write_text(wrong, encoding="utf-8")
+        with pytest.raises(OptionError, match="no configuration"):
+            read_config(str(file))
+    with pytest.raises(OptionError, match="fit into memory_per_client"):
+        ServeConfig(tables=config.tables, limits=LimitSettings(memory_per_client=1000)).checked()
+    with pytest.raises(OptionError, match="nothing to serve"):
+        ServeConfig().checked()
+
+
+# --- hostile requests
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FlightServer, Path]]:
+    """Serve a root with one table, beside one that must not be reached."""
+    folder = tmp_path_factory.mktemp("hostile")
+    HandLog(folder / "lake" / "t").commit(add("a.parquet"))
+    HandLog(folder / "secret").commit(add("secret.parquet"))
+    (folder / "lake" / "link").symlink_to(folder / "secret")
+    roots = {"lake": TablePlace(str(folder / "lake"))}
+    tables = ServedTables({"t": TablePlace(str(folder / "lake" / "t"))}, roots)
+    limits = ServerLimits(command_bytes=10_000)
+    server = FlightServer("grpc://127.0.0.1:0", tables, TicketSigner(KEY), limits=limits)
+    yield server, folder
+    drain(server, 0)
+
+
+def _forged(ticket: bytes, rng: random.Random) -> bytes:
+    """Change a ticket: a bit, its end, a field, its signature."""
+    kind = rng.randrange(5)
+    if kind == 0:
+        place = rng.randrange(len(ticket))
+        return ticket[:place] + bytes([ticket[place] ^ 1 << rng.randrange(8)]) + ticket[place + 1 :]
+    if kind == 1:
+        return ticket[: rng.randrange(len(ticket))]
+    signed = json.loads(ticket)
+    if kind == 2:
+        signed["ticket"]["command"]["table"] = rng.choice(["lake/link", "../secret", "secret", "u"])
+    elif kind == 3:
+        signed["signature"] = rng.choice(["", "0" * 64, "\u00e4", signed["signature"][::-1]])
+    else:
+        signed["ticket"]["expires"] += 10**6
+    return json.dumps(signed).encode()
+
+
+def _requests(rng: random.Random, ticket: bytes) -> Iterator[tuple[str, Callable[[Any], object]]]:
+    """Yield hostile requests, each with what kind it is."""
+    names = [
+        "../secret", "lake/../secret", "lake/%2e%2e/secret", "lake/link", "/etc", "file:///etc", "secret", "lake",
+        "s3://bucket/x", "lake/..", "lake/t/../../secret", "~root", "lake/\0", "", "lake/t/_delta_log/..", "t\n",
+    ]  # fmt: skip
+    for name in names:
+        command = json.dumps({"table": name}).encode()
+        yield "name", lambda client, command=command: client.get_flight_info(fl.FlightDescriptor.for_command(command))
+        yield "name", lambda client, command=command: list(client.do_action(fl.Action("describe", command)))
+        yield "name", lambda client, command=command: list(client.do_action(fl.Action("explain", command)))
+        path = fl.FlightDescriptor.for_path(*name.split("/"))
+        yield "name", lambda client, path=path: client.get_flight_info(path)
+    bodies = [
+        b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"table": 3}', b'{"table":"t","nope":1}', b'{"table":"t","of":"x"}',
+        b'{"table": "t", "limit": -1}', b'{"table": "t", "endpoints": 0}', b'{"table": "t", "endpoints": 1e9}',
+        b'{"table": "t", "where": "id ="}', b'{"table": "t", "where": {"nope": 1}}', b'{"table": "t", "version": 99}',
+        b'{"table": "t", "version": "soon"}', b'{"table": "t", "columns": ["x"], "of": "rows"}', b"[" * 9_000,
+        b'{"table": "t", "timeout": -1}', b'{"table": "t", "last": "yesterday"}', b'{"table":"t","batch_size":0}',
+        b'{"table": "t", "filters": [1]}', b'{"table": "t", "filters": [["id", "=="]]}', b'{"table":"t","limit":1e99}',
+        b'{"table": "t", "where": ' + b'{"not":' * 900 + b"1" + b"}" * 901, b'{"table": "t", "where": 1}',
+        b"x" * 10_001, b"y" * 5_000_000, b'{"table": "t", "where": "' + b"(" * 9_000 + b'"}',
+    ]  # fmt: skip
+    for body in bodies:
+        yield "command", lambda client, body=body: client.get_flight_info(fl.FlightDescriptor.for_command(body))
+        yield "command", lambda client, body=body: list(client.do_action(fl.Action("count", body)))
+    for body in (b"", b"{}", b"x" * 600_000, b'{"v":1}', b'{"v":2,"signature":"","ticket":{}}', b"[" * 100_000):
+        yield "ticket", lambda client, body=body: client.do_get(fl.Ticket(body)).read_all()
+    for _ in range(190):
+        body = _forged(ticket, rng)
+        if body != ticket:
+            yield "ticket", lambda client, body=body: client.do_get(fl.Ticket(body)).read_all()
+    for action in ("nope", "", "health/../x", "x" * 5000):
+        yield "command", lambda client, action=action: list(client.do_action(fl.Action(action, b"")))
+
+
+def test_three_hundred_hostile_requests_each_get_the_right_error(hostile: tuple[FlightServer, Path]) -> None:
+    server, folder = hostile
+    client = fl.connect(location(server))
+    good = plan(client, table="t").endpoints[0].ticket.ticket
+    allowed = {"name": TableNotFoundError, "ticket": TicketError}
+    reached: list[str] = []
+
+    def note(request: Request) -> None:
+        if "secret" in request.root or "/etc" in request.root:
+            reached.append(request.root)
+
+    made = 0
+    with observe(note):
+        for kind, ask in _requests(random.Random(5), good):
+            made += 1
+            with pytest.raises(fl.FlightError) as caught:
+                ask(client)
+            told = error_from(caught.value.extra_info)
+            assert told is not None, (kind, made, caught.value)
+            assert isinstance(told, allowed.get(kind, LazyDeltaError)), (kind, made, told)
+            assert type(told) is not errors.ServeError, told  # an internal error is never the right one
+            assert str(folder) not in str(caught.value)
+            assert "Traceback" not in str(caught.value)
+    assert made >= 300
+    assert reached == []
+    assert client.do_get(fl.Ticket(good)).read_all().column("path").to_pylist() == ["a.parquet"]
+    assert server.budgets.streams == 0
+
+
+def test_errors_of_get_schema_tell_no_places(hostile: tuple[FlightServer, Path]) -> None:
+    """PyArrow sends the trace of what is raised there, whatever it is; the error itself is ours all the same."""
+    server, folder = hostile
+    client = fl.connect(location(server))
+    for command, words in ((b'{"table": "lake/link"}', "There is no table"), (b"{", "cannot be understood")):
+        with pytest.raises(pa.ArrowException, match=words) as caught:
+            client.get_schema(fl.FlightDescriptor.for_command(command))
+        assert str(folder) not in str(caught.value)
+
+
+def test_writing_and_exchanging_are_refused(hostile: tuple[FlightServer, Path]) -> None:
+    client = fl.connect(location(hostile[0]))
+    descriptor = fl.FlightDescriptor.for_command(b'{"table": "t"}')
+    writer, _ = client.do_put(descriptor, lazydelta.scan.files_schema.FILES_SCHEMA)
+    with pytest.raises(fl.FlightServerError, match="for reading only"):
+        writer.close()
+    exchange, reader = client.do_exchange(descriptor)
+    with pytest.raises(fl.FlightServerError, match="no DoExchange"):
+        reader.read_all()
+    with pytest.raises(fl.FlightServerError):
+        exchange.close()
+
+
+def test_an_expired_ticket_is_refused() -> None:
+    now = [1000.0]
+    signer = TicketSigner(KEY, lifetime=60, clock=lambda: now[0])
+    command = ScanCommand(table="t", version=0)
+    from lazydelta.serve.ticket import Ticket  # noqa: PLC0415 - beside its use
+
+    data = signer.encode(Ticket(command, "id", -1, "a", signer.expiry()))
+    assert signer.decode(data, "a").command == command
+    now[0] = 1061.0
+    with pytest.raises(TicketError, match="expired"):
+        signer.decode(data, "a")
+    with pytest.raises(TicketError, match="did not sign"):
+        TicketSigner(KEY + b"x").decode(data, "a")
+    with pytest.raises(OptionError, match="too short"):
+        TicketSigner(b"short")
+
+
+def test_a_command_that_is_too_long_is_refused_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[int] = []
+    monkeypatch.setattr(msgspec.json, "decode", lambda *_, **__: parsed.append(1))
+    with pytest.raises(OptionError, match="more than 100"):
+        parse_command(b'{"table": "t"}' + b" " * 100, most=100)
+    with pytest.raises(TicketError, match="bytes, more than"):
+        TicketSigner(KEY).decode(b"x" * 1_000_000, "a")
+    assert parsed == []
+
+
+@pytest.mark.parametrize("way", ["absolute", "link", "relative"])
+def test_rows_of_files_outside_the_folders_are_not_read(tmp_path: Path, way: str) -> None:
+    """A log can name any file of the machine; the server reads for others and looks where it is first."""
+    make_table(tmp_path / "outside", files=1, rows=3)
+    make_table(tmp_path / "t", files=1, rows=3)
+    file = next((tmp_path / "outside").glob("*.parquet"))
+    (tmp_path / "t" / "link.parquet").symlink_to(file)
+    logged = {"absolute": str(file), "link": "link.parquet", "relative": "../outside/" + file.name}[way]
+    entry = {"path": logged, "size": file.stat().st_size, "modificationTime": 0, "dataChange": True}
+    commit = tmp_path / "t" / "_delta_log" / f"{lazydelta.DeltaTable(tmp_path / 't').version() + 1:020}.json"
+    commit.write_text(json.dumps({"add": entry | {"partitionValues": {}}}), encoding="utf-8")
+    with serving({"t": tmp_path / "t"}) as server, connected(server) as connection:
+        with pytest.raises(errors.DataFileError) as caught:
+            connection.table("t").rows().read_all()
+        assert str(tmp_path / "t") not in str(caught.value)
+        assert connection.table("t").files().collect()
