@@ -19,12 +19,12 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup azurite kusto demo test lint unit soak bench docs lock clean distclean
+.PHONY: help setup azurite kusto jdbc demo test lint unit soak bench docs lock clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: $(VENV)/.deps $(PEERS)/.deps $(VENV)/.delta-spark azurite kusto  ## install everything into .venv (a second run is quick)
+setup: $(VENV)/.deps $(PEERS)/.deps $(VENV)/.delta-spark azurite kusto jdbc  ## install everything into .venv (a second run is quick)
 
 # The demo does without Azurite and the other readers.
 demo: $(VENV)/.deps $(VENV)/.java  ## show what lazydelta does, on a real table made on the spot
@@ -104,3 +104,7 @@ azurite: $(VENV)/.deps
 
 kusto: $(VENV)/.deps
 	@$(PY) -m scripts.install_kusto --is-there || scripts/step "installing Microsoft's analyser of KQL" $(PY) -m scripts.install_kusto
+
+jdbc: $(VENV)/.deps | $(VENV)/.java
+	@$(PY) -m scripts.install_jdbc --is-there || scripts/step --optional "fetching Arrow's JDBC driver" $(PY) -m scripts.install_jdbc \
+	    || echo "warning: tests with JDBC are skipped" >&2

@@ -143,6 +143,8 @@ class DatasetScanner:
         stream = self._dataset.scan_rows(self._columns.read, self._filter, limit, self._batch_size).stream()
         if self._dataset.scans is not None:
             self._dataset.scans.append(stream.explanation)
+        if self._dataset.running is not None:
+            self._dataset.running.add(stream)
         return _converted(stream, self._columns)
 
 

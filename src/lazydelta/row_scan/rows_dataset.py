@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
+from weakref import WeakSet
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +24,7 @@ from lazydelta.row_scan.dataset_scan import Columns, DatasetFragment, DatasetSca
 from lazydelta.row_scan.reading_pool import ReadingPool
 from lazydelta.row_scan.row_request import RowRequest
 from lazydelta.row_scan.row_scanner import FilesScanner, RowScanner
+from lazydelta.row_scan.row_stream import RowStream
 from lazydelta.rows.opened_file import FileToRead
 from lazydelta.types.schema import Field
 
@@ -65,7 +67,8 @@ class RowsDataset(pads.FileSystemDataset):  # type: ignore[misc]
     ``nan_is_largest`` is for SQL engines: filters given to a scan then order NaN as these do. ``pool`` is shared with
     the other tables of a query. ``in_one`` is for engines that ask for all fragments before they read one: they get one
     fragment for all rows. ``only`` is the one file that a fragment stands for. Who sets ``scans`` to a list gets an
-    explanation of every scan there.
+    explanation of every scan there; who sets ``running`` to a set of weak references finds the streams of its scans
+    there, to close them from another thread.
     """
 
     def __init__(  # noqa: PLR0913 - keywords but for two
@@ -90,6 +93,7 @@ class RowsDataset(pads.FileSystemDataset):  # type: ignore[misc]
         self._in_one = in_one
         self._only = only
         self.scans: list[Callable[[], dict[str, Any]]] | None = None
+        self.running: WeakSet[RowStream] | None = None
         refusing = pafs.PyFileSystem(_Refusing())
         form = pads.ParquetFileFormat()
         fragment = form.make_fragment("rows-of-a-delta-table", filesystem=refusing)

@@ -1,4 +1,4 @@
-"""Tables served to other processes and languages over Arrow Flight."""
+"""Tables served to other processes and languages over Arrow Flight and Flight SQL."""
 
 from __future__ import annotations
 

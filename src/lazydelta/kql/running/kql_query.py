@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import functools
 import json
@@ -27,7 +28,7 @@ from lazydelta.kql.running.plan_sql import PlanSql
 from lazydelta.kql.running.pushdown import Pushed, push_down
 from lazydelta.kql.running.run_failures import failed
 
-__all__ = ["KqlResult", "reached", "run"]
+__all__ = ["KqlResult", "columns", "reached", "run"]
 
 _BATCH_ROWS = 8192
 _FEW_VALUES = 1000
@@ -72,10 +73,7 @@ class KqlResult:
         self.render = None if render is None else (render.visualization, dict(render.properties))
         self._sql, self._pushed = run.prepare(relation)
         self._reader = run.start(self._sql)
-        fields = zip(self._reader.schema, relation.columns, strict=True)
-        self.schema: pa.Schema = pa.schema(
-            [pa.field(column.name, _ARROW.get(column.kind, field.type)) for field, column in fields]
-        )
+        self.schema: pa.Schema = _shown_schema(self._reader.schema, relation)
         self._closed = False
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -146,14 +144,31 @@ def run(
     now: dt.datetime | None = None,
     pushdown: bool = True,
     open_table: Callable[[str], DeltaTable] | None = None,
+    begun: Callable[[Callable[[], None]], None] | None = None,
 ) -> KqlResult:
-    """Bind a query and start it; ``pushdown=False`` reads every row of every table, for comparison."""
-    running, relation, bound = _bound(text, KqlTables(tables, open_table), now, pushdown=pushdown)
+    """Bind a query and start it; ``pushdown=False`` reads every row of every table, for comparison.
+
+    ``begun`` is given, before anything is read, what stops the query from another thread: no request is begun after
+    that, and whoever waits for rows gets an error.
+    """
+    running, relation, bound = _bound(text, KqlTables(tables, open_table), now, pushdown=pushdown, begun=begun)
     try:
         return KqlResult(running, relation, bound.render)
     except BaseException:
         running.close(None)
         raise
+
+
+def columns(
+    text: str, tables: Mapping[str, Queryable], *, open_table: Callable[[str], DeltaTable] | None = None
+) -> pa.Schema:
+    """Return the columns of a query, without running more of it than ``toscalar`` and ``in`` need."""
+    running, relation, _ = _bound(text, KqlTables(tables, open_table), None, pushdown=True)
+    try:
+        sql, _ = running.prepare(relation)
+        return _shown_schema(running.start(f"SELECT * FROM ({sql}) LIMIT 0").schema, relation)
+    finally:
+        running.close(None)
 
 
 class Reached(NamedTuple):
@@ -175,7 +190,14 @@ def reached(text: str, tables: KqlTables, now: dt.datetime | None = None) -> Rea
         running.close(None)
 
 
-def _bound(text: str, tables: KqlTables, now: dt.datetime | None, *, pushdown: bool) -> tuple[_Run, Relation, Tabular]:
+def _bound(
+    text: str,
+    tables: KqlTables,
+    now: dt.datetime | None,
+    *,
+    pushdown: bool,
+    begun: Callable[[Callable[[], None]], None] | None = None,
+) -> tuple[_Run, Relation, Tabular]:
     program = parse(text)
     moment = dt.datetime.now(dt.UTC) if now is None else now
     if moment.tzinfo is None:
@@ -183,6 +205,8 @@ def _bound(text: str, tables: KqlTables, now: dt.datetime | None, *, pushdown: b
     ticks = (moment - _EPOCH) // dt.timedelta(microseconds=1) * 10
     running = _Run(text, program, tables, pushdown=pushdown)
     try:
+        if begun is not None:
+            begun(running.cancel)
         session = Session(text, ticks, running.tables, running)
         tabular = Tabular(session)
         try:
@@ -300,6 +324,13 @@ class _Run:
             return error
         return failed(self._text, self._program, str(self.tables.failure or error))
 
+    def cancel(self) -> None:
+        """Stop what is running, from another thread."""
+        self.tables.stopped = True
+        with contextlib.suppress(duckdb.Error):  # it has ended by itself
+            self._connection.interrupt()
+        self.tables.close()
+
     def close(self, reader: pa.RecordBatchReader | None) -> None:
         """Stop everything; the reader first, because it holds the connection's threads."""
         self.tables.stopped = True
@@ -307,6 +338,11 @@ class _Run:
             reader.close()
         self._connection.close()
         self.tables.close()
+
+
+def _shown_schema(made: pa.Schema, relation: Relation) -> pa.Schema:
+    fields = zip(made, relation.columns, strict=True)
+    return pa.schema([pa.field(column.name, _ARROW.get(column.kind, field.type)) for field, column in fields])
 
 
 def _shown(where: Any) -> Any:

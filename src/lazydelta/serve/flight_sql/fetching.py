@@ -1,0 +1,72 @@
+"""Rows on their way to a client that may go away at any moment.
+
+A call of Flight learns of its end only if it asks, and it cannot ask while it waits for DuckDB. So the rows are pulled
+in a thread, and the thread of the call waits for them in short steps. Only this one asks: what tells whether the call
+has ended lives no longer than the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any
+
+import pyarrow as pa
+
+from lazydelta.errors import StreamClosedError
+from lazydelta.serve.flight_sql.statement import Running
+
+__all__ = ["fetched", "stop_soon"]
+
+_STEP_SECONDS = 0.02
+_END = object()
+_NEXT, _ENOUGH = "next", "enough"
+
+
+def fetched(running: Running, is_cancelled: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a statement; a call that ended stops it, wherever it is."""
+    asked: SimpleQueue[str] = SimpleQueue()
+    answers: SimpleQueue[Any] = SimpleQueue()
+    Thread(target=_pull, args=(running, asked, answers), name="lazydelta-sql", daemon=True).start()
+    try:
+        while True:
+            asked.put(_NEXT)
+            answer = _waited_for(answers, running, is_cancelled)
+            if answer is _END:
+                return
+            if isinstance(answer, BaseException):
+                raise answer
+            yield answer
+    finally:
+        asked.put(_ENOUGH)
+
+
+def stop_soon(running: Running) -> None:
+    """Stop a statement in a thread of its own: it waits for requests that are under way, and no call need do that."""
+    Thread(target=running.cancel, name="lazydelta-sql-end", daemon=True).start()
+
+
+def _waited_for(answers: SimpleQueue[Any], running: Running, is_cancelled: Callable[[], bool]) -> Any:
+    while True:
+        try:
+            return answers.get(timeout=_STEP_SECONDS)
+        except Empty:
+            if is_cancelled():
+                stop_soon(running)
+                raise StreamClosedError("The call was cancelled", hint="run the statement again") from None
+
+
+def _pull(running: Running, asked: SimpleQueue[str], answers: SimpleQueue[Any]) -> None:
+    batches = running.batches()
+    try:
+        while asked.get() == _NEXT:
+            try:
+                answer: Any = next(batches, _END)
+            except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
+                answer = error
+            answers.put(answer)
+    finally:
+        close: Any = getattr(batches, "close", None)
+        if close is not None:
+            close()

@@ -1,0 +1,176 @@
+"""A statement of a client, in either language: checked and described when it arrives, run when its rows are fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Protocol
+
+import pyarrow as pa
+
+from lazydelta.delta_table import DeltaTable
+from lazydelta.errors import KqlError, StreamClosedError
+from lazydelta.kql.running.kql_query import columns as kql_columns
+from lazydelta.kql.running.kql_query import run as run_kql
+from lazydelta.serve.flight_sql.sql_guard import MOST_TEXT, CheckedQuery
+from lazydelta.serve.flight_sql.sql_session import SqlSession
+
+__all__ = ["KqlStatement", "Running", "SqlStatement", "Statement", "TablesOfServer", "statement_of"]
+
+_KQL = "kql:"
+_SQL = "sql:"
+
+
+class TablesOfServer(Protocol):
+    """What this package needs of the tables that a server has."""
+
+    def names_for(self, identity: Hashable) -> list[str]:
+        """Return the names of the tables that a client may read."""
+
+    def open(self, name: str, identity: Hashable) -> DeltaTable:
+        """Return a table at its newest version."""
+
+
+class Running(Protocol):
+    """A statement whose rows are being fetched."""
+
+    cancelled: bool
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows."""
+
+    def cancel(self) -> None:
+        """Stop it, from any thread."""
+
+
+class Statement(Protocol):
+    """A statement that may run: its columns, its parameters, and the way to run it."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+
+    @property
+    def parameters(self) -> pa.Schema:
+        """The parameters with their types."""
+
+    def with_values(self, values: pa.RecordBatch | None) -> Statement:
+        """Return the statement with values for its parameters, and the columns that it then has."""
+
+    def start(self) -> Running:
+        """Return it ready to run."""
+
+
+@dataclass(frozen=True)
+class SqlStatement:
+    """A SELECT in DuckDB's dialect. The versions of its tables are those that it was described with."""
+
+    session: SqlSession
+    query: CheckedQuery
+    tables: dict[str, DeltaTable]
+    schema: pa.Schema
+    parameters: pa.Schema
+    values: pa.RecordBatch | None = None
+
+    def with_values(self, values: pa.RecordBatch | None) -> SqlStatement:
+        """Return the statement with values for its parameters."""
+        schema = self.session.columns(self.query, self.tables, values)
+        return SqlStatement(self.session, self.query, self.tables, schema, self.parameters, values)
+
+    def start(self) -> Running:
+        """Return it ready to run."""
+        return self.session.start(self.query, self.tables, self.values, self.schema)
+
+
+@dataclass(frozen=True)
+class KqlStatement:
+    """A query in KQL."""
+
+    text: str
+    tables: TablesOfServer
+    identity: Hashable
+    opened: dict[str, DeltaTable]
+    schema: pa.Schema
+    parameters: pa.Schema = field(default_factory=lambda: pa.schema([]))
+
+    def with_values(self, values: pa.RecordBatch | None) -> KqlStatement:
+        """Return the statement itself: KQL as it is here has no parameters."""
+        if values is not None and values.num_columns:
+            raise KqlError(
+                "A query in KQL takes no bound values", hint="write them into the query, or name them with let"
+            )
+        return self
+
+    def start(self) -> Running:
+        """Return it ready to run."""
+        return _RunningKql(self)
+
+    def open(self, name: str) -> DeltaTable:
+        """Return a table at the version that the statement first saw it at."""
+        if name not in self.opened:
+            self.opened[name] = self.tables.open(name, self.identity)
+        return self.opened[name]
+
+
+class _RunningKql:
+    def __init__(self, statement: KqlStatement) -> None:
+        self._statement = statement
+        self._stop: Callable[[], None] | None = None
+        self._lock = Lock()
+        self.cancelled = False
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        statement = self._statement
+        names = {name: name for name in statement.tables.names_for(statement.identity)}
+        try:
+            with run_kql(statement.text, names, open_table=statement.open, begun=self._begun) as result:
+                yield from result
+        except GeneratorExit:
+            raise
+        except Exception as error:
+            if self.cancelled:
+                raise StreamClosedError("The statement was cancelled", hint="run it again") from error
+            raise
+        finally:
+            with self._lock:
+                self._stop = None
+        if self.cancelled:
+            # A stream that was closed under DuckDB looks like one that has ended.
+            raise StreamClosedError("The statement was cancelled", hint="run it again")
+
+    def cancel(self) -> None:
+        with self._lock:
+            self.cancelled = True
+            stop = self._stop
+        if stop is not None:
+            stop()
+
+    def _begun(self, stop: Callable[[], None]) -> None:
+        with self._lock:
+            if not self.cancelled:
+                self._stop = stop
+                return
+        raise StreamClosedError("The statement was cancelled", hint="run it again")
+
+
+def statement_of(
+    text: str, tables: TablesOfServer, identity: Hashable, session: SqlSession, language: str = "sql"
+) -> Statement:
+    """Check and describe a text; ``kql:`` or ``sql:`` before it counts more than the session's language."""
+    start = text.lstrip()
+    if start[: len(_KQL)].lower() == _KQL:
+        language, text = "kql", start[len(_KQL) :]
+    elif start[: len(_SQL)].lower() == _SQL:
+        language, text = "sql", start[len(_SQL) :]
+    served = tables.names_for(identity)
+    if language == "kql":
+        if len(text) > MOST_TEXT:
+            raise KqlError(f"The query is longer than {MOST_TEXT} characters", hint="ask for less at once")
+        described = KqlStatement(text, tables, identity, {}, pa.schema([]))
+        schema = kql_columns(text, {name: name for name in served}, open_table=described.open)
+        return KqlStatement(text, tables, identity, described.opened, schema)
+    query = session.check(text, served)
+    opened = {name: tables.open(name, identity) for name in query.tables}
+    columns, parameters = session.describe(query, opened)
+    return SqlStatement(session, query, opened, columns, parameters)

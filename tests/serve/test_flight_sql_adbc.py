@@ -1,0 +1,380 @@
+"""Flight SQL as ADBC's driver speaks it: the answers of the engine itself, scans that stop, and handles that end."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import adbc_driver_flightsql
+import adbc_driver_flightsql.dbapi as adbc
+import adbc_driver_manager
+import duckdb
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from lazydelta.serve.flight_sql.flight_sql import SqlLimits
+from lazydelta.serve.flight_sql.messages import MESSAGES, packed, parsed
+from tests.engines.engine_queries import generated_query, over_duckdb, shown
+from tests.row_scan.made_table import MadeTable, make_rich_table, make_table
+from tests.row_scan.watching import hand_out_one_file_a_pull, no_threads_are_left, watch
+from tests.serve.flight_sql_server import WAIT, Gate, SqlServer, serving, wait_for
+
+QUERIES = 24
+ROWS = 3000
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> MadeTable:
+    return make_rich_table(tmp_path_factory.mktemp("rich"), seed=4, files=8, rows=60)
+
+
+@pytest.fixture(scope="module")
+def forty(tmp_path_factory: pytest.TempPathFactory) -> MadeTable:
+    return make_table(tmp_path_factory.mktemp("forty"), files=40, rows=ROWS)
+
+
+@pytest.fixture(scope="module")
+def server(made: MadeTable, forty: MadeTable) -> Iterator[SqlServer]:
+    places = {"t": made.uri, "Forty": forty.uri, "secret": forty.uri}
+    only = {"": ["t", "Forty"], "guest": ["Forty"], "owner": ["t", "Forty", "secret"]}
+    with serving(places, only=only) as running:
+        yield running
+
+
+@pytest.fixture
+def con(server: SqlServer) -> Iterator[Any]:
+    with adbc.connect(server.uri, autocommit=True) as connection:
+        yield connection
+
+
+def answer(con: Any, sql: str, values: Any = None) -> pa.Table:
+    with con.cursor() as cursor:
+        cursor.execute(sql, values)
+        return cursor.fetch_arrow_table()
+
+
+# --- the catalog
+
+
+def test_the_catalog_lists_the_tables_that_one_may_read_with_their_columns(con: Any, made: MadeTable) -> None:
+    (catalog,) = con.adbc_get_objects(depth="all").read_all().to_pylist()
+    (schema,) = catalog["catalog_db_schemas"]
+    tables = {each["table_name"]: each for each in schema["db_schema_tables"]}
+    assert (catalog["catalog_name"], schema["db_schema_name"], set(tables)) == ("lazydelta", "main", {"t", "Forty"})
+    assert {each["table_type"] for each in tables.values()} == {"TABLE"}
+    assert [each["column_name"] for each in tables["t"]["table_columns"]] == made.table().schema.names
+    assert con.adbc_get_table_schema("t").names == made.table().schema.names
+    assert con.adbc_get_table_types() == ["TABLE"]
+    assert con.adbc_get_info()["vendor_name"] == "lazydelta"
+
+
+def test_patterns_and_kinds_narrow_the_list_of_tables(con: Any) -> None:
+    def listed(**asked: Any) -> list[str]:
+        (catalog,) = con.adbc_get_objects(depth="tables", **asked).read_all().to_pylist() or [{}]
+        schemas = catalog.get("catalog_db_schemas") or []
+        return [table["table_name"] for schema in schemas for table in schema["db_schema_tables"]]
+
+    assert listed(table_name_filter="F%") == ["Forty"]
+    assert listed(table_name_filter="_") == ["t"]
+    assert listed(table_types_filter=["VIEW"]) == []
+    assert listed(db_schema_filter="other") == []
+
+
+def test_a_table_that_cannot_be_opened_hides_no_other(made: MadeTable, tmp_path: Any) -> None:
+    with serving({"t": made.uri, "gone": str(tmp_path)}) as server, adbc.connect(server.uri, autocommit=True) as con:
+        (catalog,) = con.adbc_get_objects(depth="all").read_all().to_pylist()
+        tables = catalog["catalog_db_schemas"][0]["db_schema_tables"]
+        assert {each["table_name"]: bool(each["table_columns"]) for each in tables} == {"gone": False, "t": True}
+        with pytest.raises(adbc_driver_manager.Error, match="Delta"):
+            answer(con, "SELECT * FROM gone")
+
+
+# --- answers
+
+
+@pytest.mark.parametrize("first", range(0, QUERIES, 12))
+def test_generated_queries_answer_as_the_engine_over_its_own_table(con: Any, made: MadeTable, first: int) -> None:
+    native = made.table()
+    for seed in range(first, first + 12):
+        sql = generated_query(seed, "duckdb")
+        assert shown(answer(con, sql)) == shown(over_duckdb(native, sql)), sql
+
+
+VALUES: list[tuple[str, Any]] = [
+    ("id > ?", 100),
+    ("n = ?", 7),
+    ("x < ?", 1.5),
+    ("x >= ?", float("nan")),
+    ("x > ?", float("-inf")),
+    ("s >= ?", "it's; -- ü"),
+    ("s = ?", ""),
+    ("hour = ?", "2026021022"),
+    ("day <= ?", dt.date(2026, 2, 10)),
+    ('"at" > ?', dt.datetime(2026, 2, 10, 12, 0, 0, 1, tzinfo=dt.UTC)),
+    ('CAST("at" AS TIMESTAMP) > ?', dt.datetime(2026, 2, 10, 12, 0, 0, 1)),  # noqa: DTZ001
+    ("price < ?", Decimal("1.25")),
+    ("flag = ?", True),
+    ("place.row = ?", 3),
+    ("s IS NOT DISTINCT FROM ?", None),
+    ("encode(s) > ?", b"\x00a'\xff"),
+    ('CAST(CAST("at" AS TIMESTAMP) AS TIME) > ?', dt.time(11, 30, 0, 5)),
+    ("\"at\" - TIMESTAMPTZ '2026-02-10 00:00:00+00' > ?", dt.timedelta(hours=3, microseconds=7)),
+]
+
+
+@pytest.mark.parametrize(("condition", "value"), VALUES, ids=[condition for condition, _ in VALUES])
+def test_bound_values_of_every_type_select_what_the_engine_selects(
+    con: Any, made: MadeTable, condition: str, value: Any
+) -> None:
+    sql = f"SELECT id FROM t WHERE {condition} ORDER BY id"
+    with duckdb.connect() as native:
+        native.execute("SET TimeZone = 'UTC'")
+        native.register("given", made.table())
+        native.execute("CREATE TABLE t AS SELECT * FROM given")
+        expected = [row[0] for row in native.execute(sql, [value]).fetchall()]
+    assert answer(con, sql, (value,))["id"].to_pylist() == expected
+
+
+def test_a_prepared_statement_tells_its_parameters_and_runs_again_with_others(con: Any) -> None:
+    sql = "SELECT id + ?, s FROM t WHERE id BETWEEN ? AND ? AND hour IN (?, '1') AND price < ? AND s LIKE ? LIMIT ?"
+    with con.cursor() as cursor:
+        schema = cursor.adbc_prepare(sql)
+        kinds = [pa.int64(), pa.int64(), pa.int64(), pa.string(), pa.decimal128(12, 2), pa.string(), pa.int64()]
+        assert schema.types == kinds
+    with con.cursor() as cursor:
+        sql = "SELECT id, $1 AS given FROM t WHERE id >= $1 ORDER BY id LIMIT $2"
+        cursor.adbc_prepare(sql)
+        for start, limit in ((10, 2), (100, 1), (10, 0)):
+            cursor.execute(sql, (start, limit))
+            found = cursor.fetchall()
+            assert len(found) == limit
+            assert all(row[0] >= start and row[1] == start for row in found)
+
+
+def test_a_value_is_never_read_as_sql(con: Any) -> None:
+    hostile = "x'; DROP TABLE t; SELECT '"
+    assert answer(con, "SELECT ? AS v", (hostile,)).to_pylist() == [{"v": hostile}]
+    assert answer(con, "SELECT ? AS v", ("2) OR (1=1",)).to_pylist() == [{"v": "2) OR (1=1"}]
+
+
+def test_the_number_of_values_has_to_be_that_of_the_parameters(con: Any) -> None:
+    with pytest.raises(adbc_driver_manager.Error, match="2 parameters, and 1 values"):
+        answer(con, "SELECT ?, ?", (1,))
+    with pytest.raises(adbc_driver_manager.Error, match="More than one row"):
+        answer(con, "SELECT ?", pa.record_batch({"a": [1, 2]}))
+
+
+def test_kql_by_its_prefix(con: Any, made: MadeTable) -> None:
+    expected = sorted(row["id"] for row in made.rows if row["n"] == 7)
+    found = answer(con, "kql: t | where n == 7 | project id")
+    assert sorted(found["id"].to_pylist()) == expected
+    assert answer(con, "KQL:t|count").to_pylist() == [{"Count": len(made.rows)}]
+    with pytest.raises(adbc_driver_manager.Error, match="nowhere"):
+        answer(con, "kql: nowhere | count")
+
+
+def test_kql_by_an_option_of_the_session(server: SqlServer) -> None:
+    def options(con: Any) -> None:
+        con.adbc_connection.set_options(**{"adbc.flight.sql.session.option.language": "kql"})
+
+    cookies = {adbc_driver_flightsql.DatabaseOptions.WITH_COOKIE_MIDDLEWARE.value: "true"}
+    with adbc.connect(server.uri, db_kwargs=cookies, autocommit=True) as con:
+        options(con)
+        assert answer(con, "Forty | count").to_pylist() == [{"Count": 40 * ROWS}]
+        assert answer(con, "sql: SELECT 1 AS one").to_pylist() == [{"one": 1}]
+        with pytest.raises(adbc_driver_manager.Error):
+            con.adbc_connection.set_options(**{"adbc.flight.sql.session.option.language": "cobol"})
+        with adbc.connect(server.uri, db_kwargs=cookies, autocommit=True) as other:
+            assert answer(other, "SELECT 1 AS one").to_pylist() == [{"one": 1}]
+
+
+def test_names_may_be_qualified_and_in_other_letters(con: Any) -> None:
+    for name in ("forty", '"FORTY"', "main.Forty", "lazydelta.main.forty", "lazydelta.Forty"):
+        assert answer(con, f"SELECT count(*) AS c FROM {name}").to_pylist() == [{"c": 40 * ROWS}]
+    found = answer(con, "WITH u AS (SELECT 1 AS a) SELECT a FROM u JOIN lazydelta.main.forty AS f ON f.id = u.a")
+    assert found.to_pylist() == [{"a": 1}]
+    described = answer(con, "DESCRIBE t")
+    assert described["column_name"][0].as_py() == "id"
+
+
+# --- laziness and cancelling
+
+
+def test_a_limit_stops_discovery(con: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pulled = hand_out_one_file_a_pull(monkeypatch)
+    with watch() as watched:
+        assert answer(con, "SELECT * FROM forty LIMIT 100").num_rows == 100
+        assert no_threads_are_left()
+        requests = len(watched.requests)
+    assert len(pulled) <= 3, pulled
+    assert len(watched.requests) == requests
+
+
+def test_preparing_reads_no_row(con: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pulled = hand_out_one_file_a_pull(monkeypatch)
+    with con.cursor() as cursor:
+        cursor.adbc_prepare("SELECT count(*), max(s) FROM t JOIN forty USING (id) WHERE t.id > ? GROUP BY hour")
+        assert cursor.adbc_execute_schema("SELECT * FROM forty ORDER BY id").names[0] == "id"
+    assert pulled == []
+
+
+@pytest.mark.parametrize(
+    "text", ["SELECT * FROM forty", "SELECT count(id) FROM forty", "kql: Forty | summarize sum(id)"]
+)
+def test_a_cancelled_call_stops_its_scan_while_it_waits_for_storage(
+    server: SqlServer, con: Any, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    gate = Gate(monkeypatch, free=4)
+    failures: list[BaseException] = []
+    with con.cursor() as cursor:
+
+        def fetch() -> None:
+            try:
+                cursor.execute(text)
+                cursor.fetch_arrow_table()
+            except BaseException as error:  # noqa: BLE001 - looked at below
+                failures.append(error)
+
+        thread = threading.Thread(target=fetch)
+        thread.start()
+        assert gate.reached.wait(WAIT)
+        cursor.adbc_cancel()
+        thread.join(WAIT)
+        assert len(failures) == 1
+        assert "ancel" in str(failures[0])
+        # The server has let go of it though its storage has not answered yet.
+        wait_for(lambda: server.sql.running == 0)
+        with watch() as watched:
+            gate.open.set()
+            assert no_threads_are_left()
+        assert len(gate.pulled) <= 5
+        assert watched.files == set()
+
+
+def test_a_client_that_goes_away_ends_its_scan(server: SqlServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch, free=6)
+    with flight.connect(server.uri) as client:
+        descriptor = flight.FlightDescriptor.for_command(packed("CommandStatementQuery", query="SELECT * FROM forty"))
+        reader = client.do_get(client.get_flight_info(descriptor).endpoints[0].ticket)
+        assert reader.read_chunk().data.num_rows > 0
+        assert gate.reached.wait(WAIT)
+        assert server.sql.running == 1
+        reader.cancel()
+        del reader
+    wait_for(lambda: server.sql.running == 0)
+    gate.open.set()
+    assert no_threads_are_left()
+    assert len(gate.pulled) <= 7
+
+
+@pytest.mark.parametrize("action", ["CancelFlightInfo", "CancelQuery"])
+def test_a_statement_is_cancelled_by_its_flight_info(
+    server: SqlServer, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    gate = Gate(monkeypatch, free=4)
+    with flight.connect(server.uri) as client:
+        descriptor = flight.FlightDescriptor.for_command(
+            packed("CommandStatementQuery", query="SELECT sum(id) FROM forty")
+        )
+        info = client.get_flight_info(descriptor)
+
+        def cancel(who: str = "") -> int:
+            if action == "CancelFlightInfo":
+                body = MESSAGES["CancelFlightInfoRequest"](info=parsed("FlightInfo", info.serialize()))
+                data = body.SerializeToString()
+            else:
+                data = packed("ActionCancelQueryRequest", info=info.serialize())
+            options = flight.FlightCallOptions(headers=[(b"who", who.encode())])
+            (result,) = client.do_action(flight.Action(action, data), options)
+            if action == "CancelFlightInfo":
+                return int(parsed("CancelFlightInfoResult", result.body.to_pybytes()).status)
+            value = result.body.to_pybytes()
+            return 3 if b"\x08\x03" in value[-3:] else value[-1]
+
+        reader = client.do_get(info.endpoints[0].ticket)
+        assert gate.reached.wait(WAIT)
+        assert cancel("guest") == 3  # not theirs
+        assert cancel() == 2
+        # Chunk by chunk: `read_all` of PyArrow makes a KeyboardInterrupt of every cancelled call.
+        with pytest.raises(pa.ArrowCancelled, match="cancelled"):
+            reader.read_chunk()
+        assert cancel() == 3
+        wait_for(lambda: server.sql.running == 0)
+        gate.open.set()
+        assert no_threads_are_left()
+
+
+# --- handles and identities
+
+
+def as_who(name: str) -> flight.FlightCallOptions:
+    return flight.FlightCallOptions(headers=[(b"who", name.encode())])
+
+
+def info_for(client: Any, sql: str, who: str = "") -> Any:
+    return client.get_flight_info(
+        flight.FlightDescriptor.for_command(packed("CommandStatementQuery", query=sql)), as_who(who)
+    )
+
+
+def test_a_ticket_belongs_to_the_identity_that_asked_for_it(server: SqlServer) -> None:
+    with flight.connect(server.uri) as client:
+        ticket = info_for(client, "SELECT count(*) AS c FROM secret", "owner").endpoints[0].ticket
+        assert client.do_get(ticket, as_who("owner")).read_all().to_pylist() == [{"c": 40 * ROWS}]
+        for who in ("", "guest"):
+            with pytest.raises(flight.FlightServerError, match="not known here"):
+                client.do_get(ticket, as_who(who)).read_all()
+        with pytest.raises(flight.FlightServerError, match="not known here"):
+            client.do_get(flight.Ticket(packed("TicketStatementQuery", statement_handle=b"0" * 16))).read_all()
+        with pytest.raises(flight.FlightServerError, match="no table 'secret'"):
+            info_for(client, "SELECT * FROM secret", "guest")
+
+
+def test_a_ticket_keeps_the_version_that_it_was_made_for(server: SqlServer, tmp_path: Any) -> None:
+    import lazydelta  # noqa: PLC0415
+
+    lazydelta.write_arrow(str(tmp_path), pa.table({"a": [1, 2]}))
+    with serving({"grows": str(tmp_path)}) as own, flight.connect(own.uri) as client:
+        ticket = info_for(client, "SELECT sum(a) AS s FROM grows").endpoints[0].ticket
+        lazydelta.write_arrow(str(tmp_path), pa.table({"a": [10]}), mode="append")
+        assert client.do_get(ticket).read_all().to_pylist() == [{"s": 3}]
+        again = info_for(client, "SELECT sum(a) AS s FROM grows").endpoints[0].ticket
+        assert client.do_get(again).read_all().to_pylist() == [{"s": 13}]
+
+
+def test_prepared_statements_are_counted_for_each_client_and_freed_by_closing(made: MadeTable) -> None:
+    limits = SqlLimits(prepared=2)
+    with serving({"t": made.uri}, limits) as server, flight.connect(server.uri) as client:
+
+        def prepare(who: str = "") -> bytes:
+            action = flight.Action(
+                "CreatePreparedStatement", packed("ActionCreatePreparedStatementRequest", query="FROM t")
+            )
+            (result,) = client.do_action(action, as_who(who))
+            from lazydelta.serve.flight_sql.messages import unpacked  # noqa: PLC0415
+
+            return bytes(unpacked(result.body.to_pybytes())[1].prepared_statement_handle)
+
+        first = prepare()
+        prepare()
+        with pytest.raises(flight.FlightServerError, match="2 open prepared statements"):
+            prepare()
+        prepare("another")
+        close = packed("ActionClosePreparedStatementRequest", prepared_statement_handle=first)
+        list(client.do_action(flight.Action("ClosePreparedStatement", close), as_who("another")))
+        with pytest.raises(flight.FlightServerError, match="2 open"):
+            prepare()
+        list(client.do_action(flight.Action("ClosePreparedStatement", close)))
+        assert prepare() != first
+
+
+def test_a_query_that_needs_more_memory_than_a_statement_has_is_an_error(made: MadeTable) -> None:
+    limits = SqlLimits(memory=32 << 20)
+    with serving({"t": made.uri}, limits) as server, adbc.connect(server.uri, autocommit=True) as con:
+        with pytest.raises(adbc_driver_manager.Error, match="more memory than a statement has"):
+            answer(con, "SELECT list(range || repeat('x', 100)) AS l FROM range(5000000)")
+        assert answer(con, "SELECT count(*) AS c FROM t").to_pylist() == [{"c": len(made.rows)}]
