@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from benchmarks import discovery, ingest, sidecar, spark_read
+from benchmarks import cluster_build, discovery, ingest, sidecar, spark_read
 from benchmarks import rows as row_reading
 from benchmarks.report import Result, print_results, save_results
 
@@ -31,6 +31,7 @@ class Suite:
 
 
 SUITES = {
+    "cluster_build": Suite(cluster_build.cases, cluster_build.FILES, "files", cluster_build.print_details),
     "discovery": Suite(discovery.cases, discovery.GATED_FILES, "files"),
     "ingest": Suite(ingest.cases, ingest.GATED_ROWS, "rows", ingest.print_details),
     "rows": Suite(row_reading.cases, row_reading.GATED_ROWS, "rows"),

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["SparkUse", "Usage"]
+__all__ = ["SparkUse", "Usage", "processes_below"]
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -49,7 +49,7 @@ class SparkUse:
         self._sampler = threading.Thread(target=self._sample, daemon=True)
         self._heap_before = 0
         self._before: dict[int, float] = {}
-        self._latest: dict[int, _Process] = {}
+        self._latest: dict[int, Process] = {}
         self.usage = Usage()
 
     def __enter__(self) -> Self:
@@ -57,7 +57,7 @@ class SparkUse:
         self._heap_before = sum(pool.getUsage().getUsed() for pool in self._pools)
         for pool in self._pools:
             pool.resetPeakUsage()
-        self._before = {pid: process.cpu for pid, process in _descendants().items()}
+        self._before = {pid: process.cpu for pid, process in processes_below().items()}
         self._sampler.start()
         return self
 
@@ -79,7 +79,7 @@ class SparkUse:
 
     def _look(self) -> None:
         jvm = python = 0
-        for pid, process in _descendants().items():
+        for pid, process in processes_below().items():
             self._latest[pid] = process
             if process.name == _JVM:
                 jvm += process.resident
@@ -99,7 +99,7 @@ class SparkUse:
 
 
 @dataclass(frozen=True, slots=True)
-class _Process:
+class Process:
     """A process; one that is being started has the name of a thread and the memory of its parent for a moment."""
 
     name: str
@@ -108,7 +108,7 @@ class _Process:
     resident: int
 
     @classmethod
-    def of(cls, folder: Path) -> _Process | None:
+    def of(cls, folder: Path) -> Process | None:
         try:
             text = (folder / "stat").read_text()
         except OSError:  # it has ended
@@ -119,9 +119,9 @@ class _Process:
         return cls(name, int(fields[1]), user + system, int(fields[21]) * _PAGE)
 
 
-def _descendants() -> dict[int, _Process]:
+def processes_below() -> dict[int, Process]:
     """Return the processes that this one has started, directly or not; this one is none of them."""
-    found = {int(folder.name): _Process.of(folder) for folder in Path("/proc").iterdir() if folder.name.isdigit()}
+    found = {int(folder.name): Process.of(folder) for folder in Path("/proc").iterdir() if folder.name.isdigit()}
     alive = {pid: process for pid, process in found.items() if process is not None}
     ours = {os.getpid()}
     grew = True

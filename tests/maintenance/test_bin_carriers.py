@@ -13,7 +13,6 @@ import pytest
 import lazydelta
 from lazydelta.errors import DataFileError, StorageError
 from lazydelta.handle import TableHandle
-from lazydelta.maintenance.optimize import bin_carriers
 from lazydelta.maintenance.optimize.bin_carriers import in_threads
 from lazydelta.maintenance.optimize.bins import Bin
 from lazydelta.maintenance.optimize.optimizing import OptimizeSettings, optimize
@@ -27,7 +26,7 @@ MIB = 1 << 20
 
 @pytest.fixture(autouse=True)
 def _four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bin_carriers.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
 
 
 @pytest.fixture

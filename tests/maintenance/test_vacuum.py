@@ -457,7 +457,9 @@ def test_temporary_files_of_killed_maintenance_go_after_a_day_and_not_before(tmp
     lazydelta.write_arrow(root, pa.table({"id": [1]}))
     folder = root / "_delta_log" / "_sidecars"
     folder.mkdir(exist_ok=True)
-    old, young, foreign = [], [], []
+    old: list[Path] = []
+    young: list[Path] = []
+    foreign: list[Path] = []
     for place in (root / "_delta_log", folder):
         for kind, names in ((old, f"{TEMPORARY}old"), (young, f"{TEMPORARY}young"), (foreign, ".theirs.tmp")):
             path = place / names

@@ -34,8 +34,7 @@ class DyingBuild(SpreadBuild):
 
 def main() -> None:
     """Build the sidecar of the table ``sys.argv[1]`` and print what was done."""
-    sidecar_building.SpreadBuild = DyingBuild  # type: ignore[misc]  # what the driver sends
-    sidecar_building._UNIT_ROWS = 5_000
+    vars(sidecar_building).update(SpreadBuild=DyingBuild, _UNIT_ROWS=5_000)  # what the driver sends
     mark = os.environ[_MARK]
     conf = {"spark.executorEnv." + _MARK: mark, "spark.executor.memory": "512m", "spark.driver.memory": "512m"}
     spark = start_session(master="local-cluster[2,1,1024]", conf=conf)

@@ -8,7 +8,7 @@ from pathlib import Path
 import deltalake
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import DataStreamWriter
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from lazydelta import DeltaTable
 from lazydelta.maintenance import BackgroundWatch

@@ -94,13 +94,13 @@ def watch(  # noqa: PLR0913 - each is an option
         for each in uri
     ]
     if dry_run:
-        for each in watches:
-            out.step(each.foresee(), sentences.watch_foreseen)
+        for table in watches:
+            out.step(table.foresee(), sentences.watch_foreseen)
         return
     with _ended_by_signals(), out.watch(watching.describe):
         if once:
-            for each in watches:
-                watching.report(each.look(), always=True)
+            for table in watches:
+                watching.report(table.look(), always=True)
         else:
             watch_tables(watches, watching.report, interval=interval, stop=threading.Event())
     watching.check()

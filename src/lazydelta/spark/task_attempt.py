@@ -16,4 +16,4 @@ def task_number() -> int:
 def is_run_again() -> bool:
     """Tell whether an attempt of the present task came before this one, and may have left files."""
     context = TaskContext.get()
-    return context is not None and (context.attemptNumber() > 0 or context.stageAttemptNumber() > 0)
+    return context is not None and context.attemptNumber() > 0
