@@ -208,6 +208,20 @@ def test_a_checksum_of_the_writer_stays_as_it_is(tmp_path: Path) -> None:
     assert _checksum(log, 2) == before
 
 
+def test_a_head_that_can_have_no_checksum_is_counted_once(tmp_path: Path) -> None:
+    """Its commit was cleaned up, so that nothing tells when it was made."""
+    log = _grown(tmp_path / "t")
+    log.checkpoint()
+    for commit in log.log.glob("*.json"):
+        commit.unlink()
+    watch = _watch(log, checksum=True)
+    assert (watch.look().checksum, list(log.log.glob("*.crc"))) == (None, [])
+    with watching() as seen:
+        assert watch.look().state == "unchanged"
+    assert seen.count(".checkpoint.") == 0
+    assert watch.metrics.failures == 0
+
+
 def test_tables_with_features_that_we_do_not_write_get_no_checksum_and_that_is_no_failure(tmp_path: Path) -> None:
     log = HandLog(tmp_path / "t", features=["v2Checkpoint", "deletionVectors", "variantType"])
     log.columns["v"] = "variant"

@@ -125,6 +125,7 @@ class TableWatch:
         self._served: tuple[tuple[str, int, str | None], ...] | None = None
         self._made: int | None = None
         self._unwritable = False
+        self._counted: int | None = None
         self._failures = self._rest = 0
 
     def look(self, *, patient: bool = True) -> Look:
@@ -254,10 +255,11 @@ class TableWatch:
 
         Delta-Spark takes a wrong one for a broken table, and other writers' commits need not add up.
         """
-        if not _lacks_checksum(segment):
+        if not _lacks_checksum(segment) or segment.version == self._counted:
             return
         handle = self.handle
         snapshot = handle.newest()
+        self._counted = snapshot.version  # whatever comes of it: to count again would come to the same
         try:
             check_writable(snapshot.protocol, snapshot.metadata, path=handle.uri)
         except UnsupportedFeatureError as error:
