@@ -22,6 +22,7 @@ from lazydelta.engines import datafusion as our_datafusion
 from lazydelta.engines import duckdb as our_duckdb
 from lazydelta.engines import polars as our_polars
 from lazydelta.engines.polars_predicate import pruning_predicate
+from lazydelta.engines.table_source import pinned
 from lazydelta.errors import OptionError, QueryError, TableNotFoundError
 from lazydelta.row_scan import ReadingPool, RowFragment
 from tests.row_scan.made_table import MadeTable, make_rich_table, make_table
@@ -105,7 +106,7 @@ def test_a_limit_of_ten_files_pulls_at_most_thirteen(
 
 def test_polars_gets_the_first_batches_in_small_frames_and_later_ones_whole(forty: MadeTable) -> None:
     """Its streaming engine asks for some frames more than it needs, of whatever size."""
-    handle, snapshot = our_polars.pinned(DeltaTable(forty.uri))
+    handle, snapshot = pinned(DeltaTable(forty.uri))
     frames = list(our_polars._Source(handle, snapshot)(["id"], pl.col("id") >= 0, None, None))
     assert [frame.height for frame in frames] == [ROWS // 8] * 8 * 16 + [ROWS] * 24
     assert pl.concat(frames)["id"].sort().to_list() == list(range(40 * ROWS))

@@ -130,6 +130,7 @@ def test_columns_have_two_names_and_one_of_them_is_needed(place: Place) -> None:
     by_position = table.get_stats_for_files([path], ["id"])
     assert table.get_stats_for_files([path], stat_columns=["id"]) == by_position
     assert table.get_stats_for_files([path], columns=["id"]) == by_position
-    for names in ({}, {"stat_columns": ["id"], "columns": ["id"]}):
+    neither: dict[str, Any] = {}
+    for names in (neither, {"stat_columns": ["id"], "columns": ["id"]}):
         with pytest.raises(OptionError, match="Which columns"):
             table.get_stats_for_files([path], **names)

@@ -131,9 +131,7 @@ def test_a_window_serves_many_steps(tmp_path: Path) -> None:
     scans = 0
     scan = stream.handle.scan
 
-    class Counted(TableHandle):
-        __slots__ = ()
-
+    class Counted(TableHandle, frozen=True, eq=False):
         def scan(self, *args: object, **keywords: object) -> object:  # type: ignore[override]
             nonlocal scans
             scans += 1

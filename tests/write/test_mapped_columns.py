@@ -108,7 +108,7 @@ def test_partitions_are_overwritten_and_new_columns_get_names_and_ids_of_their_o
 
 def test_a_batch_that_is_repeated_is_recognised(tmp_path: Path) -> None:
     log = mapped(tmp_path / "t", "name")
-    once = {"app_id": "a", "app_version": 1, "maintain": False}
+    once: dict[str, Any] = {"app_id": "a", "app_version": 1, "maintain": False}
     assert write_arrow(log.table, rows(1, 2), **once) == 1
     assert write_arrow(log.table, rows(1, 2), **once) == 1
     assert DeltaTable(log.table).version() == 1

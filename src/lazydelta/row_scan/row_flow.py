@@ -8,7 +8,7 @@ all threads at work. Finding files is a piece of work like any other, so that it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import Condition, get_ident
 
@@ -48,7 +48,7 @@ class RowFlow:
 
     def __init__(
         self,
-        found: Generator[list[FileToRead]],
+        found: Generator[Sequence[FileToRead]],
         open_file: Callable[[FileToRead], FileRows],
         pool: ReadingPool,
         metrics: RowMetrics,
@@ -192,7 +192,7 @@ class RowFlow:
                     self._changed.notify_all()
 
     def _discover(self) -> None:
-        files: list[FileToRead] | None = None
+        files: Sequence[FileToRead] | None = None
         error: BaseException | None = None
         try:
             files = None if self._closed else next(self._found, None)

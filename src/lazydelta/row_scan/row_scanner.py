@@ -83,7 +83,7 @@ class RowScanner:
         pruner = Pruner(msgspec.structs.replace(scanner.request, predicate=self.request.predicate), ScanMetrics())
         proven = 0
 
-        def unproven() -> Generator[list[FileToRead]]:
+        def unproven() -> Generator[Sequence[FileToRead]]:
             nonlocal proven
             batches = scanner.batches()
             try:
@@ -130,7 +130,7 @@ class RowScanner:
 
     def found_files(self) -> Generator[StoredFile]:
         """Yield the files that may hold rows of the request; no statistics are read but those that rule files out."""
-        found = self._stored(self._scan())
+        found = self._files(self._scan())
         try:
             for some in found:
                 yield from some
@@ -152,15 +152,7 @@ class RowScanner:
             within=self._within,
         )
 
-    def _files(self, scanner: LazyDeltaScanner, choose: Choose | None = None) -> Generator[list[FileToRead]]:
-        found = self._stored(scanner, choose)
-        try:
-            for some in found:
-                yield [*some]
-        finally:
-            found.close()
-
-    def _stored(self, scanner: LazyDeltaScanner, choose: Choose | None = None) -> Generator[list[StoredFile]]:
+    def _files(self, scanner: LazyDeltaScanner, choose: Choose | None = None) -> Generator[list[StoredFile]]:
         batches = scanner.batches()
         try:
             for found in batches:
@@ -175,7 +167,7 @@ class RowScanner:
         return file if share is None else msgspec.structs.replace(file, share=share)
 
     def _stream(
-        self, scanner: LazyDeltaScanner, request: RowRequest, found: Callable[[], Generator[list[FileToRead]]]
+        self, scanner: LazyDeltaScanner, request: RowRequest, found: Callable[[], Generator[Sequence[FileToRead]]]
     ) -> RowStream:
         metrics = RowMetrics()
 
@@ -204,12 +196,12 @@ class FilesScanner:
 
     def stream(self) -> RowStream:
         """Return the rows of the files, in their order."""
-        return stream_files(self._handle, self._request, list(self._files), pool=self._pool)
+        return stream_files(self._handle, self._request, self._files, pool=self._pool)
 
     def count(self) -> int:
         """Return the number of rows that match."""
         request = replace(self._request, output=())
-        with stream_files(self._handle, request, list(self._files), pool=self._pool) as stream:
+        with stream_files(self._handle, request, self._files, pool=self._pool) as stream:
             return stream.count()
 
     def found_files(self) -> Generator[FileToRead]:
@@ -218,14 +210,14 @@ class FilesScanner:
 
 
 def stream_files(
-    handle: TableHandle, request: RowRequest, files: list[FileToRead], *, pool: ReadingPool | None = None
+    handle: TableHandle, request: RowRequest, files: Sequence[FileToRead], *, pool: ReadingPool | None = None
 ) -> RowStream:
     """Return the rows of files that are known already, in their order."""
     _check_ids(request.table)
     metrics = RowMetrics()
 
-    def found() -> Generator[list[FileToRead]]:
-        yield list(files)
+    def found() -> Generator[Sequence[FileToRead]]:
+        yield files
 
     return _row_stream(
         handle, request, found, IoCounters(), metrics, pool=pool, explained=lambda: {"rows": metrics.as_dict()}
@@ -235,7 +227,7 @@ def stream_files(
 def _row_stream(
     handle: TableHandle,
     request: RowRequest,
-    found: Callable[[], Generator[list[FileToRead]]],
+    found: Callable[[], Generator[Sequence[FileToRead]]],
     io: IoCounters,
     metrics: RowMetrics,
     *,
