@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypeAlias
 
 import numpy as np
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -254,7 +254,7 @@ class _Recipe:
         self.stored: pa.Schema = schema if physical is None else physical.schema
         self.properties = properties
         if physical is not None and properties is not None:
-            self.properties = replace(properties, stats_columns=physical.path_texts(properties.stats_columns))
+            self.properties = msgspec.structs.replace(properties, stats_columns=physical.path_texts(properties.stats_columns))
         self.compression = compression
         self._physical = physical
         self._repetitive: list[str] | None = None

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from lazydelta.errors import LazyDeltaError, OptionError, WriteError
@@ -209,12 +210,14 @@ class WriteJob:
     def _writer(self, number: int) -> DataFileWriter:
         properties = TableProperties.of(self.metadata)
         columns = self.options.stats_column_names
+        if columns is not None:
+            properties = msgspec.structs.replace(properties, stats_columns=columns)
         table = schema_of(self.metadata)
         return DataFileWriter(
             self.store,
             table.to_arrow(),
             self.metadata.partition_columns,
-            properties=properties if columns is None else replace(properties, stats_columns=columns),
+            properties=properties,
             target_file_size=int(self.options.target_file_size),
             memory_budget=int(self.options.memory_budget),
             compression=self.options.compression,
