@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Self, TypeAlias
 
-import numpy as np
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -254,7 +254,8 @@ class _Recipe:
         self.stored: pa.Schema = schema if physical is None else physical.schema
         self.properties = properties
         if physical is not None and properties is not None:
-            self.properties = msgspec.structs.replace(properties, stats_columns=physical.path_texts(properties.stats_columns))
+            named = physical.path_texts(properties.stats_columns)
+            self.properties = msgspec.structs.replace(properties, stats_columns=named)
         self.compression = compression
         self._physical = physical
         self._repetitive: list[str] | None = None
