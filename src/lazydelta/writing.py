@@ -84,7 +84,11 @@ def commit_arrow(
     source, batches = _open(data)
     handle = uri if isinstance(uri, TableHandle) else TableHandle.open(uri, options.storage_options)
     place, txn = handle.uri if isinstance(uri, TableHandle) else os.fspath(uri), options.txn
-    more = {"note": note or CommitNote(), "replaces_schema": replaces_schema, "shown_mode": _CREATING.get(mode)}
+    more: dict[str, Any] = {"replaces_schema": replaces_schema or options.overwrite_schema}
+    if note is not None:
+        more["note"] = note
+    if mode in _CREATING:
+        more["shown_mode"] = _CREATING[mode]
     with Transaction.begin(handle, operation="WRITE", txn=txn) as transaction:
         known = transaction.snapshot
         if known is not None and mode in _CREATING:

@@ -44,6 +44,8 @@ WITH_SPARK = {
     ("docs/spark.md", "from lazydelta.spark import start_session"),
     ("docs/spark.md", "from lazydelta.spark import ingest, ingest_stream"),
     ("docs/spark.md", "from lazydelta.spark import read"),
+    ("docs/spark.md", "from lazydelta.spark import write"),
+    ("docs/spark.md", 'stream = spark.readStream.format("lazydelta").option("maxFilesPerTrigger", "200").load(uri)'),
     ("docs/spark.md", "from lazydelta.spark.source import LazyDeltaSource"),
 }
 ALL = [block for page in PAGES for block in blocks(page)]

@@ -81,7 +81,7 @@ class Stream:
             "starts": self.starts,
             "reads": self.reads,
         }
-        paths = os.pathsep.join(filter(None, [(environment or {}).get("PYTHONPATH"), str(ROOT)]))
+        paths = os.pathsep.join(filter(None, [(environment or os.environ).get("PYTHONPATH"), str(ROOT)]))
         with (self.folder / "driver.log").open("ab") as log:
             driver = subprocess.Popen(
                 [sys.executable, "-m", "tests.spark.stream_work", json.dumps(work)],

@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from lazydelta.errors import OptionError
 from lazydelta.spark import ingest, ingest_stream
 from tests.spark.streams import make_source
 from tests.spark.tables import commits, logged, on_disk, write
@@ -97,7 +98,7 @@ def test_a_table_that_is_not_ours_to_write_is_left_alone(spark: SparkSession, ta
 
 
 def test_a_place_of_no_known_kind_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(PySparkException, match="no store for URIs that begin with hdfs:"):
+    with pytest.raises(OptionError, match="no store for URIs that begin with hdfs:"):
         ingest(_events(spark), "hdfs://namenode/t")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
@@ -119,7 +119,7 @@ def test_a_batch_under_a_number_that_another_has_is_an_error(spark: SparkSession
     for _ in range(2):
         ingest(rows, str(table), **once)
     before = on_disk(table)
-    with pytest.raises(PySparkException, match=r"Batch 0 of the application 'loader' .* with 3 rows, .* with 2 rows"):
+    with pytest.raises(WriteError, match=r"Batch 0 of the application 'loader' .* with 3 rows, .* with 2 rows"):
         ingest(rows.limit(2), str(table), **once)
     assert on_disk(table) == before
     assert ids(table) == [0, 1, 2]

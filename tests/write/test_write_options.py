@@ -39,18 +39,25 @@ GIVEN: dict[str, Any] = {
     "app_version": 0,
     "maintain": False,
     "max_attempts": 3,
+    "user_metadata": "noted",
+    "create_only": True,
     "name": "n",
     "description": "d",
     "properties": {"delta.checkpointInterval": "7"},
     "storage_options": {"account_name": "corp"},
 }
+# What cannot stand beside a predicate, nor beside each other.
+ALONE: tuple[dict[str, Any], ...] = ({"overwrite_schema": True}, {"partition_overwrite_mode": "dynamic"})
+NAMES = set(GIVEN).union(*ALONE)
 
 
-def test_every_option_passes_through_spark_by_the_name_that_the_docs_give_it() -> None:
-    assert set(GIVEN) == {each.name for each in fields(WriteOptions)}
-    given = WriteOptions(**GIVEN)
+@pytest.mark.parametrize("alone", [{}, *ALONE], ids=str)
+def test_every_option_passes_through_spark_by_the_name_that_the_docs_give_it(alone: dict[str, Any]) -> None:
+    assert {each.name for each in fields(WriteOptions)} == NAMES
+    chosen = {name: value for name, value in GIVEN.items() if not alone or name != "overwrite_where"} | alone
+    given = WriteOptions(**chosen)
     passed = given.to_spark()
-    assert len(passed) == len(GIVEN)
+    assert len(passed) == len(chosen)
     assert WriteOptions.from_spark({name.lower(): text for name, text in passed.items()}) == given
     docs = DOCS.read_text(encoding="utf-8")
     assert [name for name in passed if "." not in name and f"`{name}`" not in docs] == []
@@ -59,7 +66,7 @@ def test_every_option_passes_through_spark_by_the_name_that_the_docs_give_it() -
 def test_write_arrow_takes_every_option_that_it_can_do_something_with_and_shows_it() -> None:
     shown = inspect.signature(lazydelta.write_arrow).parameters
     others = {"merge_schema", "max_rejected", "rejected_table"}
-    assert set(shown) == {"uri", "data", "mode", "schema_mode"} | (set(GIVEN) - others)
+    assert set(shown) == {"uri", "data", "mode", "schema_mode"} | (NAMES - others)
     assert all(each.kind is inspect.Parameter.KEYWORD_ONLY for each in list(shown.values())[2:])
 
 

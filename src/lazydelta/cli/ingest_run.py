@@ -25,9 +25,10 @@ from lazydelta.cli.output import Output, note, output
 from lazydelta.errors import LazyDeltaError, TableNotFoundError
 from lazydelta.handle import TableHandle
 from lazydelta.sources.source_files import Source
-from lazydelta.spark.files_ingestion import Progress, error_of_ours, ingest_files
+from lazydelta.spark.files_ingestion import Progress, ingest_files
 from lazydelta.spark.files_stream import FilesStream, MicroBatch, start_files_stream
 from lazydelta.spark.session import start_session
+from lazydelta.spark.sparks_words import error_of_ours
 from lazydelta.write.job import WriteResult
 from lazydelta.write.write_options import WriteOptions
 

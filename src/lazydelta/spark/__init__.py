@@ -16,7 +16,7 @@ __all__ = ["IngestOptions", "IngestResult"]
 if find_spec("pyspark") is not None:
     from lazydelta.spark.files_ingestion import ingest_files
     from lazydelta.spark.files_stream import ingest_files_stream
-    from lazydelta.spark.ingest import ingest, ingest_stream
+    from lazydelta.spark.ingest import ingest, ingest_stream, write
     from lazydelta.spark.reading.parquet_files import read
     from lazydelta.spark.session import start_session, use_session
     from lazydelta.spark.sidecar_building import build_sidecar
@@ -35,4 +35,5 @@ if find_spec("pyspark") is not None:
         "read",
         "start_session",
         "use_session",
+        "write",
     ]

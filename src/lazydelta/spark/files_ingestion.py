@@ -6,7 +6,6 @@ commits. No row passes through Spark, which is what makes it fast.
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,8 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, StructType
 
-from lazydelta import errors
-from lazydelta.errors import LazyDeltaError, OptionError, TableNotFoundError, WriteError
+from lazydelta.errors import OptionError, TableNotFoundError, WriteError
 from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Txn
 from lazydelta.log.snapshot import Snapshot
@@ -32,6 +30,7 @@ from lazydelta.sources.source_schema import cell_columns, source_schema
 from lazydelta.sources.tally import Tally
 from lazydelta.spark.job_maintenance import maintain_written
 from lazydelta.spark.source import arrow_schema
+from lazydelta.spark.sparks_words import error_of_ours
 from lazydelta.spark.task_attempt import is_run_again
 from lazydelta.write.batch_record import BatchRecord, check_repeat
 from lazydelta.write.job import WriteJob, WriteResult, refuse_older
@@ -44,8 +43,6 @@ __all__ = ["Columns", "FilesIngestion", "Progress", "error_of_ours", "ingest_fil
 
 Columns: TypeAlias = str | StructType | pa.Schema
 """A schema: Spark's DDL, Spark's type, or Arrow's."""
-
-_OURS = re.compile(r"lazydelta\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s*at |\Z)", re.DOTALL)
 
 
 @dataclass
@@ -287,21 +284,6 @@ def _into(rejected: RejectedRowsWriter) -> RejectRows:
             rejected.texts(records, reasons, sources)
 
     return reject
-
-
-def error_of_ours(error: Exception, what: str = "the ingestion") -> LazyDeltaError:
-    """Return the error of ours that a task or a query ended with; Spark passes on no more than its text."""
-    text = str(error)
-    found = _OURS.search(text)
-    if found is not None:
-        kind = getattr(errors, found[1], LazyDeltaError)
-        return kind(" ".join(found[2].split())) if issubclass(kind, LazyDeltaError) else LazyDeltaError(found[2])
-    lines = [each.strip() for each in text.splitlines() if each.strip()]
-    cause = next(
-        (each for each in reversed(lines) if "Caused by" in each or "Error" in each), lines[0] if lines else ""
-    )
-    message = f"Spark did not finish {what}: {cause[:500]}"
-    return WriteError(message, hint="nothing of it was committed; Spark's log says more")
 
 
 def _sources(files: Sequence[SourceFile]) -> list[tuple[str, int]]:

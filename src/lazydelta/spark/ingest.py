@@ -1,4 +1,4 @@
-"""``ingest`` and ``ingest_stream``: the data source as functions, for any thread."""
+"""``write``, ``ingest`` and ``ingest_stream``: the data source as functions, for any thread and with a result."""
 
 from __future__ import annotations
 
@@ -7,19 +7,89 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from lazydelta.errors import CommitConflictError, OptionError, TableExistsError, TableNotFoundError
+from lazydelta.handle import TableHandle
+from lazydelta.spark.result_note import ResultNote
 from lazydelta.spark.session import active_session
+from lazydelta.spark.sparks_words import ours_first
 from lazydelta.spark.triggers import checked_trigger
+from lazydelta.write.job import WriteResult
 from lazydelta.write.write_options import WriteOptions
 
-__all__ = ["ingest", "ingest_stream"]
+__all__ = ["ingest", "ingest_stream", "write"]
+
+# Spark has several names for one mode.
+_MODES = {
+    "append": "append",
+    "overwrite": "overwrite",
+    "ignore": "ignore",
+    "error": "error",
+    "errorifexists": "error",
+    "default": "error",
+}
 
 
-def ingest(df: DataFrame, uri: str, *, mode: Literal["append", "overwrite"] = "append", **options: Any) -> None:
-    """Write a DataFrame to a table in one commit; ``options`` are the fields of `IngestOptions`."""
+def write(
+    df: DataFrame,
+    uri: str,
+    *,
+    mode: Literal["append", "overwrite", "ignore", "error", "errorifexists"] = "error",
+    **options: Any,
+) -> WriteResult | None:
+    """Write a DataFrame to a table in one commit, and return what was written: version, rows, files, rejected.
+
+    ``mode`` is Spark's: a table that exists is an error, is left alone (``ignore``; ``already_committed`` is true
+    then), appended to or overwritten. An overwrite replaces all rows, those that ``overwrite_where`` selects by
+    partition columns, or with ``partition_overwrite_mode="dynamic"`` the partitions that the data has; with
+    ``overwrite_schema`` it replaces the columns too. ``merge_schema`` lets new columns in, ``user_metadata`` is noted
+    in the commit, ``partition_by`` names the partition columns of a new table. The other options are the fields of
+    `IngestOptions`.
+
+    Spark itself refuses modes other than append and overwrite, and partitionBy, where it writes to a data source in
+    Python; here they are all served. A client of Spark Connect gets None, as nobody tells it.
+    """
+    chosen = _MODES.get(mode.lower())
+    if chosen is None:
+        raise OptionError(f"mode={mode!r} makes no sense", hint=f"say one of {', '.join(_MODES)}")
+    if chosen == "append" or chosen == "overwrite":  # noqa: PLR1714 - so that the type is known
+        return ingest(df, uri, mode=chosen, **options)
+    given = WriteOptions(**{**options, "create_only": True})
+    if chosen == "ignore" and (there := _left_alone(uri, given)) is not None:
+        return there
+    try:
+        return _saved(df, uri, given, "append")
+    except (TableExistsError, CommitConflictError):
+        # Another writer created it meanwhile.
+        there = _left_alone(uri, given) if chosen == "ignore" else None
+        if there is None:
+            raise
+        return there
+
+
+def ingest(
+    df: DataFrame, uri: str, *, mode: Literal["append", "overwrite"] = "append", **options: Any
+) -> WriteResult | None:
+    """Write a DataFrame to a table in one commit, and return what was written: version, rows, files, rejected.
+
+    ``options`` are the fields of `IngestOptions`. A client of Spark Connect gets None, as nobody tells it.
+    """
     given = WriteOptions(**options)
     given.plan(mode)
-    with active_session(df.sparkSession):
-        df.write.format("lazydelta").mode(mode).options(**given.to_spark()).save(uri)
+    return _saved(df, uri, given, mode)
+
+
+def _saved(df: DataFrame, uri: str, given: WriteOptions, mode: str) -> WriteResult | None:
+    with active_session(df.sparkSession), ResultNote.expected() as note, ours_first():
+        df.write.format("lazydelta").mode(mode).options(**given.to_spark(), **note.option).save(uri)
+        return note.read()
+
+
+def _left_alone(uri: str, given: WriteOptions) -> WriteResult | None:
+    try:
+        known = TableHandle.open(uri, given.storage_options).newest()
+    except TableNotFoundError:
+        return None
+    return WriteResult(known.version, metadata=known.metadata, already_committed=True)
 
 
 def ingest_stream(

@@ -20,7 +20,7 @@ from lazydelta.errors import OptionError
 from lazydelta.sidecar.building.builder import MEMORY_BUDGET, Progress, build
 from lazydelta.sidecar.building.publication import BuildResult, Publication
 from lazydelta.sidecar.building.spread_build import BucketParts, SpreadBuild, Unit, UnitKeys, splitters_of
-from lazydelta.spark.files_ingestion import error_of_ours
+from lazydelta.spark.sparks_words import error_of_ours
 
 __all__ = ["build_sidecar"]
 

@@ -31,6 +31,8 @@ from lazydelta.errors import LazyDeltaError, OptionError, WriteError
 from lazydelta.log.actions import Txn
 from lazydelta.spark.job_maintenance import maintain_written
 from lazydelta.spark.reading.batch_reader import open_reader, read_schema
+from lazydelta.spark.result_note import ResultNote, taken_note
+from lazydelta.spark.sparks_words import in_sparks_words
 from lazydelta.spark.task_attempt import is_run_again, task_number
 from lazydelta.types.schema import TableSchema
 from lazydelta.write.job import WriteJob, refuse_older
@@ -75,11 +77,13 @@ class LazyDeltaSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's
         """Write a DataFrame."""
-        options = self._options()
+        given = dict(self.options)
+        note = taken_note(given)
+        options = WriteOptions.from_spark(given)
         if options.app_id is not None and options.app_version is None:
             hint = "give both, so that a batch that is written again is recognised, or neither"
             raise OptionError("txnAppId makes no sense for a batch without txnVersion", hint=hint)
-        return _BatchWriter(self._job(schema, options, overwrite=overwrite))
+        return _BatchWriter(self._job(schema, options, overwrite=overwrite), note)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: FBT001, N802
         """Write a stream; Spark asks for one for each micro-batch, and for another to commit it."""
@@ -100,7 +104,10 @@ class LazyDeltaSource(DataSource):
         uri = self.options.get("path")
         if not uri:
             raise OptionError("There is no table to write to", hint="name it: save(uri), or start(uri) for a stream")
-        return WriteJob.prepare(uri, arrow_schema(schema), options, "overwrite" if overwrite else "append")
+        try:
+            return WriteJob.prepare(uri, arrow_schema(schema), options, "overwrite" if overwrite else "append")
+        except LazyDeltaError as error:
+            raise in_sparks_words(error) from None
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -130,8 +137,9 @@ class _Message(WriterCommitMessage):
 
 
 class _BatchWriter(DataSourceArrowWriter):
-    def __init__(self, job: WriteJob) -> None:
+    def __init__(self, job: WriteJob, note: ResultNote | None = None) -> None:
         self._job = job
+        self._note = note
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> _Message:
         if self._job.is_committed(self._job.options.txn):
@@ -141,6 +149,8 @@ class _BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         job = self._job
         done = job.commit([each.result for each in _all(messages)], txn=job.options.txn)
+        if self._note is not None:
+            self._note.write(done)
         maintain_written(job.uri, job.options, done)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -22,7 +22,7 @@ from lazydelta.maintenance.optimize.bins import Bin
 from lazydelta.maintenance.optimize.optimizing import OptimizeProgress, OptimizeResult, OptimizeSettings, optimize
 from lazydelta.maintenance.optimize.rewriting import Rewriter, Rewritten
 from lazydelta.pruning import Where
-from lazydelta.spark.files_ingestion import error_of_ours
+from lazydelta.spark.sparks_words import error_of_ours
 from lazydelta.spark.task_attempt import is_run_again
 from lazydelta.write.earlier_attempts import FAMILY_DIGITS
 from lazydelta.write.file_commit import delete_files

@@ -71,7 +71,9 @@ def mapped_metadata(metadata: Metadata) -> Metadata:
         notes = each.get("metadata") or {}
         if _NAME not in notes:
             highest += 1
-            each["metadata"] = notes | {_ID: highest, _NAME: f"col-{uuid.uuid4()}"}
+            # The same for whoever prepares a write and for whoever commits it; no id of a table is given twice.
+            unique = uuid.uuid5(uuid.NAMESPACE_OID, f"{metadata.id}/{highest}/{each['name']}")
+            each["metadata"] = notes | {_ID: highest, _NAME: f"col-{unique}"}
     configuration = dict(metadata.configuration or {}) | {_MAX_ID: str(highest)}
     text = msgspec.json.encode(schema).decode()
     return msgspec.structs.replace(metadata, schema_string=text, configuration=configuration)

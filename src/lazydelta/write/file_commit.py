@@ -68,7 +68,7 @@ def commit_files(  # noqa: PLR0913 - a commit is all of these
                 return offer.commit(max_attempts=max_attempts)
             except CommitConflictError:
                 is_ruled_out = mine is not None and mine.snapshot is not None
-                if plan.mode != "append" or is_ruled_out or not remaining:
+                if plan.mode != "append" or plan.creates_only or is_ruled_out or not remaining:
                     raise
             if offer.snapshot is None:
                 # Somebody else created the table. If it has our columns, what we have to add is an append.

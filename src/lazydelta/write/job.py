@@ -27,6 +27,7 @@ from lazydelta.errors import LazyDeltaError, OptionError, WriteError
 from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Add, Metadata, Txn
 from lazydelta.log.properties import TableProperties
+from lazydelta.pruning import Where
 from lazydelta.storage import Store, expand_home, redact, refuse_half_uri
 from lazydelta.write.batch_record import BatchRecord, RowCounter
 from lazydelta.write.column_mapping import PhysicalColumns
@@ -34,6 +35,7 @@ from lazydelta.write.data_files import DataFileWriter
 from lazydelta.write.earlier_attempts import FAMILY_DIGITS, clear_earlier_attempts
 from lazydelta.write.file_commit import commit_files, delete_files, unnamed_files
 from lazydelta.write.max_rejected import MaxRejected
+from lazydelta.write.partitions_written import partitions_of
 from lazydelta.write.plan import WritePlan, schema_of
 from lazydelta.write.rejected import RejectedRowsCounter, RejectedRowsWriter, commit_rejected
 from lazydelta.write.table_rows import TableRows, moment_texts
@@ -262,12 +264,12 @@ class WriteJob:
         try:
             done = commit_files(
                 self.handle,
-                self.plan,
+                self._replacing([*written, *gathered], begun),
                 self.plan.incoming(self.source),
                 self.metadata,
                 [*written, *gathered],
                 operation=operation,
-                parameters=parameters,
+                parameters=parameters or self.plan.parameters,
                 txn=txn,
                 batch=batch,
                 max_attempts=self.options.max_attempts,
@@ -291,6 +293,23 @@ class WriteJob:
             metadata=done.metadata,
             rejected_commit=beside,
         )
+
+    def _replacing(self, adds: Sequence[Add], begun: Transaction | None) -> WritePlan:
+        """Return the plan with what a dynamic overwrite removes: the partitions that files were written to."""
+        if not self.plan.replaces_partitions:
+            return self.plan
+        plan = replace(self.plan, replaces_partitions=False)
+        table = schema_of(self.metadata)
+        # Without partition columns all of the table is one partition; without files none is replaced.
+        where: Where = partitions_of(adds, table) if table.partition_columns else None
+        if table.partition_columns and not adds:
+            return replace(plan, mode="append")
+        if begun is not None and begun.snapshot is not None:
+            if where is None:
+                begun.remove_all()
+            else:
+                begun.remove_partitions(where)
+        return replace(plan, overwrite_where=where)
 
     def discard(self, results: Sequence[TaskResult]) -> None:
         """Delete the files of tasks whose commit was never tried."""
@@ -382,7 +401,7 @@ def refuse_older(uri: str, txn: Txn, known: int | None) -> None:
 
 
 def _without_removals(plan: WritePlan) -> WritePlan:
-    return replace(plan, mode="append", overwrite_where=None)
+    return replace(plan, mode="append", overwrite_where=None, replaces_partitions=False)
 
 
 def _absolute(uri: str) -> str:

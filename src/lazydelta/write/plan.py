@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from lazydelta.errors import OptionError, SchemaMismatchError
+from lazydelta.errors import OptionError, SchemaMismatchError, TableExistsError
 from lazydelta.log.actions import Metadata
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.pruning import Where
@@ -53,9 +53,10 @@ class Creation:
 class WritePlan:
     """What the caller asked for, checked as far as it can be without a table.
 
-    ``replaces_schema`` makes an overwrite of the whole table one of its columns and partitioning too. ``shown_mode`` is
-    what the log calls the mode. With a ``timestamp_column``, ``boundary`` and ``partition_column`` are None only where
-    the caller left them to the table.
+    ``replaces_partitions`` lets an overwrite remove the partitions only that the rows turn out to have;
+    ``creates_only`` refuses a table that exists. ``replaces_schema`` makes an overwrite of the whole table one of its
+    columns and partitioning too. ``shown_mode`` is what the log calls the mode. With a ``timestamp_column``,
+    ``boundary`` and ``partition_column`` are None only where the caller left them to the table.
     """
 
     mode: str = "append"
@@ -70,6 +71,8 @@ class WritePlan:
     note: CommitNote = field(default_factory=CommitNote)
     replaces_schema: bool = False
     shown_mode: str | None = None
+    replaces_partitions: bool = False
+    creates_only: bool = False
 
     @classmethod
     def of(  # noqa: PLR0913 - keyword-only, and each stands for itself
@@ -84,13 +87,26 @@ class WritePlan:
         schema_mode: str | None = None,
         null_timestamps: str = "null-partition",
         creation: Creation | None = None,
+        replaces_schema: bool = False,
+        partition_overwrite_mode: str = "static",
+        user_metadata: str | None = None,
+        creates_only: bool = False,
     ) -> WritePlan:
         """Check options as a caller gives them."""
+        replaces_partitions = _is_dynamic(partition_overwrite_mode)
         if mode not in {"append", "overwrite"}:
             raise OptionError(f"mode={mode!r} makes no sense", hint="say 'append' or 'overwrite'")
         merges = is_merging(schema_mode)
         if overwrite_where is not None and mode != "overwrite":
             raise OptionError("overwrite_where needs mode='overwrite'", hint="say so, or leave the predicate out")
+        given = {"overwrite_schema": replaces_schema, "partition_overwrite_mode='dynamic'": replaces_partitions}
+        for name in (name for name, is_given in given.items() if is_given):
+            if mode != "overwrite" or overwrite_where is not None:
+                hint = "say so, without a predicate, or leave it out"
+                raise OptionError(f"{name} needs mode='overwrite' of the whole table", hint=hint)
+        if replaces_schema and replaces_partitions:
+            message = "overwrite_schema replaces all rows, and a dynamic partition overwrite only some"
+            raise OptionError(message, hint="give one of them")
         if isinstance(partition_by, str):
             raise OptionError("partition_by is a list of names, not a text", hint=f"write [{partition_by!r}]")
         if null_timestamps not in NULL_TIMESTAMPS:
@@ -106,10 +122,20 @@ class WritePlan:
             merges=merges,
             null_timestamps=null_timestamps,
             creation=creation or Creation(),
+            note=CommitNote() if user_metadata is None else CommitNote({"userMetadata": user_metadata}),
+            replaces_schema=replaces_schema,
+            replaces_partitions=replaces_partitions,
+            creates_only=creates_only,
+            shown_mode="ErrorIfExists" if creates_only else None,
         )
 
     def settled(self, snapshot: Snapshot | None, source: pa.Schema) -> WritePlan:
         """Return the plan with what it leaves to the table; ``source`` is the schema of the data as it comes."""
+        if self.partition_by is not None:
+            named = [] if snapshot is None else list(snapshot.metadata.partition_columns)
+            spelled = tuple(_spelled(each, [*named, *source.names]) for each in self.partition_by)
+            if spelled != self.partition_by:
+                return replace(self, partition_by=spelled).settled(snapshot, source)
         known = None if snapshot is None else Alignment.recorded(snapshot.metadata)
         if known is None:
             return self._without_record()
@@ -180,6 +206,10 @@ class WritePlan:
             metadata = self._new_metadata(incoming)
             stage_creation(transaction, metadata)
             return metadata
+        if self.creates_only:
+            message = f"A table already exists at {snapshot.store.uri}"
+            hint = "say mode='append', 'overwrite' or 'ignore', or write to another place"
+            raise TableExistsError(message, path=snapshot.store.uri, version=snapshot.version, hint=hint)
         self.creation.check(snapshot)
         self.note.check_seen(snapshot.transaction_version, transaction.store.uri)
         self._check_alignment(snapshot)
@@ -196,7 +226,7 @@ class WritePlan:
         table = schema_of(metadata)
         RowConstraints(metadata, table)
         Conformer(table.to_arrow(), incoming)  # what does not fit is refused before the first request
-        if self.mode == "overwrite":
+        if self.mode == "overwrite" and not self.replaces_partitions:
             if self.overwrite_where is None:
                 transaction.remove_all()
             else:
@@ -252,6 +282,17 @@ def is_merging(schema_mode: str | None) -> bool:
     if schema_mode not in {None, "merge"}:
         raise OptionError(f"schema_mode={schema_mode!r} makes no sense", hint="say 'merge' or leave it out")
     return schema_mode == "merge"
+
+
+def _spelled(name: str, known: Sequence[str]) -> str:
+    """Return a column as it is written elsewhere: Delta and Spark do not tell names apart by case."""
+    return name if name in known else next((each for each in known if each.lower() == name.lower()), name)
+
+
+def _is_dynamic(mode: str) -> bool:
+    if mode.lower() not in {"static", "dynamic"}:
+        raise OptionError(f"partition_overwrite_mode={mode!r} makes no sense", hint="say 'static' or 'dynamic'")
+    return mode.lower() == "dynamic"
 
 
 def schema_of(metadata: Metadata) -> TableSchema:

@@ -64,8 +64,11 @@ class WriteOptions:
     ``null_timestamps="reject"``, to the table ``rejected_table`` (by default beside the table, with ``_rejected`` after
     its name); ``max_rejected`` is how many rows, or which share of all (0.01, "1%"), may go there. ``app_id`` and
     ``app_version`` make a batch write happen once; a stream has them of its own, and ``app_id`` stands before the id of
-    its query. ``max_attempts`` is how often a commit is tried while others are faster. ``properties``, ``name`` and
-    ``description`` are those of a new table. ``maintain`` writes checkpoint and sidecar where they are due.
+    its query. ``overwrite_schema`` lets an overwrite of the whole table give it the columns of the data;
+    ``partition_overwrite_mode="dynamic"`` lets it replace only the partitions that the data has. ``user_metadata`` is
+    noted in the commit, and ``create_only`` refuses a table that exists. ``max_attempts`` is how often a commit is
+    tried while others are faster. ``properties``, ``name`` and ``description`` are those of a new table. ``maintain``
+    writes checkpoint and sidecar where they are due.
     """
 
     timestamp_column: str | None = None
@@ -80,6 +83,10 @@ class WriteOptions:
     rejected_table: str | None = field(default=None, repr=False)
     max_rejected: float | str | None = None
     merge_schema: bool = False
+    overwrite_schema: bool = False
+    partition_overwrite_mode: str = "static"
+    user_metadata: str | None = None
+    create_only: bool = False
     overwrite_where: Where = field(default=None, metadata={_NAME: "replaceWhere"})
     app_id: str | None = field(default=None, metadata={_NAME: "txnAppId"})
     app_version: int | None = field(default=None, metadata={_NAME: "txnVersion"})
@@ -112,7 +119,8 @@ class WriteOptions:
             raise OptionError("app_version makes no sense without app_id", hint="give both or neither")
         if self.max_attempts < 1:
             raise OptionError(f"max_attempts={self.max_attempts} makes no sense", hint="give a number from 1")
-        self.plan("append" if self.overwrite_where is None else "overwrite")
+        overwrites = self.overwrite_schema or self.partition_overwrite_mode.lower() == "dynamic"
+        self.plan("overwrite" if overwrites or self.overwrite_where is not None else "append")
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a pickle holds: no credentials, unless ``carrying_credentials`` was called."""
@@ -145,6 +153,10 @@ class WriteOptions:
             partition_column=self.partition_column,
             overwrite_where=self.overwrite_where,
             schema_mode="merge" if self.merge_schema else None,
+            replaces_schema=self.overwrite_schema,
+            partition_overwrite_mode=self.partition_overwrite_mode,
+            user_metadata=self.user_metadata,
+            creates_only=self.create_only,
             null_timestamps=self.null_timestamps,
             creation=Creation(properties, self.name, self.description),
         )

@@ -18,9 +18,9 @@ from lazydelta.delta_table import DeltaTable
 from lazydelta.errors import LazyDeltaError, WriteError
 from lazydelta.maintenance.own_process import last_failure, wait_for_maintenance
 from lazydelta.showcase.demo.sensors import SCHEMA, Arrived, Telemetry
-from lazydelta.spark.files_ingestion import error_of_ours
 from lazydelta.spark.ingest import ingest_stream
 from lazydelta.spark.session import start_session
+from lazydelta.spark.sparks_words import error_of_ours
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
