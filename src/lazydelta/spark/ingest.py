@@ -51,8 +51,8 @@ def write(
     chosen = _MODES.get(mode.lower())
     if chosen is None:
         raise OptionError(f"mode={mode!r} makes no sense", hint=f"say one of {', '.join(_MODES)}")
-    if chosen == "append" or chosen == "overwrite":  # noqa: PLR1714 - so that the type is known
-        return ingest(df, uri, mode=chosen, **options)
+    if chosen in {"append", "overwrite"}:
+        return ingest(df, uri, mode="append" if chosen == "append" else "overwrite", **options)
     given = WriteOptions(**{**options, "create_only": True})
     if chosen == "ignore" and (there := _left_alone(uri, given)) is not None:
         return there

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from pyspark.sql.types import StructType
 from lazydelta.errors import OptionError, StreamStoppedError
 from lazydelta.row_scan.row_request import RowRequest
 from lazydelta.row_scan.row_scanner import stream_files
+from lazydelta.rows.opened_file import FileToRead
 from lazydelta.spark.streaming.stream_schema import as_spark_has_it, opened_table
 from lazydelta.stream_source import Admission, StreamOffset, StreamOptions, StreamPiece, TableStream, plan_pieces
 from lazydelta.types.schema import TableSchema
@@ -88,7 +90,7 @@ class LazyDeltaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         # Pieces that name their files need no look at the log.
         stream = None if partition.piece.files is not None else TableStream(handle, self._options)
         files = iter(partition.piece.files or ()) if stream is None else partition.piece.files_of(stream)
-        while some := [file for _, file in zip(range(_FILES_AT_ONCE), files, strict=False)]:
+        while some := list[FileToRead](islice(files, _FILES_AT_ONCE)):
             with stream_files(handle, request, some) as rows:
                 for batch in rows:
                     yield as_spark_has_it(batch, self._struct)
