@@ -12,6 +12,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -80,19 +81,30 @@ class ClusterBuild(Contender):
         java = subprocess.run(
             [str(ROOT / "scripts" / "find_java"), "--home"], capture_output=True, text=True, check=True
         )
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.cluster_build", *map(str, self.arguments)],
-            cwd=ROOT,
-            env=os.environ | {"JAVA_HOME": java.stdout.strip()},
-            capture_output=True,
-            text=True,
-            timeout=_TIME_CAP,
-            check=False,
-        )
+        with tempfile.TemporaryDirectory(prefix="lazydelta-bench-cluster-") as folder:
+            done = subprocess.run(
+                [sys.executable, "-m", "benchmarks.cluster_build", *map(str, self.arguments)],
+                cwd=ROOT,
+                env=os.environ | {"JAVA_HOME": java.stdout.strip(), "SPARK_HOME": str(_spark_home(Path(folder)))},
+                capture_output=True,
+                text=True,
+                timeout=_TIME_CAP,
+                check=False,
+            )
         if done.returncode:
             return Measurement(None, None, failure=f"exit code {done.returncode}: {done.stderr.strip()[-300:]}")
         told = json.loads(done.stdout.splitlines()[-1])
         return Measurement(told["seconds"], int(sum(told["peaks"].values())), None, told["files"], None, told["peaks"])
+
+
+def _spark_home(folder: Path) -> Path:
+    """Return a Spark whose own folder can be written to: the executors of a cluster have their work there."""
+    import pyspark  # noqa: PLC0415 - only where Spark is wanted
+
+    for entry in Path(pyspark.__file__).parent.iterdir():
+        if entry.name != "work":
+            (folder / entry.name).symlink_to(entry)
+    return folder
 
 
 def print_details(results: list[Result]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import random
+import threading
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -134,3 +136,60 @@ def test_a_deletion_vector_of_sparks_written_meanwhile_is_kept(delta_spark: Delt
     optimize(TableHandle.open(table))
     assert spark_ids(delta_spark, table) == list(range(1, 48))
     assert {file.path for file in DeltaTable(table).files()} <= data_files(table)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_appends_of_ours_and_deletes_of_sparks_beside_upkeep_and_readers(delta_spark: DeltaSpark, table: Path) -> None:
+    """No row is lost, doubled or back again, and every version within the retention is whole at any time."""
+    written, doomed, errors = set(range(48)), set[int](), list[BaseException]()
+
+    def append() -> None:
+        try:
+            for first in range(1000, 1000 + 40 * 12, 12):
+                write_arrow(table, rows(first), max_attempts=100)
+                written.update(range(first, first + 12))
+        except BaseException as error:  # noqa: BLE001 - looked at below
+            errors.append(error)
+
+    def delete() -> None:
+        try:
+            for number in range(0, 48, 2):
+                doomed.add(number)
+                while not _deleted(delta_spark, table, number):
+                    pass
+        except BaseException as error:  # noqa: BLE001
+            errors.append(error)
+
+    def read(version: int | None = None) -> set[int]:
+        before = set(written)
+        found = our_ids(table, version)
+        assert len(found) == len(set(found))
+        assert version is not None or before - doomed <= set(found)
+        return set(found)
+
+    writers = [threading.Thread(target=append), threading.Thread(target=delete)]
+    for each in writers:
+        each.start()
+    handle, dice = TableHandle.open(table), random.Random(1)
+    while any(each.is_alive() for each in writers):
+        optimize(handle)
+        vacuum(handle, dry_run=False)
+        read()
+        read(dice.randrange(DeltaTable(table).version() + 1))
+    assert errors == []
+    assert read() == written - doomed
+    assert spark_ids(delta_spark, table) == sorted(written - doomed)
+    for version in range(DeltaTable(table).version() + 1):
+        read(version)
+
+
+def _deleted(spark: DeltaSpark, root: Path, number: int) -> bool:
+    """Let Spark delete a row by a deletion vector; False where another writer was faster, and it has to try again."""
+    try:
+        spark.sql(f"DELETE FROM delta.`{root}` WHERE id = {number}")
+    except AssertionError as error:
+        if "CONCURRENT" not in str(error).upper():
+            raise
+        return False
+    return True

@@ -87,7 +87,7 @@ class Stream:
                 [sys.executable, "-m", "tests.spark.stream_work", json.dumps(work)],
                 env=os.environ
                 | dict(environment or {})
-                | {"PYTHONPATH": paths, "SPARK_HOME": str(_spark_home(self.folder))},
+                | {"PYTHONPATH": paths, "SPARK_HOME": str(spark_home(self.folder))},
                 cwd=self.folder,
                 stdout=log,
                 stderr=log,
@@ -144,7 +144,7 @@ def descendants(pid: int, wanted: Callable[[str], bool] = lambda _: True) -> lis
     return found
 
 
-def _spark_home(folder: Path) -> Path:
+def spark_home(folder: Path) -> Path:
     """Return a Spark whose own folder can be written to: a cluster of processes keeps its work there."""
     home = folder / "spark"
     if not home.exists():

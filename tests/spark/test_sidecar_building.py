@@ -21,6 +21,7 @@ from lazydelta.sidecar.layout.manifest import Manifest
 from lazydelta.sidecar.layout.sidecar_columns import FOLDER
 from lazydelta.spark import build_sidecar
 from lazydelta.storage import open_store
+from tests.spark.streams import spark_home
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -66,7 +67,9 @@ def _killed(tmp_path: Path, files: int, memory_budget: int) -> None:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "LAZYDELTA_TEST_MARK": str(mark)},
+        env=os.environ
+        | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "SPARK_HOME": str(spark_home(tmp_path))}
+        | {"LAZYDELTA_TEST_MARK": str(mark)},
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     told = json.loads(ran.stdout.splitlines()[-1])
