@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from benchmarks import cluster_build, discovery, ingest, sidecar, spark_read
+from benchmarks import cluster_build, discovery, engines, ingest, sidecar, spark_read
 from benchmarks import rows as row_reading
 from benchmarks.report import Result, print_results, save_results
 
@@ -31,8 +31,10 @@ class Suite:
 
 
 SUITES = {
-    "cluster_build": Suite(cluster_build.cases, cluster_build.FILES, "files", cluster_build.print_details),
+    "cluster-build": Suite(cluster_build.cases, cluster_build.FILES, "files", cluster_build.print_details),
     "discovery": Suite(discovery.cases, discovery.GATED_FILES, "files"),
+    "engine-memory": Suite(engines.memory_cases, engines.MEMORY_FILES, "files"),
+    "engines": Suite(engines.cases, engines.GATED_FILES, "files"),
     "ingest": Suite(ingest.cases, ingest.GATED_ROWS, "rows", ingest.print_details),
     "rows": Suite(row_reading.cases, row_reading.GATED_ROWS, "rows"),
     "sidecar": Suite(sidecar.cases, sidecar.GATED_FILES, "files"),

@@ -33,7 +33,8 @@ _MEMORY = 5.0
 class Contender:
     """One side of a comparison; ``before`` is done ahead of every measurement and not measured.
 
-    ``shared`` work takes so long that it is measured once a round, however many cases it is in.
+    ``shared`` work takes so long that it is measured once a round, however many cases it is in. ``python`` is the
+    interpreter of another environment.
     """
 
     name: str
@@ -42,21 +43,27 @@ class Contender:
     imports: tuple[str, ...]
     before: Callable[[], None] | None = None
     shared: bool = False
+    python: str | None = None
 
     def run(self) -> Measurement:
         """Measure it once."""
         if self.before is not None:
             self.before()
-        return measure(f"benchmarks.{self.name}_work:{self.work}", *self.arguments, imports=self.imports)
+        work = f"benchmarks.{self.name}_work:{self.work}"
+        return measure(work, *self.arguments, imports=self.imports, python=self.python)
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """How many times faster, and how many times smaller in memory, we promise to be; ``peak`` is in megabytes."""
+    """How many times faster, and how many times smaller in memory, we promise to be.
+
+    ``peak`` is in megabytes, and so is ``above``: how far our peak may be above the other side's.
+    """
 
     faster: float
     smaller: float = _MEMORY
     peak: float | None = None
+    above: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,13 +47,19 @@ def peak_memory() -> int:
     raise RuntimeError("the kernel does not tell VmHWM")
 
 
-def measure(work: str, *arguments: object, imports: tuple[str, ...] = (), time_cap: float = TIME_CAP) -> Measurement:
+def measure(
+    work: str,
+    *arguments: object,
+    imports: tuple[str, ...] = (),
+    time_cap: float = TIME_CAP,
+    python: str | None = None,
+) -> Measurement:
     """Run ``module:function`` in a child, after importing ``imports``; what it returns is the answer."""
     task = json.dumps({"work": work, "arguments": arguments, "imports": imports})
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.measure", task],
+            [python or sys.executable, "-m", "benchmarks.measure", task],
             cwd=ROOT,
             env=environment,
             capture_output=True,

@@ -89,6 +89,11 @@ class Result:
         peak = None if self.gate is None else self.gate.peak
         if peak is not None and self.ours.peak_bytes is not None and self.ours.peak_bytes > peak * _MB:
             found.append(f"{name}: {self.ours.peak_bytes / _MB:.0f} MB, promised are {peak:g}")
+        above = None if self.gate is None else self.gate.above
+        if above is not None and self.theirs is not None and self.theirs.peak_bytes is not None:
+            more = ((self.ours.peak_bytes or 0) - self.theirs.peak_bytes) / _MB
+            if more > above:
+                found.append(f"{name}: {more:.0f} MB above the other side, promised are {above:g}")
         return found
 
     def as_dict(self) -> dict[str, Any]:

@@ -48,6 +48,8 @@ WITH_SPARK = {
     ("docs/spark.md", 'stream = spark.readStream.format("lazydelta").option("maxFilesPerTrigger", "200").load(uri)'),
     ("docs/spark.md", "from lazydelta.spark.source import LazyDeltaSource"),
 }
+# Run with a Ray of its own, in tests/engines/test_fragments_elsewhere.py.
+WITH_RAY = {("docs/engines.md", "import ray")}
 ALL = [block for page in PAGES for block in blocks(page)]
 
 
@@ -67,7 +69,7 @@ def test_a_page_runs_from_top_to_bottom(
         "uri": "telemetry",
     } | _for_page(page.name)
     for block in blocks(page):
-        if block.title in NOT_RUN or block.title in WITH_SPARK or block.language in NOT_CODE:
+        if block.title in NOT_RUN or block.title in WITH_SPARK | WITH_RAY or block.language in NOT_CODE:
             continue
         if block.language == "python":
             run_python(block, names)
@@ -87,8 +89,8 @@ def _for_page(name: str) -> dict[str, object]:
 
 def test_the_lists_name_blocks_that_exist() -> None:
     titles = {block.title for block in ALL}
-    assert {title for title in {*NOT_RUN, *WITH_SPARK} if title not in titles} == set()
-    assert not set(NOT_RUN) & WITH_SPARK
+    assert {title for title in {*NOT_RUN, *WITH_SPARK, *WITH_RAY} if title not in titles} == set()
+    assert not set(NOT_RUN) & (WITH_SPARK | WITH_RAY)
 
 
 def test_most_blocks_are_run() -> None:

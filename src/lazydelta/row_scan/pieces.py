@@ -67,6 +67,13 @@ class RowFragment:
         """Return the number of its rows."""
         return stream_files(self.handle, replace(self.request, output=()), list(self.files)).count()
 
+    def __dask_tokenize__(self) -> object:
+        # Dask names its tasks by what they are given: the same rows have the same name, whatever the handle has cached.
+        request = self.request
+        asked = tuple(map(str, (request.output, request.predicate, request.expression, request.limit)))
+        files = tuple((file.path, file.size, str(file.deletion_vector)) for file in self.files)
+        return (type(self).__qualname__, self.handle.uri, asked, files)
+
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.rows().__arrow_c_stream__(requested_schema)
 
