@@ -75,7 +75,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise OptionError(f"A bad option: {error}") from error
 
 
-_NAMES = tuple(each.encode_name for each in msgspec.structs.fields(Options))
+_NAMES = Options.__struct_encode_fields__
 # Other names that people know an option by.
 _ALSO_CALLED = {"commit_read_parallelism": "delta.commit.parallelism"}
 # What people may look for and what there is instead.
