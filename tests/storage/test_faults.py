@@ -22,7 +22,10 @@ from lazydelta.errors import (
     StorageTimeoutError,
 )
 from lazydelta.storage import Request, Store, observe, open_store
-from lazydelta.storage.faults import redact
+from lazydelta.storage.faults import Attempt, redact
+from lazydelta.storage.location import Location
+from lazydelta.storage.settings import ExternalLocation, Settings
+from lazydelta.storage.storage_options import sort_options
 from tests.support import free_port
 
 if TYPE_CHECKING:
@@ -67,6 +70,23 @@ def test_a_wrong_account_key_is_denied_and_not_shown(azurite: Azurite) -> None:
             call()
         assert WRONG_KEY not in everything_said(caught.value)
     assert WRONG_KEY not in repr(store)
+
+
+def test_what_carries_secrets_inside_shows_none() -> None:
+    options = {"azure_storage_account_key": WRONG_KEY, "azure_storage_sas_key": f"sig={SIGNATURE}"}
+    location = Location("azure", "az://c", "c", "t", account="a", implied=(("azure_storage_sas_key", SIGNATURE),))
+    settings = Settings(options, (WRONG_KEY,), 1, 1.0, lambda *_: pytest.fail("nothing is opened"))
+    carriers = [
+        location,
+        settings,
+        ExternalLocation(location, settings),
+        Attempt("read", "az://c/t", "t", (WRONG_KEY, SIGNATURE)),
+        sort_options("azure", options),
+    ]
+    assert sort_options("azure", options).config
+    for each in carriers:
+        assert type(each).__name__ in repr(each)
+        assert not any(secret in repr(each) + str(each) for secret in (WRONG_KEY, SIGNATURE))
 
 
 @pytest.mark.parametrize("how", ["query", "option"])
