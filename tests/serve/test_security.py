@@ -59,7 +59,9 @@ def test_a_token_opens_its_tables_and_no_others(two_tables: dict[str, Path], tok
             assert [each.path for each in connection.table("u").files()] == ["u.parquet"]
 
 
-@pytest.mark.parametrize("wrong", [None, "", "some", "some.", "some.wrong", "nobody.x", "x" * 100_000])
+@pytest.mark.parametrize(
+    "wrong", [None, "", "some", "some.", "some.wrong", "nobody.x", "x" * 100_000], ids=[*"abcdef", "long"]
+)
 def test_without_a_known_token_nothing_is_answered(
     two_tables: dict[str, Path], tokens: tuple[Path, str, str], wrong: str | None
 ) -> None:
@@ -134,7 +136,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _config(certificates: Path, **more: Any) -> ServeConfig:
-    names = {"tls_cert": str(certificates / "server.pem"), "tls_key": str(certificates / "server.key")}
+    names: dict[str, Any] = {"tls_cert": str(certificates / "server.pem"), "tls_key": str(certificates / "server.key")}
     return ServeConfig(tables={"t": TableSettings("/nowhere")}, server=ServerSettings(**names, **more))
 
 
@@ -145,7 +147,9 @@ def test_tls_is_verified_by_both_sides(two_tables: dict[str, Path], certificates
 
         def tables(authority: str, client: str | None) -> list[str]:
             own = {} if client is None else {"cert_chain": f"{client}.pem", "private_key": f"{client}.key"}
-            files = {name: certificates / file for name, file in ({"tls_root_certs": authority} | own).items()}
+            files: dict[str, Any] = {
+                name: certificates / file for name, file in ({"tls_root_certs": authority} | own).items()
+            }
             with lazydelta.connect(where, attempts=1, **files) as connection:
                 return connection.tables()
 
@@ -185,7 +189,8 @@ def test_settings_that_make_no_sense_are_refused(server: dict[str, Any], words: 
     ids=range(4),
 )
 def test_settings_that_are_safe_are_taken(server: dict[str, Any]) -> None:
-    assert ServeConfig(tables={"t": TableSettings("/nowhere")}, server=ServerSettings(**server)).checked()
+    config = ServeConfig(tables={"t": TableSettings("/nowhere")}, server=ServerSettings(**server))
+    assert config.checked() is config
 
 
 def test_a_configuration_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -243,7 +248,22 @@ def _forged(ticket: bytes, rng: random.Random) -> bytes:
     return json.dumps(signed).encode()
 
 
-def _requests(rng: random.Random, ticket: bytes) -> Iterator[tuple[str, Callable[[Any], object]]]:
+Ask = Callable[[Any], object]
+
+
+def _planned(descriptor: Any) -> Ask:
+    return lambda client: client.get_flight_info(descriptor)
+
+
+def _done(action: str, body: bytes) -> Ask:
+    return lambda client: list(client.do_action(fl.Action(action, body)))
+
+
+def _got(ticket: bytes) -> Ask:
+    return lambda client: client.do_get(fl.Ticket(ticket)).read_all()
+
+
+def _requests(rng: random.Random, ticket: bytes) -> Iterator[tuple[str, Ask]]:
     """Yield hostile requests, each with what kind it is."""
     names = [
         "../secret", "lake/../secret", "lake/%2e%2e/secret", "lake/link", "/etc", "file:///etc", "secret", "lake",
@@ -251,11 +271,11 @@ def _requests(rng: random.Random, ticket: bytes) -> Iterator[tuple[str, Callable
     ]  # fmt: skip
     for name in names:
         command = json.dumps({"table": name}).encode()
-        yield "name", lambda client, command=command: client.get_flight_info(fl.FlightDescriptor.for_command(command))
-        yield "name", lambda client, command=command: list(client.do_action(fl.Action("describe", command)))
-        yield "name", lambda client, command=command: list(client.do_action(fl.Action("explain", command)))
+        yield "name", _planned(fl.FlightDescriptor.for_command(command))
+        yield "name", _done("describe", command)
+        yield "name", _done("explain", command)
         path = fl.FlightDescriptor.for_path(*name.split("/"))
-        yield "name", lambda client, path=path: client.get_flight_info(path)
+        yield "name", _planned(path)
     bodies = [
         b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"table": 3}', b'{"table":"t","nope":1}', b'{"table":"t","of":"x"}',
         b'{"table": "t", "limit": -1}', b'{"table": "t", "endpoints": 0}', b'{"table": "t", "endpoints": 1e9}',
@@ -267,16 +287,16 @@ def _requests(rng: random.Random, ticket: bytes) -> Iterator[tuple[str, Callable
         b"x" * 10_001, b"y" * 5_000_000, b'{"table": "t", "where": "' + b"(" * 9_000 + b'"}',
     ]  # fmt: skip
     for body in bodies:
-        yield "command", lambda client, body=body: client.get_flight_info(fl.FlightDescriptor.for_command(body))
-        yield "command", lambda client, body=body: list(client.do_action(fl.Action("count", body)))
+        yield "command", _planned(fl.FlightDescriptor.for_command(body))
+        yield "command", _done("count", body)
     for body in (b"", b"{}", b"x" * 600_000, b'{"v":1}', b'{"v":2,"signature":"","ticket":{}}', b"[" * 100_000):
-        yield "ticket", lambda client, body=body: client.do_get(fl.Ticket(body)).read_all()
+        yield "ticket", _got(body)
     for _ in range(190):
         body = _forged(ticket, rng)
         if body != ticket:
-            yield "ticket", lambda client, body=body: client.do_get(fl.Ticket(body)).read_all()
+            yield "ticket", _got(body)
     for action in ("nope", "", "health/../x", "x" * 5000):
-        yield "command", lambda client, action=action: list(client.do_action(fl.Action(action, b"")))
+        yield "command", _done(action, b"")
 
 
 def test_three_hundred_hostile_requests_each_get_the_right_error(hostile: tuple[FlightServer, Path]) -> None:

@@ -70,6 +70,7 @@ _MORE = ("drain_seconds", "metrics_port", "access_log")
 @click.pass_context
 def serve(
     ctx: click.Context,
+    /,
     *,
     tables: dict[str, str],
     roots: dict[str, str],

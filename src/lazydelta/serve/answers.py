@@ -27,6 +27,7 @@ __all__ = ["Answer", "FilesAnswer", "RowsAnswer", "answer_to", "predicate_of"]
 
 _CHECKPOINT = 3
 _TRIPLE = 3
+_ROWS_A_BATCH = 65536
 
 
 def predicate_of(table: DeltaTable, command: ScanCommand) -> Predicate | None:
@@ -137,7 +138,7 @@ class RowsAnswer(Answer):
             where=predicate_of(table, command),
             limit=limit,
             strategy=command.strategy if position is None else position.strategy,
-            **({} if command.batch_size is None else {"batch_size": command.batch_size}),
+            batch_size=_ROWS_A_BATCH if command.batch_size is None else command.batch_size,
         )
         self.schema = request.schema
         self._ticket = ticket

@@ -17,12 +17,12 @@ MIDDLEWARE = "identity"
 _BEARER = "bearer "
 
 
-class _Known(fl.ServerMiddleware):  # type: ignore[misc] - untyped
+class _Known(fl.ServerMiddleware):  # type: ignore[misc]
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
 
 
-class IdentityFactory(fl.ServerMiddlewareFactory):  # type: ignore[misc] - untyped
+class IdentityFactory(fl.ServerMiddlewareFactory):  # type: ignore[misc]
     """Makes an identity of the header ``authorization: Bearer TOKEN``; without a file of tokens all are anyone."""
 
     def __init__(self, tokens: TokenFile | None) -> None:

@@ -85,7 +85,7 @@ class ServerLimits:
         return min(given) if given else None
 
 
-class FlightServer(fl.FlightServerBase):  # type: ignore[misc] - untyped
+class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
     """Serves tables; it listens from the moment it is made. ``extension`` is another protocol on the same port."""
 
     def __init__(

@@ -40,15 +40,17 @@ _LONGEST = 2000
 
 def refusal(error: BaseException, cleaned: Callable[[str], str] = str) -> Exception:
     """Return what a client is told of an error; ``cleaned`` takes out of a message what clients are not told."""
-    if isinstance(error, fl.FlightError):
+    refused: Exception
+    if isinstance(error, fl.FlightError) and isinstance(error, Exception):
         return error
     if not isinstance(error, LazyDeltaError):
         logger.error("an internal error while serving", exc_info=error)
         told = ServeError("The server failed for a reason of its own", hint="its log has the details")
-        return fl.FlightInternalError(str(told), error_in_json(told, str(told.args[0])))
+        refused = fl.FlightInternalError(str(told), error_in_json(told, str(told.args[0])))
+        return refused
     message = cleaned(str(error.args[0]))
     message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}…"
     kind = next((flight for ours, flight in _KINDS if isinstance(error, ours)), fl.FlightServerError)
     words = f"{message} ({error.hint})" if error.hint else message
-    refused: Exception = kind(words, error_in_json(error, message))
+    refused = kind(words, error_in_json(error, message))
     return refused

@@ -161,7 +161,7 @@ class ServedTables:
                     yield written.rstrip("/"), name
 
     def _place(self, name: str, identity: Identity) -> tuple[TablePlace, str]:
-        if not isinstance(name, str) or len(name) > _LONGEST_NAME or not identity.may_read(name):
+        if len(name) > _LONGEST_NAME or not identity.may_read(name):
             raise _not_there(name)
         place = self._tables.get(name)
         if place is not None:

@@ -45,8 +45,8 @@ def until_told() -> Iterator[threading.Event]:
         told.set()
         signal.signal(number, before[number])
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        before[number] = signal.signal(number, tell)
+    for each in (signal.SIGTERM, signal.SIGINT):
+        before[each] = signal.signal(each, tell)
     try:
         yield told
     finally:
