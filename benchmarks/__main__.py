@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from benchmarks import cluster_build, discovery, engines, ingest, sidecar, spark_read
+from benchmarks import cluster_build, discovery, engines, ingest, serving, sidecar, spark_read
 from benchmarks import rows as row_reading
 from benchmarks.report import Result, print_results, save_results
 
@@ -40,6 +40,8 @@ SUITES = {
     "sidecar": Suite(sidecar.cases, sidecar.GATED_FILES, "files"),
     "spark-read": Suite(spark_read.cases, spark_read.GATED_FILES, "files"),
 }
+SERVING = "serving"
+NAMES = sorted([*SUITES, SERVING])
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
@@ -47,7 +49,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 @click.option("--files", type=click.IntRange(min=1), help="Instead of the size that the promises are about.")
 @click.option("--rows", type=click.IntRange(min=1), help="The same for suites that write rows.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Medians are over these.")
-@click.option("--only", type=click.Choice(sorted(SUITES)), multiple=True, help="Run these suites; all without it.")
+@click.option("--only", type=click.Choice(NAMES), multiple=True, help="Run these suites; all without it.")
 @click.option("--case", "wanted", help="Run the cases whose name holds this text.")
 @click.option("--gates-only", is_flag=True, help="Leave out what only informs.")
 def main(
@@ -55,7 +57,10 @@ def main(
 ) -> None:
     """Measure lazydelta beside deltalake; exit with 1 when a promise is missed."""
     misses: list[str] = []
-    for name in only or sorted(SUITES):
+    if not only or SERVING in only:
+        # Two processes that talk to each other, which no pair of contenders is.
+        misses += serving.run(files or serving.GATED_FILES, rounds)
+    for name in [each for each in only or sorted(SUITES) if each != SERVING]:
         suite = SUITES[name]
         size = (rows if suite.unit == "rows" else files) or suite.gated
         click.echo(f"{name}: preparing a table of {size:,} {suite.unit}", err=True)

@@ -15,10 +15,10 @@ from benchmarks.measure import measure
 from benchmarks.tables import cached_table
 from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
 from lazydelta.log.hint.hint_writer import write_last_checkpoint
-from lazydelta.showcase.bench import make_table
+from lazydelta.showcase.bench import MadeTable, make_table
 from lazydelta.storage import open_store
 
-__all__ = ["GATED_FILES", "cases"]
+__all__ = ["GATED_FILES", "cases", "table_with_sidecar"]
 
 GATED_FILES = 10_000_000
 _DEVICE = "sensor-04242"
@@ -31,11 +31,10 @@ _SIDECARS = f"{_LOG}/_sidecars"
 
 def cases(files: int) -> list[Case]:
     """Return the cases for a table of this size with a sidecar; all is made now that is not there."""
-    folder, made = cached_table(files=files, checksum=True, seed=5)
+    folder, made = table_with_sidecar(files)
     truth = true_counts(folder, made)
     with (folder.parent / f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _build(folder)
         grown = _grow(folder)
     uri, hour = str(folder), made.last_hour
 
@@ -74,6 +73,15 @@ def cases(files: int) -> list[Case]:
         Case("build", built, None, Gate(0, peak=1536), total),
         Case("refresh / build", refreshed, built, Gate(50, smaller=0), total),
     ]
+
+
+def table_with_sidecar(files: int) -> tuple[Path, MadeTable]:
+    """Return a table of this size with its sidecar, both made now unless they are there."""
+    folder, made = cached_table(files=files, checksum=True, seed=5)
+    with (folder.parent / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _build(folder)
+    return folder, made
 
 
 def _build(folder: Path) -> None:

@@ -20,7 +20,10 @@ def _commands(group: click.Group, prefix: str) -> list[tuple[str, click.Command]
         command = group.get_command(ctx, name)
         assert command is not None
         path = f"{prefix} {name}"
-        found += _commands(command, path) if isinstance(command, click.Group) else [(path, command)]
+        if not isinstance(command, click.Group) or command.invoke_without_command:
+            found.append((path, command))
+        if isinstance(command, click.Group):
+            found += _commands(command, path)
     return found
 
 

@@ -32,6 +32,13 @@ NOT_RUN = {
         "listens to a stream of its reader's; tests/spark/test_sidecar_following.py has one"
     ),
     ("docs/cli.md", 'eval "$(_LAZYDELTA_COMPLETE=zsh_source lazydelta)"'): "needs zsh and fish",
+    ("docs/cli.md", "lazydelta serve --table telemetry=./telemetry --port 8815"): (
+        "goes on until it is ended; tests/serve/test_processes.py has servers that end"
+    ),
+    (
+        "docs/serving.md",
+        "lazydelta serve --table telemetry=abfss://data@account.dfs.core.windows.net/telemetry --port 8815",
+    ): "as above",
     ("docs/spark.md", "python3 -m venv env && env/bin/pip install 'lazydelta[spark]' venv-pack"): (
         "downloads half a gigabyte for another machine"
     ),
