@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 import lazydelta
-from lazydelta import errors, maintenance, sidecar, telemetry, warned
+from lazydelta import client, errors, maintenance, sidecar, telemetry, warned
 from lazydelta.deltalake_api.left_to_deltalake import LeftToDeltalake
 from lazydelta.metrics import ScanMetrics
 from lazydelta.options import Options
@@ -33,6 +33,7 @@ Made from the docstrings by `scripts/make_python_page.py`. Whoever comes from de
 _REFUSED = ("convert_to_deltalake", "enable_nanosecond_timestamps", "init_tracing", "rust_core_version")
 _TABLE = ("DeltaTable", "FileStream", "DataFile")
 _WRITING = ("write_arrow", "write_deltalake", "create_table")
+_REMOTE = ("Connection", "RemoteTable", "RemoteFileStream", "RemoteRowStream")
 _NOT_SHOWN = frozenset({"__init__"})
 _FILES = {
     "path": "as logged: percent-encoded, relative to the table's root or absolute",
@@ -50,7 +51,9 @@ def page() -> str:
     """Return the whole page."""
     names = [each for each in lazydelta.__all__ if not each.startswith("_") and each not in _REFUSED]
     rest = [
-        each for each in names if each not in {*_TABLE, *_WRITING, "LazyDeltaError", "PredicateWarning", "DataType"}
+        each
+        for each in names
+        if each not in {*_TABLE, *_WRITING, "connect", "LazyDeltaError", "PredicateWarning", "DataType"}
     ]
     parts = [
         HEAD,
@@ -61,6 +64,9 @@ def page() -> str:
         *(_function(name, getattr(lazydelta, name)) for name in _WRITING),
         "## Descriptions: schemas, metadata, properties",
         *(_class(getattr(lazydelta, name), name) for name in rest),
+        "## Tables of a server: `lazydelta.connect`",
+        _function("connect", lazydelta.connect),
+        *(_class(getattr(client, name)) for name in _REMOTE),
         "## The sidecar: `lazydelta.sidecar`",
         _text(sidecar),
         *(_member(f"sidecar.{name}", getattr(sidecar, name)) for name in sidecar.__all__),
