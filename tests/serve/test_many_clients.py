@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,9 +68,9 @@ class _Crowd:
                     self.wrong.append((least, len(got), len(want)))
 
 
-def _some(stream: object, *, leaves: bool) -> list[object]:
+def _some(stream: Any, *, leaves: bool) -> list[Any]:
     found = []
-    for item in stream:  # type: ignore[attr-defined]
+    for item in stream:
         found.append(item)
         if leaves:
             break

@@ -24,7 +24,7 @@ from lazydelta.serve.confinement import Confinement
 from lazydelta.serve.descriptions import describe
 from lazydelta.serve.parts import parts_by_size
 from lazydelta.serve.refusals import refusal
-from lazydelta.serve.served_tables import Identity, ServedTables
+from lazydelta.serve.served_tables import ANYONE, Identity, ServedTables
 from lazydelta.serve.serving_metrics import ServingMetrics
 from lazydelta.serve.streams import Outcome, ServedStream
 from lazydelta.serve.ticket import Part, Ticket, TicketSigner
@@ -51,9 +51,6 @@ class FlightExtension(Protocol):
         """Tell whether a command, or a ticket, is of this protocol."""
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:  # noqa: D102 - as Flight has them
-        ...
-
-    def get_schema(self, context: Any, descriptor: Any) -> Any:  # noqa: D102
         ...
 
     def do_get(self, context: Any, ticket: Any) -> Any:  # noqa: D102
@@ -122,14 +119,15 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """Return schema and tickets of a command."""
         if self._is_extension(descriptor.command):
-            return self.extension.get_flight_info(context, descriptor)  # type: ignore[union-attr]
+            return self._extended(context, lambda other: other.get_flight_info(context, descriptor))
         command = self._parsed(context, "plan", descriptor)
         return self._answered(context, "plan", lambda who: self._planned(context, who, command, descriptor), command)
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
         """Return the schema of a command's answer."""
         if self._is_extension(descriptor.command):
-            return self.extension.get_schema(context, descriptor)  # type: ignore[union-attr]
+            info = self._extended(context, lambda other: other.get_flight_info(context, descriptor))
+            return fl.SchemaResult(info.schema)
         command = self._parsed(context, "schema", descriptor)
 
         def schema(who: Identity) -> Any:
@@ -141,13 +139,13 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Stream what a ticket stands for; each batch has the ticket for what follows it as its metadata."""
         if self._is_extension(ticket.ticket):
-            return self.extension.do_get(context, ticket)  # type: ignore[union-attr]
+            return self._extended(context, lambda other: other.do_get(context, ticket))
         return self._answered(context, "get", lambda who: self._stream(context, who, ticket.ticket))
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Refuse: tables are served for reading. Flight SQL sends parameters this way."""
         if self._is_extension(descriptor.command):
-            self.extension.do_put(context, descriptor, reader, writer)  # type: ignore[union-attr]
+            self._extended(context, lambda other: other.do_put(context, descriptor, reader, writer))
             return
         self._answered(context, "put", lambda _: _refuse("Tables are served for reading only", "write to the store"))
 
@@ -162,7 +160,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
     def do_action(self, context: Any, action: Any) -> Any:
         """Run an action."""
         if action.type not in _ACTIONS and self.extension is not None:
-            return self.extension.do_action(context, action)
+            return self._extended(context, lambda other: other.do_action(context, action))
         body = action.body
         if body is not None and len(body) > self.limits.command_bytes:
             # Not copied before it is known to be small.
@@ -215,7 +213,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         return answer_to(table, ticket, self.limits.memory_of(ticket.command), confinement)
 
     def _parts(self, context: Any, who: Identity, table: DeltaTable, command: ScanCommand, number: int) -> list[Part]:
-        give_back = self.budgets.reserve(who.name, self.limits.files_memory)
+        give_back = self.budgets.reserve(_peer(context) if who == ANYONE else who.name, self.limits.files_memory)
         try:
             with table.files(predicate_of(table, command), strategy="forward") as files:
                 return parts_by_size(_while_there(context, files.batches()), number)
@@ -232,8 +230,9 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         return fl.GeneratorStream(answer.schema, self._signed(self._served(context, who, answer, command), ticket))
 
     def _served(self, context: Any, who: Identity, answer: Answer, command: ScanCommand) -> ServedStream:
-        give_back = self.budgets.reserve(who.name, self.limits.memory_of(command))
         began, peer = time.monotonic(), _peer(context)
+        # Without tokens nobody has a name, and a connection is the closest to one.
+        give_back = self.budgets.reserve(peer if who == ANYONE else who.name, self.limits.memory_of(command))
 
         def report(outcome: Outcome) -> None:
             seconds = time.monotonic() - began
@@ -307,6 +306,11 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         except LazyDeltaError:
             schema = pa.schema([])  # one table that cannot be opened must not hide all others
         return fl.FlightInfo(schema, fl.FlightDescriptor.for_path(name), [], -1, -1)
+
+    def _extended(self, context: Any, work: Callable[[FlightExtension], Any]) -> Any:
+        other = self.extension
+        assert other is not None  # noqa: S101 - asked before
+        return self._answered(context, "other protocol", lambda _: work(other))
 
     def _is_extension(self, command: bytes | None) -> bool:
         return self.extension is not None and bool(command) and self.extension.handles(command or b"")

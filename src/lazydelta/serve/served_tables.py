@@ -25,7 +25,7 @@ __all__ = ["ANYONE", "Identity", "ServedTables", "TablePlace"]
 _SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=\- ]*")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 _LONGEST_NAME = 512
-_SNAPSHOTS_KEPT = 64
+_SNAPSHOTS_KEPT = 16
 
 
 @dataclass(frozen=True, slots=True)
