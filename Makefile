@@ -19,12 +19,12 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup azurite kusto jdbc demo test lint unit soak bench docs lock clean distclean
+.PHONY: help setup azurite kusto jdbc capi demo test lint unit soak bench docs lock clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: $(VENV)/.deps $(PEERS)/.deps $(VENV)/.delta-spark azurite kusto jdbc  ## install everything into .venv (a second run is quick)
+setup: $(VENV)/.deps $(PEERS)/.deps $(VENV)/.delta-spark azurite kusto jdbc $(VENV)/.mono  ## install everything into .venv (a second run is quick)
 
 # The demo does without Azurite and the other readers.
 demo: $(VENV)/.deps $(VENV)/.java  ## show what lazydelta does, on a real table made on the spot
@@ -45,6 +45,9 @@ soak: setup  ## the tests that take minutes
 
 bench: setup  ## benchmarks beside deltalake and the other peers
 	$(PY) -m benchmarks $(ARGS)
+
+capi: $(VENV)/.deps  ## build libdelta_lazy.so and its header into build/capi
+	@$(PY) -m lazydelta.capi.build build/capi
 
 docs: $(VENV)/.deps  ## build the documentation into build/site; a broken link is an error
 	$(VENV)/bin/zensical build --strict --clean
@@ -96,6 +99,11 @@ $(VENV)/.delta-spark: $(VENV)/.deps | $(VENV)/.java
 # Java is for the Spark pipeline only, so its absence is a warning. Asked for once, not at every run.
 $(VENV)/.java: scripts/find_java | $(VENV)/.venv
 	@scripts/step --optional "looking for Java 17" scripts/find_java --install || echo "warning: going on without Java" >&2
+	@touch $@
+
+# mono is for the tests of the C# example only.
+$(VENV)/.mono: scripts/find_mono | $(VENV)/.venv
+	@scripts/step --optional "looking for mono" scripts/find_mono --install || echo "warning: the C# example is not tested" >&2
 	@touch $@
 
 # Looked at every time, because the cache it lives in is outside this folder and may be emptied.

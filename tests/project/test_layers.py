@@ -73,6 +73,7 @@ LAYERS: dict[str, int] = {
     "kql": 20,
     "showcase.bench": 20,
     "spark": 20,
+    "capi": 20,
     "serve": 21,
     "cli": 22,
     "showcase.demo": 23,

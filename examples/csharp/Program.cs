@@ -1,0 +1,78 @@
+// List the files of a Delta table as they are found: mono scan.exe MODE TABLE [PREDICATE-JSON] [FILES]
+// MODE is sync, async, cancel (the token is cancelled after FILES files) or threads (four scans at once).
+using System;
+using System.Linq;
+using System.Threading;
+using System.Threading.Tasks;
+using LazyDelta;
+
+public static class Program
+{
+    public static int Main(string[] arguments)
+    {
+        if (arguments.Length < 2)
+        {
+            Console.Error.WriteLine("usage: scan.exe sync|async|cancel|threads TABLE [PREDICATE-JSON] [FILES]");
+            return 2;
+        }
+        string mode = arguments[0], table = arguments[1];
+        var files = arguments.Length > 3 ? int.Parse(arguments[3]) : int.MaxValue;
+        var options = new ScanOptions { PredicateJson = arguments.Length > 2 ? arguments[2] : null, Ahead = 1 };
+        try
+        {
+            using (var scanner = new LazyDeltaScanner())
+            using (var cancellation = new CancellationTokenSource())
+            {
+                var seen = 0;
+                switch (mode)
+                {
+                    case "sync":
+                        foreach (var file in scanner.ScanFiles(table, options))
+                        {
+                            Print(file);
+                            if (++seen == files) break; // which stops the scan
+                        }
+                        break;
+                    case "async":
+                        scanner.ScanFilesAsync(table, options, async file =>
+                        {
+                            await Task.Yield();
+                            Print(file);
+                        }).GetAwaiter().GetResult();
+                        break;
+                    case "cancel":
+                        foreach (var file in scanner.ScanFiles(table, options, cancellation.Token))
+                        {
+                            Print(file);
+                            if (++seen == files) cancellation.Cancel();
+                        }
+                        break;
+                    case "threads":
+                        var counts = Enumerable.Range(0, 4)
+                            .Select(_ => Task.Run(() => scanner.ScanFiles(table, options).Count())).ToArray();
+                        Console.WriteLine(string.Join(" ", counts.Select(each => each.Result)));
+                        break;
+                    default:
+                        throw new ArgumentException("no such mode: " + mode);
+                }
+            }
+        }
+        catch (OperationCanceledException)
+        {
+            Console.Error.WriteLine("cancelled");
+            return 3;
+        }
+        catch (DeltaException error)
+        {
+            Console.Error.WriteLine("error " + error.Code + ": " + error.Message);
+            return 1;
+        }
+        return 0;
+    }
+
+    private static void Print(DeltaFile file)
+    {
+        var values = file.PartitionValues.OrderBy(each => each.Key, StringComparer.Ordinal).Select(each => each.Key + "=" + each.Value);
+        Console.WriteLine(file.Path + "\t" + file.Size + "\t" + string.Join(",", values) + "\t" + file.ModificationTime.ToString("o"));
+    }
+}
