@@ -42,6 +42,18 @@ NOT_RUN = {
     ("docs/spark.md", "python3 -m venv env && env/bin/pip install 'lazydelta[spark]' venv-pack"): (
         "downloads half a gigabyte for another machine"
     ),
+    ("docs/c-abi.md", "pip install 'lazydelta[capi]'"): "installs what is being tested; tests/capi builds the library",
+    (
+        "docs/c-abi.md",
+        "public static async IAsyncEnumerable<DeltaFile> ScanFilesAsync(this ILazyDeltaScanner scanner,",
+    ): "the page says that it was not compiled",
+    (
+        "docs/c-abi.md",
+        "public sealed class DeltaFlightScanner // NuGet: Apache.Arrow.Flight, Grpc.Net.Client",
+    ): "the page says that it was not compiled",
+    ("docs/flight-sql.md", "import adbc_driver_flightsql.dbapi as adbc"): (
+        "needs a server; tests/serve/test_flight_sql_adbc.py asks one like this"
+    ),
     ("docs/spark.md", "spark-submit --master yarn --deploy-mode cluster \\"): "needs a cluster of YARN",
 }
 # Run with Spark, in tests/spark/test_code_blocks_of_spark.py.

@@ -56,9 +56,11 @@ class _WhoFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 class SqlServer(flight.FlightServerBase):  # type: ignore[misc]
     """Hands every call over."""
 
-    def __init__(self, tables: Tables, limits: SqlLimits | None = None) -> None:
+    def __init__(self, tables: Tables, limits: SqlLimits | None = None, reserve: Any = None) -> None:
         self.tables = tables
-        self.sql = FlightSql(tables, identity_of=lambda context: context.get_middleware("who").name, limits=limits)
+        self.sql = FlightSql(
+            tables, identity_of=lambda context: context.get_middleware("who").name, limits=limits, reserve=reserve
+        )
         middleware = {"who": _WhoFactory(), SESSION_MIDDLEWARE: SessionCookies()}
         super().__init__("grpc://127.0.0.1:0", middleware=middleware)
 
@@ -87,9 +89,11 @@ class SqlServer(flight.FlightServerBase):  # type: ignore[misc]
 
 
 @contextmanager
-def serving(places: Mapping[str, str], limits: SqlLimits | None = None, **tables: Any) -> Iterator[SqlServer]:
+def serving(
+    places: Mapping[str, str], limits: SqlLimits | None = None, reserve: Any = None, **tables: Any
+) -> Iterator[SqlServer]:
     """Run a server over tables."""
-    server = SqlServer(Tables(places, **tables), limits)
+    server = SqlServer(Tables(places, **tables), limits, reserve)
     try:
         yield server
     finally:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from lazydelta.errors import MemoryLimitError
 from lazydelta.serve.flight_sql.flight_sql import SqlLimits
 from lazydelta.serve.flight_sql.messages import MESSAGES, packed, parsed
 from tests.engines.engine_queries import generated_query, over_duckdb, shown
@@ -378,3 +379,56 @@ def test_a_query_that_needs_more_memory_than_a_statement_has_is_an_error(made: M
         with pytest.raises(adbc_driver_manager.Error, match="more memory than a statement has"):
             answer(con, "SELECT list(range || repeat('x', 100)) AS l FROM range(5000000)")
         assert answer(con, "SELECT count(*) AS c FROM t").to_pylist() == [{"c": len(made.rows)}]
+
+
+def test_a_statement_that_takes_too_long_is_stopped(forty: MadeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = SqlLimits(statement_seconds=0.2)
+    with serving({"forty": forty.uri}, limits) as server, flight.connect(server.uri) as client:
+        gate = Gate(monkeypatch, free=2)
+        ticket = info_for(client, "SELECT count(id) FROM forty").endpoints[0].ticket
+        with pytest.raises(flight.FlightTimedOutError, match="longer than it may"):
+            client.do_get(ticket).read_all()
+        wait_for(lambda: server.sql.running == 0)
+        gate.open.set()
+        assert no_threads_are_left()
+        assert len(gate.pulled) <= 3
+
+
+def test_memory_is_asked_for_before_a_statement_runs_and_given_back_after(made: MadeTable) -> None:
+    taken: list[tuple[str, int]] = []
+
+    def reserve(identity: str, memory: int) -> Any:
+        if len(taken) == 1:
+            raise MemoryLimitError("There is no room for another statement", hint="wait")
+        taken.append((identity, memory))
+        return taken.pop
+
+    limits = SqlLimits(memory=64 << 20, reading_memory=16 << 20)
+    with serving({"t": made.uri}, limits, reserve) as server, flight.connect(server.uri) as client:
+        ticket = info_for(client, "SELECT count(*) AS c FROM t").endpoints[0].ticket
+        assert client.do_get(ticket).read_all().to_pylist() == [{"c": len(made.rows)}]
+        wait_for(lambda: taken == [])
+        taken.append(("another", 80 << 20))
+        with pytest.raises(flight.FlightServerError, match="no room"):
+            client.do_get(ticket).read_all()
+        assert taken == [("another", 80 << 20)]
+        assert server.sql.running == 0
+
+
+def test_clients_at_the_same_time_get_their_own_answers(server: SqlServer, made: MadeTable) -> None:
+    queries = [generated_query(seed, "duckdb") for seed in range(100, 112)]
+    native = made.table()
+    expected = {sql: shown(over_duckdb(native, sql)) for sql in queries}
+    wrong: list[str] = []
+
+    def ask(mine: list[str]) -> None:
+        with adbc.connect(server.uri, autocommit=True) as con:
+            wrong.extend(sql for sql in mine if shown(answer(con, sql)) != expected[sql])
+
+    threads = [threading.Thread(target=ask, args=(queries[at::6] * 2,)) for at in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT)
+    assert not any(thread.is_alive() for thread in threads)
+    assert wrong == []

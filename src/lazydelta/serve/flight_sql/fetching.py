@@ -7,12 +7,14 @@ has ended lives no longer than the call.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
 import pyarrow as pa
+from pyarrow import flight
 
 from lazydelta.errors import StreamClosedError
 from lazydelta.serve.flight_sql.statement import Running
@@ -24,15 +26,18 @@ _END = object()
 _NEXT, _ENOUGH = "next", "enough"
 
 
-def fetched(running: Running, is_cancelled: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a statement; a call that ended stops it, wherever it is."""
+def fetched(
+    running: Running, is_cancelled: Callable[[], bool], seconds: float | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a statement; a call that ended stops it, wherever it is, and so does the end of its time."""
+    deadline = None if seconds is None else time.monotonic() + seconds
     asked: SimpleQueue[str] = SimpleQueue()
     answers: SimpleQueue[Any] = SimpleQueue()
     Thread(target=_pull, args=(running, asked, answers), name="lazydelta-sql", daemon=True).start()
     try:
         while True:
             asked.put(_NEXT)
-            answer = _waited_for(answers, running, is_cancelled)
+            answer = _waited_for(answers, running, is_cancelled, deadline)
             if answer is _END:
                 return
             if isinstance(answer, BaseException):
@@ -47,8 +52,13 @@ def stop_soon(running: Running) -> None:
     Thread(target=running.cancel, name="lazydelta-sql-end", daemon=True).start()
 
 
-def _waited_for(answers: SimpleQueue[Any], running: Running, is_cancelled: Callable[[], bool]) -> Any:
+def _waited_for(
+    answers: SimpleQueue[Any], running: Running, is_cancelled: Callable[[], bool], deadline: float | None
+) -> Any:
     while True:
+        if deadline is not None and time.monotonic() > deadline:
+            stop_soon(running)
+            raise flight.FlightTimedOutError("The statement took longer than it may here (narrow it, or add a LIMIT)")
         try:
             return answers.get(timeout=_STEP_SECONDS)
         except Empty:

@@ -6,9 +6,9 @@ of Flight leave the calls.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -53,7 +53,8 @@ class SqlLimits:
     """What one statement may take, and what one client may leave open.
 
     ``memory`` is DuckDB's, ``reading_memory`` for rows that were read ahead, both in bytes and for each statement.
-    Prepared statements, and statements whose rows nobody fetches, are forgotten after ``seconds``.
+    Prepared statements, and statements whose rows nobody fetches, are forgotten after ``seconds``. A statement whose
+    rows take longer than ``statement_seconds`` to fetch is stopped; None lets it take any time.
     """
 
     memory: int = 1 << 30
@@ -62,6 +63,7 @@ class SqlLimits:
     prepared: int = 200
     statements: int = 1000
     seconds: float = 600.0
+    statement_seconds: float | None = None
 
     def __post_init__(self) -> None:
         if min(self.memory, self.reading_memory, self.threads, self.prepared, self.statements, self.seconds) <= 0:
@@ -79,7 +81,9 @@ class PreparedStatement:
 class FlightSql:
     """Flight SQL over the tables of a server.
 
-    ``identity_of`` tells whom a call belongs to, ``refusal`` what a client is told of an error.
+    ``identity_of`` tells whom a call belongs to, ``refusal`` what a client is told of an error. ``reserve`` is asked
+    for the memory of each statement that begins, for an identity; it raises where there is none, and returns what
+    gives it back.
     """
 
     def __init__(
@@ -88,9 +92,11 @@ class FlightSql:
         *,
         identity_of: Callable[[Any], Hashable] = lambda _context: "",
         refusal: Refusal = flight_error,
+        reserve: Callable[[Any, int], Callable[[], None]] | None = None,
         limits: SqlLimits | None = None,
     ) -> None:
         self._tables = tables
+        self._reserve = reserve
         self._identity_of = identity_of
         self._refusal = refusal
         self._limits = limits or SqlLimits()
@@ -164,7 +170,7 @@ class FlightSql:
             if name != "TicketStatementQuery":
                 raise QueryError(f"A {name} is no ticket", hint="ask GetFlightInfo for one")
             statement = self._statements.get(identity, command.statement_handle)
-            return statement.schema, self._rows(context, command.statement_handle, statement)
+            return statement.schema, self._rows(context, identity, command.statement_handle, statement)
 
     def do_put(
         self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: flight.FlightMetadataWriter
@@ -257,13 +263,16 @@ class FlightSql:
             parameter_schema=statement.parameters.serialize().to_pybytes(),
         )
 
-    def _rows(self, context: Any, handle: bytes, statement: Statement) -> Iterator[pa.RecordBatch]:
-        with told(self._refusal):
+    def _rows(self, context: Any, identity: Hashable, handle: bytes, statement: Statement) -> Iterator[pa.RecordBatch]:
+        with told(self._refusal), contextlib.ExitStack() as given:
+            if self._reserve is not None:
+                # Here, where its end is met for certain: a stream that nobody pulls has taken nothing.
+                given.callback(self._reserve(identity, self._limits.memory + self._limits.reading_memory))
             running = statement.start()
             with self._lock:
                 self._running.setdefault(handle, []).append(running)
             try:
-                yield from fetched(running, context.is_cancelled)
+                yield from fetched(running, context.is_cancelled, self._limits.statement_seconds)
             finally:
                 with self._lock:
                     group = self._running[handle]
@@ -313,7 +322,7 @@ def _reads_only(name: str) -> Exception:
 def _one_row(reader: Any) -> pa.RecordBatch | None:
     """Return the values that a client binds: one row, and not more than a megabyte of them."""
     found: pa.RecordBatch | None = None
-    with suppress(StopIteration):
+    with contextlib.suppress(StopIteration):
         while True:
             batch = reader.read_chunk().data
             if batch is None or batch.num_rows == 0:

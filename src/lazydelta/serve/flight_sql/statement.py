@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -25,10 +25,10 @@ _SQL = "sql:"
 class TablesOfServer(Protocol):
     """What this package needs of the tables that a server has."""
 
-    def names_for(self, identity: Hashable) -> list[str]:
+    def names_for(self, identity: Any) -> list[str]:
         """Return the names of the tables that a client may read."""
 
-    def open(self, name: str, identity: Hashable) -> DeltaTable:
+    def open(self, name: str, identity: Any) -> DeltaTable:
         """Return a table at its newest version."""
 
 
