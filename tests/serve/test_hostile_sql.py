@@ -160,6 +160,20 @@ NOT_AVAILABLE = [
     "SELECT * FROM t LIMIT (SELECT length(getenv('HOME')))",
     "SELECT finalize('x')",
 ]
+TOO_LARGE = [
+    "SELECT list_sum(range(10000000000))",
+    "SELECT len(generate_series(1, 10000000000))",
+    "SELECT length(repeat('x', 4000000000))",
+    "SELECT length(repeat('x', '4000000000'))",
+    "SELECT length('x'.repeat(4000000000))",
+    "SELECT lpad('x', 2000000000, 'y')",
+    "SELECT rpad('x', id::INT, 'y') FROM t",
+    "SELECT count(*) FROM unnest(range(10000000000))",
+    "SELECT * FROM range(list_sum(range(10000000000))::BIGINT)",
+    "SELECT list_resize([1], 10000000000)",
+    "SELECT list_transform([1], lambda x: range(10000000000))",
+    "SELECT bitstring('0', 2000000000)",
+]
 OTHERWISE_REFUSED = [
     ("WITH x AS (INSERT INTO t VALUES (1) RETURNING *) SELECT * FROM x", "INSERT_QUERY_NODE"),
     ("WITH x AS (DELETE FROM t RETURNING *) SELECT * FROM x", "DELETE_QUERY_NODE"),
@@ -235,6 +249,7 @@ GROUPS = {
     "not one SELECT": [(sql, "cannot read|statements") for sql in SEVERAL_AND_MORE],
     "no such table": [(sql, "no table") for sql in NO_SUCH_TABLE],
     "no such function": [(sql, "not available here") for sql in NOT_AVAILABLE],
+    "a value too large": [(sql, "is given a size") for sql in TOO_LARGE],
     "otherwise": OTHERWISE_REFUSED,
 }
 
@@ -279,6 +294,14 @@ def test_the_connection_itself_reaches_nothing_either(server: SqlServer, outside
         con.close()
     assert session.num_rows == 1
     assert sorted(path.name for path in outside.iterdir()) == ["secret.csv"]
+
+
+def test_a_statement_is_described_without_its_constants(client: Any, server: SqlServer) -> None:
+    """What would fail when it is worked out has columns all the same."""
+    info = asked(client, "SELECT error('it was worked out') AS a, md5(repeat('x', 1000)) AS b")
+    assert info.schema.names == ["a", "b"]
+    with pytest.raises(flight.FlightServerError, match="worked out"):
+        client.do_get(info.endpoints[0].ticket).read_all()
 
 
 def test_damaged_messages_are_refused_and_the_server_goes_on(client: Any, server: SqlServer) -> None:

@@ -64,6 +64,21 @@ _LOOKING_AROUND = frozenset(
         ),
     }
 )
+# DuckDB's memory limit does not count what lies within one value, and these make a value as large as a number says. So
+# the number has to be there to see, and small. As a table, `range` makes rows one after the other, and may be long.
+_GROWING: dict[str, slice] = {
+    "repeat": slice(1, 2),
+    "lpad": slice(1, 2),
+    "rpad": slice(1, 2),
+    "list_resize": slice(1, 2),
+    "array_resize": slice(1, 2),
+    "bitstring": slice(1, 2),
+    "to_base": slice(2, 3),
+    "equi_width_bins": slice(2, 3),
+    "range": slice(None),
+    "generate_series": slice(None),
+}
+_MOST_GROWN = 100_000
 _INTERNAL = "SELECT lower(view_name) FROM duckdb_views() WHERE internal"
 _HINT = "give one SELECT over the tables of this server; the catalog lists them"
 
@@ -96,8 +111,11 @@ class SqlGuard:
         if hidden := own & self._internal:
             raise QueryError(f"WITH gives {min(hidden)!r} a meaning that DuckDB has for itself", hint="rename it")
         used: dict[str, None] = {}
+        as_tables = {id(node["function"]) for node in _dicts(tree) if node.get("type") == "TABLE_FUNCTION"}
         for node in _dicts(tree):
             self._check_node(node)
+            if node.get("class") == "FUNCTION" and id(node) not in as_tables:
+                _check_growth(node)
             if node.get("type") == "BASE_TABLE":
                 _name_table(node, names, own, used)
         parameters = sorted(tree["statements"][0].get("named_param_map") or [], key=lambda each: each["value"])
@@ -158,6 +176,15 @@ class SqlGuard:
         if name not in allowed:
             message = f"The function {name}() is not available here"
             raise QueryError(message, hint="functions that compute are; those that read files or settings are not")
+
+
+def _check_growth(node: dict[str, Any]) -> None:
+    name = str(node.get("function_name", "")).lower()
+    for argument in node.get("arguments", [])[_GROWING.get(name, slice(0))]:
+        literal = argument["expression"].get("literal") or {}
+        if literal.get("kind") != "INTEGER" or abs(int(literal["text"])) > _MOST_GROWN:
+            message = f"{name}() is given a size that is no number up to {_MOST_GROWN}"
+            raise QueryError(message, hint="write it as a number; FROM range(…) makes rows, as many as you like")
 
 
 def _by_small_letters(served: Iterable[str]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """DuckDB as a server runs it: a locked database for each statement, with the tables of that statement alone.
 
-One more database parses and describes. It is locked as well and never reads a row: a schema is asked for with LIMIT 0.
+One more database parses and describes. It is locked as well and never reads a row: a schema is asked for with LIMIT 0,
+and constants are not worked out, which for a large one would take as long as the query.
 """
 
 from __future__ import annotations
@@ -55,13 +56,13 @@ class SqlSession:
         self._memory = memory
         self._reading_memory = reading_memory
         self._threads = threads
-        self._parser = self.locked()
+        self._parser = self.locked("SET GLOBAL disabled_optimizers = 'expression_rewriter'")
         self._guard = SqlGuard(self._parser)
 
-    def locked(self) -> Any:
+    def locked(self, *further: str) -> Any:
         """Return a connection to a new database that can reach nothing and whose settings cannot be changed."""
         con = self._duckdb.connect(":memory:", config={"threads": self._threads, "memory_limit": f"{self._memory}B"})
-        for setting in _SETTINGS:
+        for setting in (*further, *_SETTINGS):
             con.execute(setting)
         return con
 
