@@ -16,7 +16,7 @@ import pytest
 
 from lazydelta import DeltaTable, write_arrow
 from lazydelta.spark.session import prepare_environment
-from tests.spark.streams import ROOT, _spark_home, descendants, kill
+from tests.spark.streams import ROOT, spark_home, descendants, kill
 from tests.support.spark import use_java
 
 pytestmark = [pytest.mark.xdist_group("spark")]
@@ -80,7 +80,7 @@ def test_every_row_is_read_once_although_an_executor_was_killed_midway(tmp_path:
     with (tmp_path / "driver.log").open("wb") as log:
         driver = subprocess.Popen(
             [sys.executable, "-m", "tests.spark.read_work", json.dumps(work)],
-            env=os.environ | {"PYTHONPATH": paths, "SPARK_HOME": str(_spark_home(tmp_path))},
+            env=os.environ | {"PYTHONPATH": paths, "SPARK_HOME": str(spark_home(tmp_path))},
             cwd=tmp_path,
             stdout=log,
             stderr=log,

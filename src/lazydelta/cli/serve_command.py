@@ -32,7 +32,7 @@ __all__ = ["serve"]
 
 _SERVER = ("host", "port", "tls_cert", "tls_key", "client_ca", "tokens", "plaintext", "ticket_key")
 _CONTEXT = CONTEXT | {"allow_interspersed_args": False}  # a word that is no option is a subcommand
-_MORE = ("drain_seconds", "metrics_port", "access_log")
+_MORE = ("drain_seconds", "metrics_port", "access_log", "sql")
 
 
 @click.group(
@@ -64,6 +64,7 @@ _MORE = ("drain_seconds", "metrics_port", "access_log")
 @click.option("--drain-seconds", type=float, metavar="S", help="How long streams may go on when the server ends (30).")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="N", help="Metrics for Prometheus over HTTP.")
 @click.option("--access-log", metavar="F", help="A line of JSON for each request; - is standard error.")
+@click.option("--sql/--no-sql", default=None, help="Flight SQL on the same port (it is).")
 @storage_option
 @json_option
 @debug_option
@@ -79,7 +80,7 @@ def serve(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Serve tables over Arrow Flight, to any language; the location is printed once the server listens.
+    """Serve tables over Arrow Flight and Flight SQL, to any language; the location is printed once the server listens.
 
     Without tokens it listens to this machine only. SIGTERM and Ctrl-C end it when the streams that run are at their
     end.
@@ -173,6 +174,7 @@ def _server(settings: ServeConfig, stack: contextlib.ExitStack) -> FlightServer:
             limits=settings.limits.of_requests(),
             tokens=tokens,
             access_log=log,
+            sql=settings.limits.of_statements() if server.sql else None,
             **settings.tls(),
         )
     except OSError as error:

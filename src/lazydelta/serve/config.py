@@ -16,6 +16,7 @@ import msgspec
 from lazydelta.errors import OptionError
 from lazydelta.serve.budgets import Budgets
 from lazydelta.serve.flight_server import ServerLimits
+from lazydelta.serve.flight_sql.flight_sql import SqlLimits
 from lazydelta.serve.served_tables import ServedTables, TablePlace
 from lazydelta.serve.ticket import TicketSigner
 from lazydelta.wire import MAX_COMMAND_BYTES
@@ -57,6 +58,7 @@ class ServerSettings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None
     access_log: str | None = None
+    sql: bool = True
 
 
 class LimitSettings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -68,6 +70,7 @@ class LimitSettings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     memory_per_client: int = 1 << 30
     files_memory: int = 64 << 20
     rows_memory: int = 150 << 20
+    sql_memory: int = 512 << 20
     seconds: float | None = None
     command_bytes: int = MAX_COMMAND_BYTES
 
@@ -79,6 +82,10 @@ class LimitSettings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             memory=self.memory,
             memory_per_client=self.memory_per_client,
         )
+
+    def of_statements(self) -> SqlLimits:
+        """Return what a single statement of Flight SQL may take: DuckDB's memory, and that for reading its rows."""
+        return SqlLimits(memory=self.sql_memory, reading_memory=self.rows_memory, statement_seconds=self.seconds)
 
     def of_requests(self) -> ServerLimits:
         """Return what a single request may take."""
@@ -169,7 +176,8 @@ def _wrong(config: ServeConfig) -> tuple[str, str] | None:
         return "Certificates of clients are a part of TLS", "give --tls-cert and --tls-key as well"
     if not 0 <= server.port < 1 << 16:
         return f"{server.port} is no port", "give a number up to 65535, 0 for any that is free"
-    if limits.files_memory > limits.memory_per_client or limits.rows_memory > limits.memory_per_client:
+    statement = limits.rows_memory + (limits.sql_memory if server.sql else 0)
+    if max(limits.files_memory, statement) > limits.memory_per_client:
         return "A single stream would not fit into memory_per_client", "give more, or less for each stream"
     if limits.memory_per_client > limits.memory:
         return "memory_per_client is more than memory", "give one client less than all"

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import msgspec
@@ -22,6 +22,8 @@ from lazydelta.serve.authentication import MIDDLEWARE, IdentityFactory, identity
 from lazydelta.serve.budgets import Budgets
 from lazydelta.serve.confinement import Confinement
 from lazydelta.serve.descriptions import describe
+from lazydelta.serve.flight_sql.flight_sql import FlightSql, SqlLimits
+from lazydelta.serve.flight_sql.session_options import SESSION_MIDDLEWARE, SessionCookies
 from lazydelta.serve.parts import parts_by_size
 from lazydelta.serve.refusals import refusal
 from lazydelta.serve.served_tables import ANYONE, Identity, ServedTables
@@ -31,7 +33,7 @@ from lazydelta.serve.ticket import Part, Ticket, TicketSigner
 from lazydelta.serve.tokens import TokenFile
 from lazydelta.wire import MAX_COMMAND_BYTES, ScanCommand, parse_command
 
-__all__ = ["FlightExtension", "FlightServer", "ServerLimits"]
+__all__ = ["FlightServer", "ServerLimits"]
 
 T = TypeVar("T")
 
@@ -42,25 +44,6 @@ _ACTIONS = {
     "count": "how many rows match; the body is a command",
     "explain": "how a scan went, after it was run and its files were dropped; the body is a command",
 }
-
-
-class FlightExtension(Protocol):
-    """Another protocol on the same port: whatever it handles is left to it."""
-
-    def handles(self, command: bytes) -> bool:
-        """Tell whether a command, or a ticket, is of this protocol."""
-
-    def get_flight_info(self, context: Any, descriptor: Any) -> Any:  # noqa: D102 - as Flight has them
-        ...
-
-    def do_get(self, context: Any, ticket: Any) -> Any:  # noqa: D102
-        ...
-
-    def do_action(self, context: Any, action: Any) -> Any:  # noqa: D102
-        ...
-
-    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> Any:  # noqa: D102
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +66,7 @@ class ServerLimits:
 
 
 class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
-    """Serves tables; it listens from the moment it is made. ``extension`` is another protocol on the same port."""
+    """Serves tables; it listens from the moment it is made. ``sql`` None leaves Flight SQL out."""
 
     def __init__(
         self,
@@ -95,20 +78,29 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         limits: ServerLimits | None = None,
         tokens: TokenFile | None = None,
         access_log: AccessLog | None = None,
-        extension: FlightExtension | None = None,
+        sql: SqlLimits | None = None,
         **tls: Any,
     ) -> None:
         self.tables = tables
         self.budgets = budgets or Budgets()
         self.limits = limits or ServerLimits()
         self.metrics = ServingMetrics(self.budgets)
-        self.extension = extension
+        self.sql: FlightSql | None = None
+        if sql is not None:
+            self.sql = FlightSql(
+                tables,
+                identity_of=identity_of,
+                refusal=self._refusal,
+                reserve=lambda who, memory: self.budgets.reserve(who.name, memory),
+                limits=sql,
+            )
         self._signer = signer
         self._log = access_log or AccessLog(None)
         self._streams: WeakSet[ServedStream] = WeakSet()
         self._streams_lock = threading.Lock()
         self._ending = False
-        super().__init__(location, middleware={MIDDLEWARE: IdentityFactory(tokens)}, **tls)
+        middleware = {MIDDLEWARE: IdentityFactory(tokens), SESSION_MIDDLEWARE: SessionCookies()}
+        super().__init__(location, middleware=middleware, **tls)
 
     # --- what Flight calls
 
@@ -118,16 +110,15 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """Return schema and tickets of a command."""
-        if self._is_extension(descriptor.command):
-            return self._extended(context, lambda other: other.get_flight_info(context, descriptor))
+        if (sql := self._sql_for(descriptor.command)) is not None:
+            return self._answered(context, "sql plan", lambda _: sql.get_flight_info(context, descriptor))
         command = self._parsed(context, "plan", descriptor)
         return self._answered(context, "plan", lambda who: self._planned(context, who, command, descriptor), command)
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
         """Return the schema of a command's answer."""
-        if self._is_extension(descriptor.command):
-            info = self._extended(context, lambda other: other.get_flight_info(context, descriptor))
-            return fl.SchemaResult(info.schema)
+        if (sql := self._sql_for(descriptor.command)) is not None:
+            return self._answered(context, "sql schema", lambda _: sql.get_schema(context, descriptor))
         command = self._parsed(context, "schema", descriptor)
 
         def schema(who: Identity) -> Any:
@@ -138,14 +129,14 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Stream what a ticket stands for; each batch has the ticket for what follows it as its metadata."""
-        if self._is_extension(ticket.ticket):
-            return self._extended(context, lambda other: other.do_get(context, ticket))
+        if (sql := self._sql_for(ticket.ticket)) is not None:
+            return self._answered(context, "sql get", lambda _: sql.do_get(context, ticket))
         return self._answered(context, "get", lambda who: self._stream(context, who, ticket.ticket))
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Refuse: tables are served for reading. Flight SQL sends parameters this way."""
-        if self._is_extension(descriptor.command):
-            self._extended(context, lambda other: other.do_put(context, descriptor, reader, writer))
+        if (sql := self._sql_for(descriptor.command)) is not None:
+            self._answered(context, "sql put", lambda _: sql.do_put(context, descriptor, reader, writer))
             return
         self._answered(context, "put", lambda _: _refuse("Tables are served for reading only", "write to the store"))
 
@@ -155,16 +146,17 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         """Return the actions with a word on each."""
-        return self._answered(context, "list_actions", lambda _: list(_ACTIONS.items()))
+        more = [] if self.sql is None else self.sql.list_actions()
+        return self._answered(context, "list_actions", lambda _: [*_ACTIONS.items(), *more])
 
     def do_action(self, context: Any, action: Any) -> Any:
         """Run an action."""
-        if action.type not in _ACTIONS and self.extension is not None:
-            return self._extended(context, lambda other: other.do_action(context, action))
         body = action.body
         if body is not None and len(body) > self.limits.command_bytes:
             # Not copied before it is known to be small.
             return self._answered(context, "action", lambda _: self._too_long(len(body)))
+        if (sql := self.sql) is not None and sql.handles_action(action.type):
+            return self._answered(context, "sql action", lambda _: sql.do_action(context, action))
         data = b"" if body is None else body.to_pybytes()
         kind = action.type if action.type in _ACTIONS else "action"
         return iter([self._answered(context, kind, lambda who: self._act(context, who, action.type, data))])
@@ -182,6 +174,8 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             running = list(self._streams)
         for stream in running:
             stream.end_now()
+        if self.sql is not None:
+            self.sql.cancel_all()
 
     # --- how it is done
 
@@ -307,13 +301,11 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             schema = pa.schema([])  # one table that cannot be opened must not hide all others
         return fl.FlightInfo(schema, fl.FlightDescriptor.for_path(name), [], -1, -1)
 
-    def _extended(self, context: Any, work: Callable[[FlightExtension], Any]) -> Any:
-        other = self.extension
-        assert other is not None  # noqa: S101 - asked before
-        return self._answered(context, "other protocol", lambda _: work(other))
-
-    def _is_extension(self, command: bytes | None) -> bool:
-        return self.extension is not None and bool(command) and self.extension.handles(command or b"")
+    def _sql_for(self, command: bytes | None) -> FlightSql | None:
+        """Return Flight SQL for a command or a ticket that is its own; what is too long is not looked at."""
+        if self.sql is None or not command or len(command) > self.limits.command_bytes:
+            return None
+        return self.sql if self.sql.handles(command) else None
 
     def _parsed(self, context: Any, kind: str, descriptor: Any) -> ScanCommand:
         return self._answered(context, kind, lambda _: self._command(descriptor), counted=False)

@@ -1,0 +1,93 @@
+"""Flight SQL on the port of the Flight server: the same tables, tokens, budgets and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import adbc_driver_flightsql.dbapi as adbc
+import pyarrow as pa
+import pyarrow.flight as fl
+import pytest
+from adbc_driver_flightsql import DatabaseOptions
+
+from lazydelta import write_arrow
+from lazydelta.serve.budgets import Budgets
+from lazydelta.serve.flight_server import FlightServer
+from lazydelta.serve.flight_sql.flight_sql import SqlLimits
+from lazydelta.serve.tokens import TokenFile, add_token
+from tests.serve.serving import connected, location, plan, serving
+
+LIMITS = SqlLimits(memory=128 << 20, reading_memory=64 << 20)
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> dict[str, Path]:
+    for name, rows in (("open", 10), ("closed", 20)):
+        write_arrow(tmp_path / name, pa.table({"id": range(rows)}), maintain=False)
+    return {name: tmp_path / name for name in ("open", "closed")}
+
+
+@pytest.fixture
+def server(tables: dict[str, Path]) -> Iterator[FlightServer]:
+    with serving(tables, sql=LIMITS) as running:
+        yield running
+
+
+def _fetched(server: FlightServer, sql: str, parameters: tuple[object, ...] = (), token: str | None = None) -> pa.Table:
+    options = {} if token is None else {DatabaseOptions.AUTHORIZATION_HEADER.value: f"Bearer {token}"}
+    with (
+        adbc.connect(location(server), db_kwargs=options, autocommit=True) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute(sql, parameters or None)
+        return cursor.fetch_arrow_table()
+
+
+def test_both_protocols_answer_on_one_port(server: FlightServer) -> None:
+    assert _fetched(server, "SELECT sum(id) AS s FROM open WHERE id >= ?", (5,)).to_pydict() == {"s": [35]}
+    assert _fetched(server, "kql: open | where id < 3 | count").to_pydict() == {"Count": [3]}
+    client = fl.connect(location(server))
+    assert client.do_get(plan(client, table="open", of="rows").endpoints[0].ticket).read_all().num_rows == 10
+    with connected(server) as connection:
+        assert connection.table("closed").rows().read_all().num_rows == 20
+    named = {kind for kind, _ in client.list_actions()}
+    assert {"health", "CreatePreparedStatement", "CancelFlightInfo"} <= named
+    requests = server.metrics.text().decode()
+    assert 'request="sql plan"' in requests
+    assert 'request="sql get"' in requests
+
+
+def test_a_token_opens_its_tables_and_no_others(tables: dict[str, Path], tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    token = add_token(str(tokens), "reader", ("open",))
+    with serving(tables, sql=LIMITS, tokens=TokenFile(str(tokens))) as server:
+        assert _fetched(server, "SELECT count(*) AS n FROM open", token=token).to_pydict() == {"n": [10]}
+        with pytest.raises(adbc.Error, match="no table .closed. here"):
+            _fetched(server, "SELECT * FROM closed", token=token)
+        with pytest.raises(adbc.Error, match="token"):
+            _fetched(server, "SELECT * FROM open")
+        with pytest.raises(adbc.Error, match="token"):
+            _fetched(server, "SELECT * FROM open", token=f"{token}x")
+
+
+def test_statements_take_room_of_the_same_budget(tables: dict[str, Path]) -> None:
+    room = LIMITS.memory + LIMITS.reading_memory
+    with serving(tables, sql=LIMITS, budgets=Budgets(memory=room, memory_per_client=room)) as server:
+        assert _fetched(server, "SELECT id FROM open").num_rows == 10
+        assert server.budgets.most_memory == room
+        taken = server.budgets.reserve("somebody", 1)
+        with pytest.raises(adbc.Error, match="The server is full"):
+            _fetched(server, "SELECT id FROM open")
+        taken()
+        assert server.budgets.memory == 0
+
+
+def test_a_server_without_sql_refuses_it(tables: dict[str, Path]) -> None:
+    with serving(tables) as server, pytest.raises(adbc.Error):
+        _fetched(server, "SELECT id FROM open")
+
+
+def test_what_is_too_long_is_not_looked_at(server: FlightServer) -> None:
+    with pytest.raises(adbc.Error, match="bytes"):
+        _fetched(server, f"SELECT '{'x' * (server.limits.command_bytes + 1)}'")
