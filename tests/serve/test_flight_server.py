@@ -510,3 +510,34 @@ def test_metrics_are_told_by_action_and_by_http(tmp_path: Path) -> None:
         assert 'lazydelta_serve_stream_rows_total{of="files",table="t"} 2.0' in found
         assert 'lazydelta_serve_requests_total{how="ok",request="plan"} 1.0' in found
         assert "lazydelta_serve_streams 0.0" in found
+
+
+def test_metrics_go_to_opentelemetry_with_units_and_the_table(tmp_path: Path) -> None:
+    from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415 - loading it is what switches the export on
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader  # noqa: PLC0415
+
+    from lazydelta.serve import serving_metrics  # noqa: PLC0415
+
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    made = serving_metrics._made(provider)
+    before, serving_metrics._made = serving_metrics._made, lambda _: made  # type: ignore[assignment]
+    try:
+        HandLog(tmp_path / "t").commit(add("a.parquet"), add("b.parquet"))
+        with serving({"t": tmp_path / "t"}) as running, connected(running) as connection:
+            connection.table("t").files().collect()
+            assert _eventually(lambda: not running._streams)
+        data = json.loads(reader.get_metrics_data().to_json())  # type: ignore[union-attr]
+    finally:
+        serving_metrics._made = before  # type: ignore[assignment]
+        provider.shutdown()
+    metrics = data["resource_metrics"][0]["scope_metrics"][0]["metrics"]
+    found = {each["name"]: each for each in metrics}
+    assert {name: each["unit"] for name, each in found.items()} == {
+        "delta.lazy.serve.requests": "{request}",
+        "delta.lazy.serve.stream_rows": "{row}",
+        "delta.lazy.serve.stream_bytes": "By",
+        "delta.lazy.serve.stream_seconds": "s",
+    }
+    (point,) = found["delta.lazy.serve.stream_rows"]["data"]["data_points"]
+    assert (point["attributes"], point["value"]) == ({"delta.lazy.table": "t", "delta.lazy.of": "files"}, 2)

@@ -58,6 +58,7 @@ class TokenFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
         self._lock = threading.Lock()
+        self._hashing = threading.Lock()
         self._key = secrets.token_bytes(32)
         self._stamp: tuple[int, int, int] | None = None
         self._known: dict[str, _Entry] = {}
@@ -68,23 +69,28 @@ class TokenFile:
 
     def identity(self, token: str) -> Identity:
         """Return whose token it is; all that is wrong with one gets the same answer."""
+        if len(token) > _LONGEST_TOKEN:
+            raise _unknown()
+        seen = hashlib.blake2b(token.encode("utf-8", "replace"), key=self._key).digest()
+        name, _, secret = token.partition(".")
         with self._lock:
-            # One at a time: hashing is slow on purpose, and a flood of wrong tokens must not take all processors.
             self._read()
-            if len(token) > _LONGEST_TOKEN:
-                raise _unknown()
-            seen = hashlib.blake2b(token.encode("utf-8", "replace"), key=self._key).digest()
-            known = self._verified.get(seen)
-            if known is not None:
-                return known
-            name, _, secret = token.partition(".")
-            entry = self._known.get(name)
-            if entry is None or not hmac.compare_digest(_hash(secret, bytes.fromhex(entry.salt)).hex(), entry.hash):
-                raise _unknown()
-            found = Identity(entry.name, None if entry.tables is None else tuple(entry.tables))
-            if len(self._verified) < _MOST_REMEMBERED:
+            known, entry, stamp = self._verified.get(seen), self._known.get(name), self._stamp
+        if known is not None:
+            return known
+        if entry is None:
+            raise _unknown()
+        # One at a time: hashing is slow on purpose, and a flood of wrong tokens must not take all processors. Who was
+        # let in before does not wait for it.
+        with self._hashing:
+            is_right = hmac.compare_digest(_hash(secret, bytes.fromhex(entry.salt)).hex(), entry.hash)
+        if not is_right:
+            raise _unknown()
+        found = Identity(entry.name, None if entry.tables is None else tuple(entry.tables))
+        with self._lock:
+            if stamp == self._stamp and len(self._verified) < _MOST_REMEMBERED:
                 self._verified[seen] = found
-            return found
+        return found
 
     def _read(self) -> None:
         try:
