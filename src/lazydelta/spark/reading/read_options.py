@@ -28,6 +28,10 @@ _KNOWN = {
     "files": "files",
 }
 _SPELLED = "columns, maxPartitionBytes, minPartitions, timestampAsOf, versionAsOf, where"
+_NO_PLACE = (
+    "name it: load(uri); of a table in its catalog Spark tells a data source in Python neither location nor options: "
+    "type CREATE TEMPORARY VIEW v USING lazydelta OPTIONS (path '…')"
+)
 _UNITS = {"kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "b": 1}
 
 
@@ -70,7 +74,7 @@ class ReadOptions:
                 hint = f"known are {_SPELLED}, delta.… of our own options and storage.… for credentials"
                 raise OptionError(f"There is no option {name!r} of reading", hint=hint)
         if not values.get("uri"):
-            raise OptionError("There is no table to read", hint="name it: load(uri)")
+            raise OptionError("There is no table to read", hint=_NO_PLACE)
         if "version" in values and "timestamp" in values:
             raise OptionError("versionAsOf and timestampAsOf are both given", hint="give one of them")
         return cls(**values, storage_options=storage, options=options)
