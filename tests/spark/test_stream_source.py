@@ -133,17 +133,6 @@ def test_a_query_that_goes_on_takes_what_is_appended_and_ends_at_a_new_column(
     assert {row.more for row in spark.table("later").collect()} == {None, "x"}
 
 
-def test_options_and_tables_that_make_no_sense_are_told_before_the_query_runs(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    table = tmp_path / "t"
-    append(table, range(2))
-    with pytest.raises(StreamingQueryException, match="There is no option 'maxfilespertriger'"):
-        run(stream(spark, table, maxFilesPerTriger=1), tmp_path)
-    with pytest.raises(StreamingQueryException, match="lies behind the newest version"):
-        run(stream(spark, table, startingVersion=7), tmp_path)
-
-
 def test_pyspark_without_admission_control_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "lazydelta.spark.streaming.stream_reader", raising=False)
     monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)

@@ -84,7 +84,7 @@ def test_what_spark_refuses_before_it_asks_us(spark: SparkSession, tmp_path: Pat
     assert ids(Path(table)) == [0, 1]
 
 
-@pytest.mark.parametrize("mode", ["name", "id"])
+@pytest.mark.parametrize("mode", ["name", pytest.param("id", marks=pytest.mark.slow)])
 def test_tables_whose_columns_delta_spark_maps_are_written_and_it_reads_them(
     spark: SparkSession, tmp_path: Path, mode: str
 ) -> None:
