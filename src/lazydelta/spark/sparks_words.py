@@ -37,7 +37,8 @@ _WORDS = (
 def error_of_ours(error: Exception, what: str = "the ingestion") -> LazyDeltaError:
     """Return the error of ours that a task or a query ended with; Spark passes on no more than its text."""
     text = str(error)
-    found = _OURS.search(text)
+    # Of errors that came one of another, the last is what it came to.
+    found = next(reversed(list(_OURS.finditer(text))), None)
     if found is not None:
         kind = getattr(errors, found[1], LazyDeltaError)
         return kind(" ".join(found[2].split())) if issubclass(kind, LazyDeltaError) else LazyDeltaError(found[2])
