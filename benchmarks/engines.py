@@ -36,6 +36,9 @@ _ROWS_A_FILE = 50_000
 _LIMIT = 100
 _TEN_FILES = 10 * _ROWS_A_FILE
 _OVERLAP = 1.15
+# The extension prunes partitions while it reads the checkpoint, and stops with the query: it needs a second for a
+# million files, where we need little more than DuckDB takes to connect. The ratio grows with the table.
+_EXTENSION = 5
 _OURS = ("lazydelta", "lazydelta.row_scan", "lazydelta.engines.duckdb", "pyarrow.parquet", "pyarrow.dataset", "duckdb")
 _OURS_POLARS = ("lazydelta", "lazydelta.row_scan", "lazydelta.engines.polars", "pyarrow.parquet", "polars")
 
@@ -74,7 +77,9 @@ def cases(files: int) -> list[Case]:
     discovery = ours("discover", large, since)
     reading = _Larger("engine", "aggregate", (small, since), _OURS, other=discovery)
     return [
-        Case("hour, limit 100: DuckDB", ours("limited", indexed, hour, _LIMIT), extension, Gate(100, 0.0), _LIMIT),
+        Case(
+            "hour, limit 100: DuckDB", ours("limited", indexed, hour, _LIMIT), extension, Gate(_EXTENSION, 0.0), _LIMIT
+        ),
         Case("hour, limit 100: scan_delta", ours("limited", indexed, hour, _LIMIT), polars, Gate(50, 0.0), _LIMIT),
         Case(
             "the same through Polars",
