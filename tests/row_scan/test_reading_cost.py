@@ -12,6 +12,7 @@ import pytest
 from lazydelta import DeltaTable, write_arrow
 from lazydelta.handle import TableHandle
 from lazydelta.row_scan import ReadingPool, RowRequest, RowScanner, file_rows
+from lazydelta.row_scan.footer_ranges import judge_row_groups
 from lazydelta.rows import opened_file
 from tests.row_scan.made_table import make_rich_table, make_table
 from tests.row_scan.watching import watch
@@ -83,7 +84,7 @@ def test_footers_that_decide_nothing_are_not_asked_for_long(tmp_path: Path, monk
     """The log has the same bounds for a file with one row group: whoever asks again learns nothing."""
     made = make_table(tmp_path, files=100, rows=20, one_commit=True)
     asked: list[str] = []
-    original = file_rows.judge_row_groups
+    original = judge_row_groups
 
     def counted(opened: opened_file.OpenedFile, *arguments: object) -> list[bool | None]:
         asked.append(opened.file.path)

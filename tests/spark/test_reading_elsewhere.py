@@ -16,7 +16,7 @@ import pytest
 
 from lazydelta import DeltaTable, write_arrow
 from lazydelta.spark.session import prepare_environment
-from tests.spark.streams import ROOT, spark_home, descendants, kill
+from tests.spark.streams import ROOT, descendants, kill, spark_home
 from tests.support.spark import use_java
 
 pytestmark = [pytest.mark.xdist_group("spark")]

@@ -137,7 +137,7 @@ def _reading(stats: pq.Statistics, stored: pa.DataType | None, kind: pa.DataType
         return _text if physical == "BYTE_ARRAY" and logical == "STRING" else None
     if types.is_timestamp(kind) and physical == "INT64" and logical == "TIMESTAMP":
         return _moment(stats.logical_type.to_json())
-    if types.is_decimal(kind) and logical == "DECIMAL" and types.is_decimal(stored) and stored.scale == kind.scale:
+    if types.is_decimal(kind) and logical == "DECIMAL" and _same_scale(stored, kind):
         return _unscaled
     return None
 
@@ -175,6 +175,10 @@ def _nanoseconds(raw: Any, *, up: bool) -> int:
 
 def _milliseconds(raw: Any, *, up: bool) -> int:  # noqa: ARG001
     return int(raw) * 1000
+
+
+def _same_scale(stored: Any, kind: Any) -> bool:
+    return bool(pa.types.is_decimal(stored)) and stored.scale == kind.scale
 
 
 def _unscaled(raw: Any, *, up: bool) -> int:  # noqa: ARG001

@@ -186,10 +186,13 @@ class RowFlow:
         try:
             work()
         finally:
-            with self._changed:
-                self._running.discard(get_ident())
-                if self._closed:
-                    self._changed.notify_all()
+            self._leave()
+
+    def _leave(self) -> None:
+        with self._changed:
+            self._running.discard(get_ident())
+            if self._closed:  # and somebody waits for the last thread to leave
+                self._changed.notify_all()
 
     def _discover(self) -> None:
         files: Sequence[FileToRead] | None = None
