@@ -527,9 +527,9 @@ def test_metrics_go_to_opentelemetry_with_units_and_the_table(tmp_path: Path) ->
         with serving({"t": tmp_path / "t"}) as running, connected(running) as connection:
             connection.table("t").files().collect()
             assert _eventually(lambda: not running._streams)
-        data = json.loads(reader.get_metrics_data().to_json())
+        data = json.loads(reader.get_metrics_data().to_json())  # type: ignore[union-attr]
     finally:
-        serving_metrics._made = before  # type: ignore[assignment]
+        serving_metrics._made = before
         provider.shutdown()
     metrics = data["resource_metrics"][0]["scope_metrics"][0]["metrics"]
     found = {each["name"]: each for each in metrics}

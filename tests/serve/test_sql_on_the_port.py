@@ -63,7 +63,7 @@ def test_a_token_opens_its_tables_and_no_others(tables: dict[str, Path], tmp_pat
     token = add_token(str(tokens), "reader", ("open",))
     with serving(tables, sql=LIMITS, tokens=TokenFile(str(tokens))) as server:
         assert _fetched(server, "SELECT count(*) AS n FROM open", token=token).to_pydict() == {"n": [10]}
-        with pytest.raises(adbc.Error, match="no table .closed. here"):
+        with pytest.raises(adbc.Error, match=r"no table .closed. here"):
             _fetched(server, "SELECT * FROM closed", token=token)
         with pytest.raises(adbc.Error, match="token"):
             _fetched(server, "SELECT * FROM open")
