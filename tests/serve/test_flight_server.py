@@ -40,11 +40,20 @@ from tests.scan.hand_log import HandLog, add
 from tests.serve.serving import connected, location, plan, serving
 
 _PATIENCE = 60
+BULKY_FILES, BULKY_ROWS = 40, 10_000
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> MadeTable:
     return make_rich_table(tmp_path_factory.mktemp("made") / "t", seed=3, files=12, rows=40)
+
+
+@pytest.fixture(scope="module")
+def bulky(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a table of far more bytes than the windows of gRPC hold."""
+    folder = tmp_path_factory.mktemp("bulky") / "t"
+    make_table(folder, files=BULKY_FILES, rows=BULKY_ROWS)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -272,10 +281,9 @@ def _taken(reader: Any) -> None:
         deque(iter(reader.read_chunk, None), maxlen=0)
 
 
-def test_a_client_that_goes_away_ends_its_scan(tmp_path: Path) -> None:
+def test_a_client_that_goes_away_ends_its_scan(bulky: Path) -> None:
     """Far more than the windows hold, so that the server is in the middle when its client is gone."""
-    make_table(tmp_path / "t", files=40, rows=20_000)
-    with serving({"t": tmp_path / "t"}) as running:
+    with serving({"t": bulky}) as running:
         connection = lazydelta.connect(location(running))
         stream = connection.table("t").rows()
         next(stream)
@@ -285,16 +293,15 @@ def test_a_client_that_goes_away_ends_its_scan(tmp_path: Path) -> None:
         assert b'how="cancelled"' in running.metrics.text() or b'how="dropped"' in running.metrics.text()
 
 
-def test_an_idle_client_holds_few_batches_of_the_server(tmp_path: Path) -> None:
+def test_an_idle_client_holds_few_batches_of_the_server(bulky: Path) -> None:
     """Backpressure, counted: whoever takes one batch has the server read a few files of many."""
-    make_table(tmp_path / "t", files=60, rows=20_000)
     opened: set[str] = set()
 
     def note(request: Request) -> None:
         if request.path.endswith(".parquet"):
             opened.add(request.path)
 
-    with serving({"t": tmp_path / "t"}) as running, connected(running) as connection, observe(note):
+    with serving({"t": bulky}) as running, connected(running) as connection, observe(note):
         stream = connection.table("t").rows()
         next(stream)
         before = -1
@@ -381,10 +388,9 @@ def test_a_stream_ends_once_for_whatever_reason(why: str) -> None:
 # --- budgets
 
 
-def test_a_full_server_says_so_and_has_room_again_when_a_stream_ends(tmp_path: Path) -> None:
-    make_table(tmp_path / "t", files=40, rows=20_000)
+def test_a_full_server_says_so_and_has_room_again_when_a_stream_ends(bulky: Path) -> None:
     budgets = Budgets(streams=2, streams_per_client=2)
-    with serving({"t": tmp_path / "t"}, budgets=budgets) as running, connected(running, attempts=1) as connection:
+    with serving({"t": bulky}, budgets=budgets) as running, connected(running, attempts=1) as connection:
         table = connection.table("t")
         streams = [table.rows(), table.rows()]
         for stream in streams:
@@ -432,26 +438,24 @@ def test_a_stream_has_the_time_that_the_sooner_of_both_sides_gives() -> None:
 # --- ending
 
 
-def test_a_server_that_ends_lets_streams_come_to_their_end_and_takes_no_new_ones(tmp_path: Path) -> None:
-    make_table(tmp_path / "t", files=40, rows=20_000)
-    with serving({"t": tmp_path / "t"}) as running, connected(running, attempts=1) as connection:
+def test_a_server_that_ends_lets_streams_come_to_their_end_and_takes_no_new_ones(bulky: Path) -> None:
+    with serving({"t": bulky}) as running, connected(running, attempts=1) as connection:
         table = connection.table("t")
-        stream = table.rows(["id"])
+        stream = table.rows(["id", "text"])
         got = next(stream).num_rows
         ended = threading.Thread(target=drain, args=(running, _PATIENCE))
         ended.start()
         assert _eventually(lambda: connection.health()["state"] == "ending")
         with pytest.raises(ServerBusyError, match="about to end"):
-            table.rows(["id"]).read_all()
+            table.rows(["id", "text"]).read_all()
         got += sum(batch.num_rows for batch in stream)
         ended.join(_PATIENCE)
-        assert got == 40 * 20_000
+        assert got == BULKY_FILES * BULKY_ROWS
         assert not ended.is_alive()
 
 
-def test_a_stream_that_does_not_end_is_told_to_resume_elsewhere(tmp_path: Path) -> None:
-    make_table(tmp_path / "t", files=40, rows=20_000)
-    with serving({"t": tmp_path / "t"}) as second, serving({"t": tmp_path / "t"}) as first:
+def test_a_stream_that_does_not_end_is_told_to_resume_elsewhere(bulky: Path) -> None:
+    with serving({"t": bulky}) as second, serving({"t": bulky}) as first:
         connection = lazydelta.connect(location(first))
         stream = connection.table("t").rows(["id", "text"])
         ids = next(stream).column("id").to_pylist()
@@ -463,7 +467,7 @@ def test_a_stream_that_does_not_end_is_told_to_resume_elsewhere(tmp_path: Path) 
             ids += batch.column("id").to_pylist()
         assert b"drained" in first.metrics.text()
         assert stream.resumed == 1
-    assert sorted(ids) == list(range(40 * 20_000))
+    assert sorted(ids) == list(range(BULKY_FILES * BULKY_ROWS))
 
 
 # --- what operators see
