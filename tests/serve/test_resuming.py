@@ -231,6 +231,24 @@ def test_the_place_in_a_sidecar_that_is_gone_is_lost_and_the_client_begins_again
     assert files.resumed == 2
 
 
+def test_parts_stay_disjoint_though_a_sidecar_is_built_between_two_of_them(tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    paths = _checkpointed(folder)
+    found: list[str] = []
+    for number in range(3):
+        with serving({"t": folder}) as server:
+            client = fl.connect(location(server))
+            if number == 0:
+                tickets = [each.ticket for each in plan(client, table="t", endpoints=3).endpoints]
+            part = client.do_get(tickets[number]).read_all().column("path").to_pylist()
+        assert 0 < len(part) < len(paths)
+        found += part
+        if number == 0:
+            assert_built(folder)
+            shared_cache.clear()
+    assert sorted(found) == sorted(paths)
+
+
 def assert_built(folder: Path) -> None:
     """Build the sidecar of a table."""
     assert sidecar.build(str(folder)).action == "built"
