@@ -62,6 +62,7 @@ class _Making:
         self.outcome = outcome
         self.ready: deque[tuple[pa.RecordBatch, Position]] = deque()
         self.changed = threading.Condition()
+        self.asked = 0
         self.is_done = False
         self.is_closed = False
         self.error: BaseException | None = None
@@ -75,7 +76,7 @@ class _Making:
                 with self.changed:
                     self.ready.append(item)
                     self.changed.notify_all()
-                    self.changed.wait_for(lambda: self.is_closed or len(self.ready) < _BATCHES_AHEAD)
+                    self.changed.wait_for(lambda: self.is_closed or self._may_go_on())
                     if self.is_closed:
                         break
         except BaseException as raised:  # noqa: BLE001 - handed to the thread that sends, where it belongs
@@ -88,6 +89,10 @@ class _Making:
                     self.is_done, self.error = True, error
                     self.changed.notify_all()
                 self.end(error)
+
+    def _may_go_on(self) -> bool:
+        # The first batch leaves before work on the second begins: both need the interpreter's lock, and somebody waits.
+        return len(self.ready) < _BATCHES_AHEAD and self.asked > 1
 
     def end(self, error: BaseException | None = None) -> None:
         """Give back what the scan has held."""
@@ -131,6 +136,8 @@ class ServedStream:
             self._thread.start()
         making = self._making
         with making.changed:
+            making.asked += 1
+            making.changed.notify_all()
             # Also a client whose next batch is ready may have left.
             self._look_around()
             while not making.ready and not making.is_done:

@@ -122,9 +122,10 @@ class FileSequence:
 
     def __init__(self) -> None:
         self.count = 0
-        self._paths = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-        self._lengths = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-        self._vectors = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        # Most processors have instructions for it: twice as fast as what is made to be fast without.
+        self._paths = hashlib.sha256()
+        self._lengths = hashlib.sha256()
+        self._vectors = hashlib.sha256()
 
     def add(self, path: pa.Array, vectors: pa.Array | None) -> None:
         """Add files; the bytes of their paths are taken as they lie in memory."""
