@@ -9,11 +9,12 @@ own scans are as quick as a reader's.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.names import LogFile
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.snapshot_opening import open_snapshot
@@ -45,6 +46,8 @@ class TableHandle(msgspec.Struct, frozen=True, eq=False):
     store: Store
     options: Options = msgspec.field(default_factory=Options)
     remembered: ByteLru = shared
+    # Who reads for others says of the files that a scan found whether their rows may be read; it raises.
+    check_files: Callable[[FileBatch], None] | None = None
 
     @classmethod
     def open(
@@ -133,7 +136,7 @@ class TableHandle(msgspec.Struct, frozen=True, eq=False):
         options = self.options.changed(given)
         remembered = self.remembered if options.cache_size == self.options.cache_size else _memory(options.cache_size)
         store = self.store.with_limits(retries=options.retries, request_timeout=options.request_timeout)
-        return TableHandle(store, options, remembered)
+        return TableHandle(store, options, remembered, self.check_files)
 
     def adopted(self, snapshot: Snapshot) -> Snapshot:
         """Return a snapshot of the same table as if it had been pinned by this handle."""

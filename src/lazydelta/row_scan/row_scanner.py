@@ -157,6 +157,8 @@ class RowScanner:
         try:
             for found in batches:
                 batch = found if choose is None else choose(scanner, found)
+                if self._handle.check_files is not None:
+                    self._handle.check_files(batch)
                 files = [each.to_read() for each in data_files(batch, self._snapshot.store, self._snapshot.schema)]
                 yield [self._meant(each) for each in files if self._only is None or self._only(each)]
         finally:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 
 from lazydelta.errors import ExternalLocationError
+from lazydelta.log.file_batch import FileBatch
 from lazydelta.storage import Store
 
 __all__ = ["Confinement"]
@@ -29,6 +30,11 @@ class Confinement:
             self._check_one(path)
             if vector is not None and vector["storageType"] == "p":
                 self._check_one(str(vector["pathOrInlineDv"]))
+
+    def check_batch(self, files: FileBatch) -> None:
+        """Check the files of a batch."""
+        vectors = [None] * len(files) if files.deletion_vector is None else files.deletion_vector.to_pylist()
+        self.check(zip(files.path.to_pylist(), vectors, strict=True))
 
     def _check_one(self, path: str) -> None:
         found = os.path.realpath(self._store.uri_of(path))

@@ -23,7 +23,6 @@ from lazydelta.serve.budgets import Budgets
 from lazydelta.serve.confinement import Confinement
 from lazydelta.serve.descriptions import describe
 from lazydelta.serve.flight_sql.flight_sql import FlightSql, SqlLimits
-from lazydelta.serve.flight_sql.session_options import SESSION_MIDDLEWARE, SessionCookies
 from lazydelta.serve.parts import parts_by_size
 from lazydelta.serve.refusals import refusal
 from lazydelta.serve.served_tables import ANYONE, Identity, ServedTables
@@ -99,7 +98,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         self._streams: WeakSet[ServedStream] = WeakSet()
         self._streams_lock = threading.Lock()
         self._ending = False
-        middleware = {MIDDLEWARE: IdentityFactory(tokens), SESSION_MIDDLEWARE: SessionCookies()}
+        middleware = {MIDDLEWARE: IdentityFactory(tokens), **({} if self.sql is None else self.sql.middleware)}
         super().__init__(location, middleware=middleware, **tls)
 
     # --- what Flight calls

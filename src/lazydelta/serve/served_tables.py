@@ -15,10 +15,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from lazydelta.delta_table import DeltaTable
 from lazydelta.engines.table_source import pinned
 from lazydelta.errors import OptionError, TableNotFoundError
 from lazydelta.handle import TableHandle
+from lazydelta.serve.confinement import Confinement
 
 __all__ = ["ANYONE", "Identity", "ServedTables", "TablePlace"]
 
@@ -113,7 +116,16 @@ class ServedTables:
             table = place.opened(below, version)
         except TableNotFoundError:
             raise _not_there(name) from None
-        return self._remembered(name, table)
+        return self._remembered(name, self._confined(name, table))
+
+    def _confined(self, name: str, table: DeltaTable) -> DeltaTable:
+        """Have every scan of a table's rows check where its files lie, whichever protocol or engine asks for it."""
+        folders = self.allowed_folders(name)
+        if folders is not None:
+            handle, snapshot = pinned(table)
+            check = Confinement(snapshot.store, folders).check_batch
+            table._handle = msgspec.structs.replace(handle, check_files=check)  # noqa: SLF001 - made for this server alone
+        return table
 
     def _known(self, name: str, version: int | str | None, base: int | None) -> DeltaTable | None:
         if not isinstance(version, int) or base is None:

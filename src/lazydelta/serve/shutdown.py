@@ -32,6 +32,8 @@ def drain(server: FlightServer, seconds: float) -> bool:
     ending = threading.Thread(target=server.shutdown, name="lazydelta-serve-end", daemon=True)
     ending.start()
     ending.join(_AFTER_NOTICE_SECONDS)
+    if server.sql is not None:
+        server.sql.close()
     return not ending.is_alive()
 
 

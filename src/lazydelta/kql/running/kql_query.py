@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import duckdb
 import pyarrow as pa
@@ -28,7 +28,7 @@ from lazydelta.kql.running.plan_sql import PlanSql
 from lazydelta.kql.running.pushdown import Pushed, push_down
 from lazydelta.kql.running.run_failures import failed
 
-__all__ = ["KqlResult", "columns", "reached", "run"]
+__all__ = ["KqlResult", "StoppableQuery", "columns", "reached", "run"]
 
 _BATCH_ROWS = 8192
 _FEW_VALUES = 1000
@@ -56,6 +56,16 @@ _ARROW = {
     "datetime": pa.timestamp("us", "UTC"),
     "timespan": pa.duration("us"),
 }
+
+
+class StoppableQuery(Protocol):
+    """A query that runs, for other threads."""
+
+    def halt(self) -> None:
+        """Let it begin no further request, and wait for nothing; whoever waits for rows gets an error."""
+
+    def cancel(self) -> None:
+        """Stop it, and wait for requests that are under way."""
 
 
 class KqlResult:
@@ -144,12 +154,11 @@ def run(
     now: dt.datetime | None = None,
     pushdown: bool = True,
     open_table: Callable[[str], DeltaTable] | None = None,
-    begun: Callable[[Callable[[], None]], None] | None = None,
+    begun: Callable[[StoppableQuery], None] | None = None,
 ) -> KqlResult:
     """Bind a query and start it; ``pushdown=False`` reads every row of every table, for comparison.
 
-    ``begun`` is given, before anything is read, what stops the query from another thread: no request is begun after
-    that, and whoever waits for rows gets an error.
+    ``begun`` is given, before anything is read, what stops the query from another thread.
     """
     running, relation, bound = _bound(text, KqlTables(tables, open_table), now, pushdown=pushdown, begun=begun)
     try:
@@ -196,7 +205,7 @@ def _bound(
     now: dt.datetime | None,
     *,
     pushdown: bool,
-    begun: Callable[[Callable[[], None]], None] | None = None,
+    begun: Callable[[StoppableQuery], None] | None = None,
 ) -> tuple[_Run, Relation, Tabular]:
     program = parse(text)
     moment = dt.datetime.now(dt.UTC) if now is None else now
@@ -206,7 +215,7 @@ def _bound(
     running = _Run(text, program, tables, pushdown=pushdown)
     try:
         if begun is not None:
-            begun(running.cancel)
+            begun(running)
         session = Session(text, ticks, running.tables, running)
         tabular = Tabular(session)
         try:
@@ -324,11 +333,15 @@ class _Run:
             return error
         return failed(self._text, self._program, str(self.tables.failure or error))
 
-    def cancel(self) -> None:
-        """Stop what is running, from another thread."""
-        self.tables.stopped = True
+    def halt(self) -> None:
+        """See ``StoppableQuery``."""
         with contextlib.suppress(duckdb.Error):  # it has ended by itself
             self._connection.interrupt()
+        self.tables.halt()
+
+    def cancel(self) -> None:
+        """See ``StoppableQuery``."""
+        self.halt()
         self.tables.close()
 
     def close(self, reader: pa.RecordBatchReader | None) -> None:

@@ -101,6 +101,14 @@ class KqlTables:
         self._running.append(rows)
         return pa.RecordBatchReader.from_batches(schema, self._delivered_batches(rows, schema, pushed.limit))
 
+    def halt(self) -> None:
+        """Let no further request begin, and wait for nothing."""
+        self.stopped = True
+        for rows in list(self._running):
+            stop: Any = getattr(rows, "stop", None)
+            if stop is not None:
+                stop()
+
     def close(self) -> None:
         """Stop reading; whoever still pulls gets no more rows."""
         self.stopped = True

@@ -34,36 +34,38 @@ def fetched(
     asked: SimpleQueue[str] = SimpleQueue()
     answers: SimpleQueue[Any] = SimpleQueue()
     Thread(target=_pull, args=(running, asked, answers), name="lazydelta-sql", daemon=True).start()
+    has_ended = False
     try:
         while True:
             asked.put(_NEXT)
-            answer = _waited_for(answers, running, is_cancelled, deadline)
+            answer = _waited_for(answers, is_cancelled, deadline)
+            has_ended = answer is _END or isinstance(answer, BaseException)
             if answer is _END:
                 return
             if isinstance(answer, BaseException):
                 raise answer
             yield answer
     finally:
+        if not has_ended:
+            # The client has gone, or its time is over.
+            stop_soon(running)
         asked.put(_ENOUGH)
 
 
 def stop_soon(running: Running) -> None:
-    """Stop a statement in a thread of its own: it waits for requests that are under way, and no call need do that."""
+    """Have a statement begin no further request; a thread waits for those that are under way, which no call need do."""
+    running.halt()
     Thread(target=running.cancel, name="lazydelta-sql-end", daemon=True).start()
 
 
-def _waited_for(
-    answers: SimpleQueue[Any], running: Running, is_cancelled: Callable[[], bool], deadline: float | None
-) -> Any:
+def _waited_for(answers: SimpleQueue[Any], is_cancelled: Callable[[], bool], deadline: float | None) -> Any:
     while True:
         if deadline is not None and time.monotonic() > deadline:
-            stop_soon(running)
             raise flight.FlightTimedOutError("The statement took longer than it may here (narrow it, or add a LIMIT)")
         try:
             return answers.get(timeout=_STEP_SECONDS)
         except Empty:
             if is_cancelled():
-                stop_soon(running)
                 raise StreamClosedError("The call was cancelled", hint="run the statement again") from None
 
 

@@ -22,7 +22,7 @@ from lazydelta.serve.flight_sql.client_errors import Refusal, flight_error, told
 from lazydelta.serve.flight_sql.fetching import fetched, stop_soon
 from lazydelta.serve.flight_sql.messages import MESSAGES, kind_of, packed, parsed, unpacked
 from lazydelta.serve.flight_sql.prepared import Handles
-from lazydelta.serve.flight_sql.session_options import SessionOptions
+from lazydelta.serve.flight_sql.session_options import SESSION_MIDDLEWARE, SessionCookies, SessionOptions
 from lazydelta.serve.flight_sql.sql_session import SqlSession
 from lazydelta.serve.flight_sql.statement import Running, Statement, TablesOfServer, statement_of
 
@@ -110,6 +110,8 @@ class FlightSql:
         self._statements: Handles[Statement] = Handles(
             "statement", most=self._limits.statements, seconds=self._limits.seconds, replaces=True
         )
+        self.middleware = {SESSION_MIDDLEWARE: SessionCookies()}
+        """What a server has to have among its middleware, for options of a session."""
         self._options = SessionOptions()
         self._running: dict[bytes, list[Running]] = {}
         self._lock = Lock()

@@ -158,16 +158,24 @@ class RunningSql:
         finally:
             self._end(reader)
 
-    def cancel(self) -> None:
-        """Stop it wherever it is: no request is begun after this, and whoever waits for rows gets an error."""
+    def halt(self) -> None:
+        """Let it begin no further request, wherever it is; whoever waits for rows gets an error."""
         with self._lock:
             self.cancelled = True
             if self._con is not None:
                 self._con.interrupt()
-        for dataset in list(self._datasets):
-            for stream in list(dataset.running or ()):
-                stream.close()
+        for stream in self._streams():
+            stream.stop()
+
+    def cancel(self) -> None:
+        """Stop it, and wait for requests that are under way."""
+        self.halt()
+        for stream in self._streams():
+            stream.close()
         self._pool.close()
+
+    def _streams(self) -> list[RowStream]:
+        return [stream for dataset in list(self._datasets) for stream in list(dataset.running or ())]
 
     def _begin(self) -> pa.RecordBatchReader:
         con = self._session.locked()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Protocol
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from lazydelta.delta_table import DeltaTable
 from lazydelta.errors import KqlError, StreamClosedError
+from lazydelta.kql.running.kql_query import StoppableQuery
 from lazydelta.kql.running.kql_query import columns as kql_columns
 from lazydelta.kql.running.kql_query import run as run_kql
 from lazydelta.serve.flight_sql.sql_guard import MOST_TEXT, CheckedQuery
@@ -40,8 +41,11 @@ class Running(Protocol):
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows."""
 
+    def halt(self) -> None:
+        """Let it begin no further request, from any thread, and wait for nothing."""
+
     def cancel(self) -> None:
-        """Stop it, from any thread."""
+        """Stop it, from any thread, and wait for requests that are under way."""
 
 
 class Statement(Protocol):
@@ -116,7 +120,7 @@ class KqlStatement:
 class _RunningKql:
     def __init__(self, statement: KqlStatement) -> None:
         self._statement = statement
-        self._stop: Callable[[], None] | None = None
+        self._query: StoppableQuery | None = None
         self._lock = Lock()
         self.cancelled = False
 
@@ -134,22 +138,28 @@ class _RunningKql:
             raise
         finally:
             with self._lock:
-                self._stop = None
+                self._query = None
         if self.cancelled:
             # A stream that was closed under DuckDB looks like one that has ended.
             raise StreamClosedError("The statement was cancelled", hint="run it again")
 
-    def cancel(self) -> None:
+    def halt(self) -> None:
         with self._lock:
             self.cancelled = True
-            stop = self._stop
-        if stop is not None:
-            stop()
+            if self._query is not None:
+                self._query.halt()
 
-    def _begun(self, stop: Callable[[], None]) -> None:
+    def cancel(self) -> None:
+        self.halt()
+        with self._lock:
+            query = self._query
+        if query is not None:
+            query.cancel()
+
+    def _begun(self, query: StoppableQuery) -> None:
         with self._lock:
             if not self.cancelled:
-                self._stop = stop
+                self._query = query
                 return
         raise StreamClosedError("The statement was cancelled", hint="run it again")
 

@@ -1,0 +1,69 @@
+"""Statements read no file outside the folders of their tables, and end with the server."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import adbc_driver_flightsql.dbapi as adbc
+import adbc_driver_manager
+import pytest
+
+from lazydelta.serve.flight_server import FlightServer
+from lazydelta.serve.flight_sql.flight_sql import SqlLimits
+from lazydelta.serve.shutdown import drain
+from tests.row_scan.made_table import make_table
+from tests.row_scan.watching import no_threads_are_left
+from tests.serve.flight_sql_server import WAIT, Gate
+from tests.serve.serving import location, serving
+
+LIMITS = SqlLimits(memory=128 << 20, reading_memory=16 << 20)
+
+
+def rows(server: FlightServer, sql: str) -> Any:
+    with adbc.connect(location(server), autocommit=True) as con, con.cursor() as cursor:
+        cursor.execute(sql)
+        return cursor.fetchall()
+
+
+@pytest.mark.parametrize("sql", ["SELECT * FROM t", "SELECT count(id) FROM t", "kql: t | take 5", "kql: t | count"])
+@pytest.mark.parametrize("way", ["absolute", "link", "relative"])
+def test_rows_of_files_outside_the_folders_are_not_read(tmp_path: Path, way: str, sql: str) -> None:
+    make_table(tmp_path / "outside", files=1, rows=3)
+    file = next((tmp_path / "outside").glob("*.parquet"))
+    shutil.copytree(tmp_path / "outside" / "_delta_log", tmp_path / "t" / "_delta_log")
+    (tmp_path / "t" / "link.parquet").symlink_to(file)
+    logged = {"absolute": str(file), "link": "link.parquet", "relative": "../outside/" + file.name}[way]
+    log = tmp_path / "t" / "_delta_log"
+    for commit in log.glob("*.json"):
+        commit.write_text(commit.read_text().replace(f'"{file.name}"', f'"{logged}"'))
+    with (
+        serving({"t": tmp_path / "t"}, sql=LIMITS) as server,
+        pytest.raises(adbc_driver_manager.Error, match="outside"),
+    ):
+        rows(server, sql)
+
+
+def test_a_server_that_ends_stops_its_statements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_table(tmp_path / "t", files=10, rows=100)
+    gate = Gate(monkeypatch, free=2)
+    failures: list[BaseException] = []
+    with serving({"t": tmp_path / "t"}, sql=LIMITS) as server:
+
+        def fetch() -> None:
+            try:
+                rows(server, "SELECT count(id) FROM t")
+            except BaseException as error:  # noqa: BLE001 - looked at below
+                failures.append(error)
+
+        thread = threading.Thread(target=fetch)
+        thread.start()
+        assert gate.reached.wait(WAIT)
+        drain(server, 0)
+        thread.join(WAIT)
+        assert len(failures) == 1
+        gate.open.set()
+        assert no_threads_are_left()
+        assert len(gate.pulled) <= 3
