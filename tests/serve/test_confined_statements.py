@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,17 @@ from tests.serve.flight_sql_server import WAIT, Gate
 from tests.serve.serving import location, serving
 
 LIMITS = SqlLimits(memory=128 << 20, reading_memory=16 << 20)
+
+# A cursor of ADBC whose call failed says so once more when it is collected, which is nobody's business by then.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <function (Cursor|Connection).__del__:pytest.PytestUnraisableExceptionWarning"
+)
+
+
+@pytest.fixture(autouse=True)
+def _cursors_are_collected_here() -> Iterator[None]:
+    yield
+    gc.collect()
 
 
 def rows(server: FlightServer, sql: str) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -110,7 +110,7 @@ class FlightSql:
         self._statements: Handles[Statement] = Handles(
             "statement", most=self._limits.statements, seconds=self._limits.seconds, replaces=True
         )
-        self.middleware = {SESSION_MIDDLEWARE: SessionCookies()}
+        self.middleware: Mapping[str, Any] = {SESSION_MIDDLEWARE: SessionCookies()}
         """What a server has to have among its middleware, for options of a session."""
         self._options = SessionOptions()
         self._running: dict[bytes, list[Running]] = {}
