@@ -32,7 +32,10 @@ class PlainFiles:
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> PlainFiles:
-        """Look at the table: with column mapping, widened types or odd partitions none of its files is plain."""
+        """Look at the table: with column mapping, widened types or odd partitions none of its files is plain.
+
+        Nor is one below a folder whose name Spark would take for a pattern.
+        """
         schema = snapshot.schema
         partitions = [schema.field(name).type for name in schema.partition_columns]
         plain = (
@@ -40,6 +43,7 @@ class PlainFiles:
             and not any("typeWidening" in each for each in snapshot.protocol.reader_features or ())
             and all(isinstance(kind, Primitive) and kind.name in _AS_FOLDERS for kind in partitions)
             and not any(kind == Primitive("void") for field in schema.fields for kind in _all_types(field.type))
+            and not _PATTERN & set(snapshot.store.place(""))
         )
         return cls(schema.partition_columns, plain)
 
