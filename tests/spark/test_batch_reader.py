@@ -158,6 +158,16 @@ def test_a_bad_option_is_an_error_whose_sentence_comes_before_the_traceback(
     assert not first.startswith("Traceback")
 
 
+def test_a_table_that_comes_without_a_place_is_answered_with_what_to_type() -> None:
+    """So do tables of Spark's catalog: it tells a data source in Python neither location nor options."""
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - only here
+
+    with pytest.raises(
+        OptionError, match=r"There is no table to read.*CREATE TEMPORARY VIEW v USING lazydelta OPTIONS"
+    ):
+        open_reader({}, StructType(), None)
+
+
 def test_a_schema_chooses_columns_and_changes_no_types(tmp_path: Path) -> None:
     """Another type is an error that names it."""
     from pyspark.sql.types import LongType, StringType, StructType  # noqa: PLC0415 - only here
