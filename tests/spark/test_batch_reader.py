@@ -168,6 +168,15 @@ def test_a_table_that_comes_without_a_place_is_answered_with_what_to_type() -> N
         open_reader({}, StructType(), None)
 
 
+def test_create_table_is_refused_at_once(tmp_path: Path) -> None:
+    """Spark asks for the schema with what its catalog notes of the table, and would never name the place again."""
+    made(tmp_path, commits=1)
+    place = f"file:{tmp_path}"
+    given = {"owner": "root", "path": place, "location": place, "provider": "lazydelta"}  # as Spark 4.2 gives them
+    with pytest.raises(OptionError, match=r"cannot be read.*CREATE TEMPORARY VIEW v USING lazydelta OPTIONS"):
+        read_schema(given)
+
+
 def test_a_schema_chooses_columns_and_changes_no_types(tmp_path: Path) -> None:
     """Another type is an error that names it."""
     from pyspark.sql.types import LongType, StringType, StructType  # noqa: PLC0415 - only here

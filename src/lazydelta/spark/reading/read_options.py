@@ -28,10 +28,13 @@ _KNOWN = {
     "files": "files",
 }
 _SPELLED = "columns, maxPartitionBytes, minPartitions, timestampAsOf, versionAsOf, where"
+_VIEW = "type CREATE TEMPORARY VIEW v USING lazydelta OPTIONS (path '…')"
 _NO_PLACE = (
     "name it: load(uri); of a table in its catalog Spark tells a data source in Python neither location nor options: "
-    "type CREATE TEMPORARY VIEW v USING lazydelta OPTIONS (path '…')"
+    f"{_VIEW}"
 )
+# What Spark's catalog adds to the options of a table that is being created.
+_OF_THE_CATALOG = frozenset({"provider", "owner"})
 _UNITS = {"kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "b": 1}
 
 
@@ -59,6 +62,9 @@ class ReadOptions:
 
         Without ``strict`` it is passed over, for those who cannot tell a batch from a stream, which has others.
         """
+        if {name.lower() for name in given} >= _OF_THE_CATALOG:
+            message = "CREATE TABLE … USING lazydelta would make a table that cannot be read: Spark keeps where it lies"
+            raise OptionError(f"{message} from a data source in Python", hint=_VIEW)
         values: dict[str, Any] = {}
         storage: dict[str, str] = {}
         options: dict[str, Any] = {}
