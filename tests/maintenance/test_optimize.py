@@ -375,7 +375,6 @@ def test_files_stay_where_it_is_not_known_whether_the_commit_arrived(table: Path
         (["rowTracking", "domainMetadata"], {"delta.enableRowTracking": "true"}),
         (["clustering", "domainMetadata"], {}),
         (["columnMapping"], {"delta.columnMapping.mode": "name"}),
-        (["checkConstraints"], {"delta.constraints.c": "1 = 1"}),
     ],
     ids=str,
 )

@@ -72,3 +72,17 @@ def test_a_constraint_that_the_protocol_does_not_have_is_refused(tmp_path: Path)
     log.commit()
     with pytest.raises(UnsupportedFeatureError, match="checkConstraints"):
         write_arrow(log.table, pa.table({"id": [1], "name": ["x"]}), maintain=False)
+
+
+def test_optimize_packs_a_table_with_constraints_whatever_they_are(tmp_path: Path) -> None:
+    """Rows that are only moved have been judged before."""
+    log = constrained(tmp_path / "t", rule="id > 0")
+    for number in (1, 2, 3):
+        write_arrow(log.table, pa.table({"id": [number]}), maintain=False)
+    log.configuration["delta.constraints.odd"] = "length(name) > 3"
+    log.version = 3
+    log.commit(log.metadata())
+    table = DeltaTable(log.table)
+    table.optimize.compact()
+    assert len(table.files().collect()) == 1
+    assert sorted(table.to_pyarrow_table()["id"].to_pylist()) == [1, 2, 3]

@@ -155,7 +155,7 @@ def optimize(
     snapshot = handle.newest()
     check_writable(snapshot.protocol, snapshot.metadata, path=handle.uri)
     if snapshot.schema.column_mapping != "none":
-        message = f"OPTIMIZE does not rewrite the files of {handle.uri}, whose columns are mapped"
+        message = f"OPTIMIZE does not rewrite the files of {handle.uri}, whose columns are mapped (columnMapping)"
         raise UnsupportedFeatureError(
             message, features=("columnMapping",), path=handle.uri, hint="let Delta-Spark do it; appending works"
         )
