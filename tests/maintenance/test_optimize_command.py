@@ -74,3 +74,15 @@ def test_compact_takes_what_deltalakes_takes() -> None:
     assert list(ours)[: len(theirs)] == list(theirs)
     for name, each in theirs.items():
         assert repr(ours[name].default) == repr(each.default), name
+
+
+def test_few_files_are_packed_here_though_there_is_a_cluster(table: Path) -> None:
+    """Nobody answers at that master: it is not asked."""
+    found = json.loads(_invoke("optimize", table, "--master", "spark://127.0.0.1:1", "--json").output)
+    assert (found["removed"]["count"], found["added"]["count"]) == (6, 2)
+
+
+def test_a_master_makes_no_sense_for_work_in_this_process(table: Path) -> None:
+    said = _invoke("optimize", table, "--engine", "local", "--master", "local[2]", code=2).output
+    assert "--master and --conf make no sense with --engine local." in said
+    assert lazydelta.DeltaTable(table).version() == 2
