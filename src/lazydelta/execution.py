@@ -88,6 +88,7 @@ class Workers:
     Python's own pools take no more work from the moment that the main thread has ended. But a program waits then for
     threads that are at work (maintenance), and they still have to read. These take work until the exit hook above.
     With ``idle_seconds`` a thread ends that had nothing to do for so long; another starts when there is work again.
+    Where no thread can be started (from Python 3.12 on, once the main thread has ended), whoever asks does the work.
     """
 
     def __init__(self, threads: int, name: str, *, idle_seconds: float | None = None) -> None:
@@ -104,12 +105,19 @@ class Workers:
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Have ``work`` done as soon as a thread is free."""
         future: Future[T] = Future()
+        alone = False
         with self._lock:
             self._waiting.put((future, work))
             if not self._idle.acquire(blocking=False) and len(self._threads) < self._most:
                 thread = Thread(target=self._run, name=f"{self._name}_{len(self._threads)}", daemon=True)
                 self._threads.append(thread)
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError:
+                    self._threads.remove(thread)
+                    alone = not self._threads
+        if alone and not self._closed:
+            self._do(self._waiting.get())
         if self._closed:
             future.cancel()  # nobody else may come to see it
         return future
@@ -133,14 +141,19 @@ class Workers:
             if item is None:
                 self._waiting.put(None)  # for the next one
                 return
-            future, work = item
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(work())
-                except BaseException as error:  # noqa: BLE001 - handed to whoever waits for it
-                    future.set_exception(error)
-            del item, future, work  # or the result would stay for as long as nothing else is to do
+            self._do(item)
+            del item  # or the result would stay for as long as nothing else is to do
             self._idle.release()
+
+    def _do(self, item: tuple[Future[Any], Callable[[], Any]] | None) -> None:
+        if item is None:
+            return
+        future, work = item
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - handed to whoever waits for it
+                future.set_exception(error)
 
     def _take(self) -> tuple[Future[Any], Callable[[], Any]] | _Leave | None:
         """Return the next work, None where all is over, or that this thread has waited long enough."""
@@ -159,7 +172,8 @@ class ReadAhead(Generic[T]):
     """Runs ``source`` in a thread, at most ``depth`` items ahead of the consumer; an error arrives in its place.
 
     Decoding Parquet releases the interpreter's lock, so on two cores the base is decoded while the consumer hashes
-    and prunes. ``close`` ends the thread; ``stop`` is called first, to end what the source waits for.
+    and prunes. ``close`` ends the thread; ``stop`` is called first, to end what the source waits for. Where no thread
+    can be started (see `Workers`), the consumer pulls the source itself.
     """
 
     def __init__(self, source: Iterator[T], *, depth: int, stop: Callable[[], None]) -> None:
@@ -174,12 +188,18 @@ class ReadAhead(Generic[T]):
         self._thread = Thread(target=self._run, name="lazydelta-read-ahead", daemon=True)
         # Known before it starts: an interrupt may come in between, and nobody but the exit hook would close it then.
         _alive.add(self)
-        self._thread.start()
+        self._alone = False
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._alone = True
 
     def __iter__(self) -> ReadAhead[T]:
         return self
 
     def __next__(self) -> T:
+        if self._alone:
+            return next(self._source)
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._ended)
             if self._ready:
@@ -199,7 +219,9 @@ class ReadAhead(Generic[T]):
             self._changed.notify_all()
         if not ended:
             self._stop()
-        if self._thread.ident is not None:
+        if self._alone:
+            _close(self._source)
+        elif self._thread.ident is not None:
             self._thread.join()
         self._ready.clear()
 
@@ -220,9 +242,13 @@ class ReadAhead(Generic[T]):
             error = raised
         finally:
             _working.discard(get_ident())
-            close = getattr(self._source, "close", None)
-            if close is not None:
-                close()
+            _close(self._source)
             with self._changed:
                 self._error, self._ended = error, True
                 self._changed.notify_all()
+
+
+def _close(source: object) -> None:
+    close = getattr(source, "close", None)
+    if close is not None:
+        close()

@@ -248,3 +248,35 @@ threading.Thread(target=late).start()
 def test_workers_take_work_while_a_program_waits_for_its_threads() -> None:
     done = subprocess.run([sys.executable, "-c", _AT_THE_END], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "1 [2, 3]\n", "")
+
+
+class _NeverStarts(threading.Thread):
+    """What Python 3.12 makes of every thread once the main thread has ended, while others may be at work."""
+
+    def start(self) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+
+def test_where_no_thread_starts_the_consumer_does_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_ahead, "Thread", _NeverStarts)
+    here = [threading.get_ident()] * 3
+    closed: list[bool] = []
+
+    def source() -> Iterator[int]:
+        try:
+            yield from (threading.get_ident() for _ in range(5))
+        finally:
+            closed.append(True)
+
+    ahead = ReadAhead(source(), depth=2, stop=lambda: None)
+    assert [next(ahead) for _ in range(3)] == here
+    ahead.close()
+    assert closed == [True]
+
+    done = in_parallel(lambda number: (number, threading.get_ident()), range(3), threads=2, stop=lambda: None)
+    assert list(done) == list(enumerate(here))
+
+    pool = Workers(2, "none")
+    failed = pool.submit(lambda: 1 // 0)
+    assert isinstance(failed.exception(timeout=0), ZeroDivisionError)
+    pool.close()
