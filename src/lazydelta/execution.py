@@ -1,6 +1,7 @@
 """Work done in threads while the consumer is busy: items made ahead (``ReadAhead``), some at a time (``Workers``).
 
-And what threads leave behind: memory that the allocator keeps for each of them (``release_memory``).
+What threads leave behind: memory that the allocator keeps for each of them (``release_memory``). And what everything
+that reads ahead has in common: it ends when it is told to (``ClosesItself``).
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Condition, Lock, Semaphore, Thread, current_thread, get_ident
 from time import sleep
-from typing import Any, Generic, TypeVar
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
 from weakref import WeakSet
 
 import pyarrow as pa
 
-__all__ = ["ReadAhead", "Workers", "give_way", "in_parallel", "release_memory"]
+__all__ = ["ClosesItself", "ReadAhead", "Workers", "give_way", "in_parallel", "release_memory"]
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -27,6 +29,22 @@ Item = TypeVar("Item")
 _alive: WeakSet[ReadAhead[Any] | Workers] = WeakSet()
 _working: set[int] = set()
 _MOMENT = 1e-6
+
+
+class ClosesItself:
+    """A block of ``with`` closes it at its end."""
+
+    def close(self) -> None:
+        """End it; a second time does nothing."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def give_way() -> None:

@@ -7,8 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -24,6 +23,7 @@ from lazydelta.errors import (
     StreamClosedError,
     UnauthenticatedError,
 )
+from lazydelta.execution import ClosesItself
 from lazydelta.wire import ScanCommand, error_from
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def connect(
     return Connection(location, token, tls, attempts=attempts, timeout=timeout)
 
 
-class Connection:
+class Connection(ClosesItself):
     """A server of tables; safe to share between threads. Leaving its ``with`` block closes it."""
 
     def __init__(
@@ -123,14 +123,6 @@ class Connection:
             client, self._client = self._client, None
         if client is not None:
             client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"Connection({self.location!r})"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -12,6 +11,7 @@ from lazydelta import compute as pc
 from lazydelta.arrays import numpy_of
 from lazydelta.client.resuming import ResumedStream
 from lazydelta.errors import StreamClosedError, UnsupportedOperationError
+from lazydelta.execution import ClosesItself
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.scan.data_file import DataFile, data_files
 from lazydelta.types.schema import TableSchema
@@ -19,7 +19,7 @@ from lazydelta.types.schema import TableSchema
 __all__ = ["RemoteFileStream"]
 
 
-class RemoteFileStream:
+class RemoteFileStream(ClosesItself):
     """The files of a scan that a server runs, single use; closing or dropping it ends the scan there.
 
     A file's ``path`` is as logged, ``uri`` is not told by servers; of its statistics it has those that were asked for.
@@ -87,14 +87,6 @@ class RemoteFileStream:
         self._objects = iter(())
         if self._stream is not None:
             self._stream.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         self.close()

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 
 from lazydelta.client.resuming import ResumedStream
 from lazydelta.errors import StreamClosedError
+from lazydelta.execution import ClosesItself
 
 __all__ = ["RemoteRowStream"]
 
 
-class RemoteRowStream:
+class RemoteRowStream(ClosesItself):
     """The rows of a scan that a server runs, batch by batch, single use; closing or dropping it ends the scan there."""
 
     def __init__(
@@ -68,14 +68,6 @@ class RemoteRowStream:
         self._closed = True
         if self._stream is not None:
             self._stream.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         self.close()

@@ -6,10 +6,9 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Lock, Thread, current_thread
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from lazydelta.execution import Workers
+from lazydelta.execution import ClosesItself, Workers
 
 __all__ = ["ReadingPool"]
 
@@ -19,7 +18,7 @@ _REMOTE_FILES = 8
 _IDLE_SECONDS = 0.5
 
 
-class ReadingPool:
+class ReadingPool(ClosesItself):
     """At most ``threads`` pieces of work at a time, and ``memory`` bytes of rows that nobody has taken yet.
 
     No work waits for a consumer: it decodes one batch and ends. So streams that share a pool cannot block each other,
@@ -105,14 +104,6 @@ class ReadingPool:
             workers, self._workers = self._workers, None
         if workers is not None:
             workers.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _counted(self, work: Callable[[], Any]) -> None:
         with self._lock:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 
 from lazydelta.errors import StreamClosedError
+from lazydelta.execution import ClosesItself
 from lazydelta.row_scan.row_flow import RowFlow
 from lazydelta.row_scan.row_metrics import RowMetrics
 
 __all__ = ["RowStream"]
 
 
-class RowStream:
+class RowStream(ClosesItself):
     """The rows of a scan, batch by batch.
 
     Nothing is read before the first batch is asked for. Closing the stream, leaving its ``with`` block or dropping it
@@ -95,14 +95,6 @@ class RowStream:
         if flow is not None:
             flow.close()
         release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         self.close()

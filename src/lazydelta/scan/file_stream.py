@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Generator, Iterator
-from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 
 from lazydelta.errors import StreamClosedError, StreamSharedError
+from lazydelta.execution import ClosesItself
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.metrics import ScanMetrics
 from lazydelta.scan.data_file import DataFile, data_files
@@ -21,7 +21,7 @@ __all__ = ["FileStream"]
 T = TypeVar("T")
 
 
-class FileStream:
+class FileStream(ClosesItself):
     """The files of a scan, single use: iterate it once, as objects or as record batches.
 
     Nothing is read before the first file is asked for. Closing the stream, leaving its ``with`` block or dropping it
@@ -117,14 +117,6 @@ class FileStream:
         except ValueError:
             # Another thread is inside the scan just now; its next request is refused, and it unwinds there.
             return
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         self.close()

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-if TYPE_CHECKING:
-    from types import TracebackType
+from lazydelta.execution import ClosesItself
 
 __all__ = ["ByteStream"]
 
 
-class ByteStream(ABC):
+class ByteStream(ClosesItself, ABC):
     """An iterator of chunks; ``close()`` aborts the request in flight, and leaving a ``with`` block closes.
 
     Chunks have at least the chunk size asked for, except the last. After ``close()`` the stream is at its end.
@@ -27,14 +26,6 @@ class ByteStream(ABC):
     @abstractmethod
     def close(self) -> None:
         """Stop at once; harmless when repeated."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         self.close()
