@@ -75,6 +75,7 @@ def test_what_spark_asks_for_in_its_order(tmp_path: Path, named: int, monkeypatc
         "version": 1,
         "index": 0,
         "isInitialSnapshot": True,
+        "isBeginning": True,
     }
     end = through_json(reader.latestOffset(start, ReadMaxFiles(3)))
     assert (end["index"], end["isInitialSnapshot"], len(end["lastFile"])) == (3, True, 2)
@@ -86,6 +87,26 @@ def test_what_spark_asks_for_in_its_order(tmp_path: Path, named: int, monkeypatc
     assert (last["version"], last["index"], last["isInitialSnapshot"]) == (3, 0, False)
     assert reader.latestOffset(last, ReadAllAvailable()) == last
     assert list(reader.partitions(last, last)) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"startingVersion": "latest"}], ids=["snapshot", "latest"])
+def test_a_driver_that_was_killed_in_the_first_micro_batch_reads_the_same_again(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """Spark has noted only where it ends, and asks where a stream begins when the table has gone on."""
+    table = tmp_path / "t"
+    append(table, 0, 1)
+    reader = reader_of(table, **options)
+    start = reader.initialOffset()
+    append(table, 2)
+    end = through_json(reader.latestOffset(start, ReadAllAvailable()))
+    first = rows_between(reader, start, end)
+    append(table, 3)
+    again = reader_of(table, **options)
+    assert rows_between(again, through_json(again.initialOffset()), end) == first
+    assert sorted(first) == ([2] if options else [0, 1, 2])
+    rest = again.latestOffset(end, ReadAllAvailable())
+    assert rows_between(again, end, rest) == [3]
 
 
 def test_available_now_ends_at_the_version_of_its_beginning(tmp_path: Path) -> None:

@@ -27,6 +27,10 @@ class StreamOffset(msgspec.Struct, rename="camel", frozen=True, kw_only=True, fo
     With ``is_initial_snapshot`` it is the index among all files of that version, else among those that its commit
     added. ``last_file`` is the snapshot's file just before: the index says the same, but who has to count to it reads
     the list from its beginning.
+
+    Spark notes where a micro-batch ends and not where the first one began: killed before that was done, it asks for the
+    beginning again, when the table may be at another version. So the beginning is marked as one (``is_beginning``), and
+    the end of the first micro-batch has it (``begun_at``: the version, and whether it was the snapshot).
     """
 
     source_version: int = _FORMAT
@@ -35,12 +39,15 @@ class StreamOffset(msgspec.Struct, rename="camel", frozen=True, kw_only=True, fo
     index: int = 0
     is_initial_snapshot: bool = False
     last_file: FileKey | None = None
+    is_beginning: bool = False
+    begun_at: tuple[int, bool] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as values that JSON has, always the same for the same offset."""
         found: dict[str, Any] = msgspec.to_builtins(self)
-        if self.last_file is None:
-            del found["lastFile"]
+        for name, absent in (("lastFile", None), ("isBeginning", False), ("begunAt", None)):
+            if found[name] == absent:
+                del found[name]
         return found
 
     @classmethod
@@ -56,6 +63,13 @@ class StreamOffset(msgspec.Struct, rename="camel", frozen=True, kw_only=True, fo
             message = f"The offset {dict(given)!r} was written by another version of lazydelta, or by hand"
             raise OptionError(message, hint="go on with the version that wrote it, or take a fresh checkpoint location")
         return found
+
+    def really_from(self, start: StreamOffset) -> StreamOffset:
+        """Return where what ends here began: not at a beginning that was asked for again meanwhile."""
+        if not start.is_beginning or self.begun_at is None:
+            return start
+        version, is_snapshot = self.begun_at
+        return StreamOffset(table_id=self.table_id, version=version, is_initial_snapshot=is_snapshot)
 
     @property
     def place(self) -> tuple[int, int]:

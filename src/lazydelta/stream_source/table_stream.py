@@ -7,6 +7,8 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from lazydelta.arrays import numpy_of
 from lazydelta.errors import CorruptLogError, LazyDeltaError, LogError, StreamStoppedError, VersionNotFoundError
 from lazydelta.file_changes import commits_in_order, earliest_commit
@@ -97,9 +99,9 @@ class TableStream:
         """Return where a stream begins that has not read anything."""
         begin, moment, newest = self.options.starting_version, self.options.starting_timestamp, self.pinned.version
         if begin is None and moment is None:
-            return StreamOffset(table_id=self.table_id, version=newest, is_initial_snapshot=True)
+            return self._beginning(newest, is_snapshot=True)
         if begin == LATEST:
-            return StreamOffset(table_id=self.table_id, version=newest + 1)
+            return self._beginning(newest + 1)
         version = int(begin) if begin is not None else self._first_version_from(moment or 0)
         if version > newest:
             asked = f"startingVersion {version}" if begin is not None else "The moment of startingTimestamp"
@@ -107,7 +109,10 @@ class TableStream:
             hint = "startingVersion=latest begins with what comes next"
             raise VersionNotFoundError(message, path=self.handle.uri, version=version, latest=newest, hint=hint)
         next(self._commits(version, version), None)  # one that was cleaned up is told now
-        return StreamOffset(table_id=self.table_id, version=version)
+        return self._beginning(version)
+
+    def _beginning(self, version: int, *, is_snapshot: bool = False) -> StreamOffset:
+        return StreamOffset(table_id=self.table_id, version=version, is_initial_snapshot=is_snapshot, is_beginning=True)
 
     def newest_version(self) -> int:
         """Return the newest version as the log has it now."""
@@ -133,10 +138,13 @@ class TableStream:
         except LazyDeltaError:
             if position == start:
                 raise
+        if start.is_beginning and position != start:
+            return structs.replace(position, begun_at=(start.version, start.is_initial_snapshot))
         return position
 
     def runs_between(self, start: StreamOffset, end: StreamOffset) -> Iterator[Run]:
         """Yield the files from ``start`` to ``end``, in their order."""
+        start = end.really_from(start)
         if end.place <= start.place:
             return
         inside = end.index > 0 or end.is_initial_snapshot
