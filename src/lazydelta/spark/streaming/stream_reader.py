@@ -24,10 +24,12 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from lazydelta.errors import OptionError, StreamStoppedError
+from lazydelta.handle import TableHandle
 from lazydelta.row_scan.row_request import RowRequest
 from lazydelta.row_scan.row_scanner import stream_files
 from lazydelta.rows.opened_file import FileToRead
-from lazydelta.spark.streaming.stream_schema import as_spark_has_it, opened_table
+from lazydelta.spark.reading.read_options import ReadOptions
+from lazydelta.spark.reading.spark_schema import arrow_form, in_form
 from lazydelta.stream_source import Admission, StreamOffset, StreamOptions, StreamPiece, TableStream, plan_pieces
 from lazydelta.types.schema import TableSchema
 
@@ -85,19 +87,22 @@ class LazyDeltaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """Read the rows of a piece, in a task."""
         if not isinstance(partition, _Partition):
             raise OptionError(f"{partition!r} is no piece of a stream of lazydelta's")
-        handle = opened_table(self._given)
+        handle, form = self._opened(), arrow_form(self._struct)
         request = RowRequest.of(partition.table, columns=self._struct.fieldNames())
         # Pieces that name their files need no look at the log.
         stream = None if partition.piece.files is not None else TableStream(handle, self._options)
         files = iter(partition.piece.files or ()) if stream is None else partition.piece.files_of(stream)
         while some := list[FileToRead](islice(files, _FILES_AT_ONCE)):
             with stream_files(handle, request, some) as rows:
-                for batch in rows:
-                    yield as_spark_has_it(batch, self._struct)
+                yield from in_form(rows, form)
+
+    def _opened(self) -> TableHandle:
+        # What is no option of reading is one of the stream, which has looked at it.
+        return ReadOptions.from_spark(self._given, strict=False).open().carrying_credentials()
 
     @cached_property
     def _stream(self) -> TableStream:
-        stream = TableStream(opened_table(self._given), self._options)
+        stream = TableStream(self._opened(), self._options)
         table, ours = [each.name for each in stream.pinned.schema.fields], self._struct.fieldNames()
         if table != ours:
             message = f"The columns of {stream.handle.uri} are {table}, and the DataFrame has {ours}"
