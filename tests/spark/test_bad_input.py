@@ -67,7 +67,7 @@ def test_a_column_that_is_no_moment_in_time_is_refused(spark: SparkSession, tmp_
 
 def test_types_that_the_table_cannot_hold_are_refused(spark: SparkSession, untouched: Path) -> None:
     df = _events(spark).withColumn("id", F.col("id").cast("string"))
-    _refused(df, untouched, "Column 'id' is string in the data and int64 in the table", "cast the column to int64")
+    _refused(df, untouched, "Column 'id' is string in the data and int64 in the table", "cast it with try_cast(")
 
 
 def test_a_type_that_delta_does_not_have_is_named(spark: SparkSession, tmp_path: Path) -> None:

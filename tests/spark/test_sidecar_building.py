@@ -23,6 +23,8 @@ from lazydelta.spark import build_sidecar
 from lazydelta.storage import open_store
 from tests.spark.streams import spark_home
 
+pytestmark = [pytest.mark.xdist_group("spark readers and upkeep")]
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -95,6 +97,7 @@ def _digest(table: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow  # a cluster of its own takes a minute and more to start, work and lose an executor
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("spark")  # it has found Java
 def test_a_cluster_that_loses_an_executor_builds_the_same(tmp_path: Path) -> None:

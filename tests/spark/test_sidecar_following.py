@@ -14,6 +14,8 @@ from lazydelta import DeltaTable
 from lazydelta.maintenance import BackgroundWatch
 from lazydelta.spark import SidecarListener, following_sidecar
 
+pytestmark = [pytest.mark.xdist_group("spark readers and upkeep")]
+
 BATCHES = 2
 
 

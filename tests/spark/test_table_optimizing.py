@@ -20,6 +20,8 @@ from tests.maintenance.deleted_rows import delete_rows
 from tests.maintenance.old_tables import data_files
 from tests.oracle.replay import replay
 
+pytestmark = [pytest.mark.xdist_group("spark readers and upkeep")]
+
 PARTITIONS = ["a", "b/ü", None]
 
 

@@ -13,7 +13,7 @@ from pyspark import AccumulatorParam
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from lazydelta.errors import OptionError
+from lazydelta.errors import LazyDeltaError, OptionError
 from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Add
 from lazydelta.maintenance.once import after_commit
@@ -90,14 +90,18 @@ def _rewritten(spark: SparkSession, rewriter: Rewriter, bins: list[Bin]) -> list
     # Names that the attempts at one bin have in common, and no other bin.
     named = [(uuid.uuid4().hex[:FAMILY_DIGITS], each) for each in bins]
 
-    def rewrite(given: tuple[str, Bin]) -> Rewritten:
+    def rewrite(given: tuple[str, Bin]) -> Rewritten | LazyDeltaError:
         family, bin_ = given
-        done: Rewritten = sent.value.rewrite(bin_, family, run_again=is_run_again())
+        try:
+            done: Rewritten = sent.value.rewrite(bin_, family, run_again=is_run_again())
+        except LazyDeltaError as error:
+            # Not raised here: Spark would give up the job while other tasks still write, and nobody would know what.
+            return error
         finished.add(list(done.adds))
         return done
 
     try:
-        found: list[Rewritten] = context.parallelize(named, len(named)).map(rewrite).collect()
+        found = context.parallelize(named, len(named)).map(rewrite).collect()
     except BaseException as error:
         delete_files(rewriter.handle.store, finished.value)
         if isinstance(error, Py4JError | PySparkException):
@@ -105,7 +109,11 @@ def _rewritten(spark: SparkSession, rewriter: Rewriter, bins: list[Bin]) -> list
         raise
     finally:
         sent.destroy()
-    return found
+    failed = next((each for each in found if isinstance(each, LazyDeltaError)), None)
+    if failed is not None:
+        delete_files(rewriter.handle.store, finished.value)
+        raise failed
+    return [each for each in found if isinstance(each, Rewritten)]
 
 
 class _Adds(AccumulatorParam[list[Add]]):
