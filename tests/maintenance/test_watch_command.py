@@ -96,7 +96,8 @@ def _judge_beside_a_writer(root: Path, commits: int) -> None:
     assert checksum["numFiles"] == len(state.files)
     assert deltalake.DeltaTable(root).version() == commits - 1
     last = looks[-1]["metrics"]
-    assert last["failures"] == 0
+    early = sum("There is no Delta table" in (look["error"] or "") for look in looks)  # the writer starts slowly
+    assert last["failures"] == early
     assert last["lag_ms"] >= 0
     assert last["builds"] >= 1
 

@@ -189,7 +189,7 @@ OTHERWISE_REFUSED = [
     ("kql: secret | take 1", "no table 'secret'"),
     ("kql: external_table('secret') | take 1", "no table 'secret'"),
     ("kql: t | evaluate python('x')", "'evaluate' is not supported"),
-    ("kql: externaldata(a:string)['https://127.0.0.1:1/x']", "not expected here"),
+    ("kql: externaldata(a:string)['https://127.0.0.1:1/x']", "'externaldata' is not supported"),
     ("kql: database('x').t | take 1", "a table is expected here"),
     ("kql: .show tables", "'[.]' is not expected"),
 ]
