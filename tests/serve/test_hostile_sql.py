@@ -191,7 +191,7 @@ OTHERWISE_REFUSED = [
     ("kql: t | evaluate python('x')", "'evaluate' is not supported"),
     ("kql: externaldata(a:string)['https://127.0.0.1:1/x']", "'externaldata' is not supported"),
     ("kql: database('x').t | take 1", "a table is expected here"),
-    ("kql: .show tables", "'[.]' is not expected"),
+    ("kql: .show tables", "with a dot are not supported"),
 ]
 
 
