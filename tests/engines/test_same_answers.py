@@ -12,6 +12,7 @@ import pytest
 from lazydelta import DeltaTable, QueryBuilder
 from tests.engines.engine_queries import SQL_ENGINES, generated_query, shown
 from tests.row_scan.made_table import MadeTable, make_rich_table
+from tests.support.rounds import quick
 
 QUERIES = 200
 _AT_ONCE = 20
@@ -27,7 +28,7 @@ def table(made: MadeTable) -> DeltaTable:
     return DeltaTable(made.uri)
 
 
-@pytest.mark.parametrize("first", range(0, QUERIES, _AT_ONCE))
+@pytest.mark.parametrize("first", quick(range(0, QUERIES, _AT_ONCE), 4))
 @pytest.mark.parametrize("engine", SQL_ENGINES)
 def test_generated_queries(made: MadeTable, table: DeltaTable, engine: str, first: int) -> None:
     answer = SQL_ENGINES[engine]
@@ -86,7 +87,7 @@ def polars_query(frame: pl.LazyFrame, seed: int) -> pl.LazyFrame:
 
 
 @pytest.mark.parametrize("engine", ["in-memory", "streaming"])
-@pytest.mark.parametrize("first", range(0, QUERIES, 50))
+@pytest.mark.parametrize("first", quick(range(0, QUERIES, 50), 2))
 def test_generated_queries_of_polars(made: MadeTable, table: DeltaTable, first: int, engine: Any) -> None:
     native = pl.from_arrow(made.table())
     assert isinstance(native, pl.DataFrame)

@@ -15,6 +15,7 @@ from lazydelta.errors import VersionNotFoundError
 from tests.oracle.observe import observed_facts
 from tests.oracle.random_log import RandomLog, random_log
 from tests.oracle.replay import parsed_stats
+from tests.support.rounds import quick
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,7 +112,7 @@ def differences(table: DeltaTable, expected: Snapshot) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", quick(range(CHUNKS), 5))
 def test_every_random_log_reads_as_its_plain_replay(chunk: int, tmp_path: Path) -> None:
     """Files, metadata, protocol, transactions and domains of the latest and two other versions equal the replay's."""
     failures = []

@@ -127,6 +127,7 @@ def test_a_checkpoint_is_not_copied_without_statistics(tmp_path: Path, monkeypat
     assert len(DeltaTable(folder).files("id = 7").collect()) == 1
 
 
+@pytest.mark.slow
 def test_a_sidecar_of_many_columns_takes_no_more_memory_to_build_for_more_files(tmp_path: Path) -> None:
     names = [f"c{number}" for number in range(600)]
 

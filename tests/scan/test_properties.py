@@ -20,6 +20,7 @@ from tests.scan.hand_log import key
 from tests.scan.judging import Facts, may_keep, must_keep, must_prove
 from tests.scan.predicates import FORMS, is_expression, predicate_for, written
 from tests.scan.typed_log import COLUMNS, added_at, typed_log
+from tests.support.rounds import quick
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,7 +38,7 @@ STRATEGIES = ("auto", "reverse", "forward")
 LIMITS = (0, 1, 7, 1_000_000)
 CHUNKS = 6
 # The longest tests go through half of them, and through all as soak tests.
-HALF = [*range(CHUNKS // 2), *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(CHUNKS // 2, CHUNKS))]
+SOME = quick(range(CHUNKS), 2)
 LOGS = 8
 
 
@@ -81,7 +82,7 @@ def assert_newest_first(files: list[DataFile], added: dict[Key, int]) -> None:
     assert all(file.version is None for file in files[len(tail) :])
 
 
-@pytest.mark.parametrize("chunk", HALF)
+@pytest.mark.parametrize("chunk", SOME)
 def test_random_logs_give_the_files_that_the_judge_allows_under_every_strategy(chunk: int, tmp_path: Path) -> None:
     """All strategies agree; nothing is found twice, invented, missed, or kept that the statistics exclude."""
     rng = random.Random(chunk)
@@ -111,7 +112,7 @@ def test_random_logs_give_the_files_that_the_judge_allows_under_every_strategy(c
     assert exact > 15
 
 
-@pytest.mark.parametrize("chunk", HALF)
+@pytest.mark.parametrize("chunk", SOME)
 def test_typed_logs_never_lose_a_file_with_a_matching_row(chunk: int, tmp_path: Path) -> None:
     """Rows of every type behind statistics as known writers log them: no file with a matching row is dropped."""
     rng = random.Random(100 + chunk)
@@ -149,7 +150,7 @@ def _differs_from_sql(node: Node, form: str) -> bool:
     return is_expression(form) and any(word in repr(node) for word in ("Decimal", "."))
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", quick(range(CHUNKS), 3))
 def test_a_limit_gives_so_many_of_the_files_that_there_are(chunk: int, tmp_path: Path) -> None:
     """A limited scan is the beginning of the unlimited one, of the size asked for or of all there are."""
     rng = random.Random(200 + chunk)
@@ -173,7 +174,7 @@ def test_a_limit_gives_so_many_of_the_files_that_there_are(chunk: int, tmp_path:
     assert scans > 180
 
 
-@pytest.mark.parametrize("chunk", HALF)
+@pytest.mark.parametrize("chunk", SOME)
 def test_a_row_limit_ends_with_the_file_that_reaches_it(chunk: int, tmp_path: Path) -> None:
     """The files hold the rows asked for, by the rows themselves, and would not without the last file."""
     rng = random.Random(300 + chunk)

@@ -25,6 +25,7 @@ from tests.scan.hand_log import HandLog, paths
 from tests.scan.judging import Fact, Facts, may_keep
 from tests.scan.predicates import FORMS, is_expression, written
 from tests.scan.typed_log import COLUMNS
+from tests.support.rounds import quick
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,7 +147,7 @@ def story(node: Node, form: str) -> tuple[str, Any]:
     return form, node
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 8))])
+@pytest.mark.parametrize("seed", quick(range(8), 1))
 def test_every_file_with_a_matching_row_is_found(seed: int, real: RealTable) -> None:
     """Hundreds of predicates of every form and type, nested and negated."""
     rng = random.Random(seed)
@@ -178,7 +179,7 @@ def test_not_equal_keeps_every_file_with_another_value(column: str, real: RealTa
         assert {path for path, rows in real.rows.items() if matching(node, rows)} <= found, node
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", quick(range(3), 1))
 def test_reading_rows_gives_exactly_the_matching_ones(seed: int, real: RealTable) -> None:
     """`to_pyarrow_table` and `rows` filter after pruning, by the same predicate and nothing else."""
     rng = random.Random(100 + seed)

@@ -24,6 +24,7 @@ from lazydelta.storage import Store, input, observe, open_store  # noqa: A004 - 
 from tests.oracle.checkpoints import CheckpointWriter, hint_for
 from tests.oracle.replay import commit_name, replay
 from tests.scan.hand_log import HandLog, add, key, publish, remove, vector
+from tests.support.rounds import quick
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from tests.oracle.replay import Key
 
 both = pytest.mark.parametrize("strategy", ["reverse", "forward"])
-places = pytest.mark.parametrize("place", ["local", "memory"])
+places = pytest.mark.parametrize("place", quick(["local", "memory"], 1))
 KINDS = ["classic", "multipart", "v2-parquet", "v2-json", "v2-classic", "v2-json without sidecars"]
 ADVICE = "delete"
 

@@ -24,6 +24,7 @@ from tests.scan.predicates import FORMS, predicate_for, written
 from tests.scan.typed_log import COLUMNS, typed_log
 from tests.sidecar.conftest import Split
 from tests.sidecar.sidecars import DISABLED, Answer, Place, checkpoint, rows
+from tests.support.rounds import quick
 
 # Some expressions are opaque, which is not what these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore::lazydelta.PredicateWarning")
@@ -60,7 +61,7 @@ def both_ways(log: RandomLog, version: int | None, where: Any, **keywords: Any) 
     return found, rows(DeltaTable(log.path, version=version, options=DISABLED), where, **keywords)[0], metrics
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", quick(range(CHUNKS), 2))
 def test_random_logs_give_the_same_files_with_and_without_sidecars(chunk: int, split: Split, tmp_path: Path) -> None:
     """Strategies, predicates, versions, one file or parts: the same rows, and those of a plain replay."""
     rng = random.Random(chunk)
@@ -88,7 +89,7 @@ def test_random_logs_give_the_same_files_with_and_without_sidecars(chunk: int, s
     assert used > 10
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", quick(range(CHUNKS), 2))
 def test_typed_logs_give_the_same_files_with_and_without_sidecars(chunk: int, split: Split, tmp_path: Path) -> None:
     """Columns and partitions of every type, logged as known writers do, with and without the manifest."""
     rng = random.Random(100 + chunk)

@@ -24,6 +24,7 @@ from tests.scan.predicates import FORMS, predicate_for, written
 from tests.sidecar.conftest import Split
 from tests.sidecar.refreshed import COLUMNS, HOURS, same
 from tests.sidecar.sidecars import DISABLED, Place, rows
+from tests.support.rounds import quick
 
 refreshing = importlib.import_module("lazydelta.sidecar.building.refresher")
 
@@ -68,7 +69,7 @@ def checkpoints_of(log: RandomLog) -> list[int]:
     return sorted({int(match[1]) for match in found if match})
 
 
-@pytest.mark.parametrize("chunk", [0, 1, *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(2, 8))])
+@pytest.mark.parametrize("chunk", quick(range(8), 1))
 def test_random_logs_refreshed_from_any_earlier_checkpoint(chunk: int, tmp_path: Path, split: Split) -> None:
     """Removes, vectors, re-adds and odd spellings between two checkpoints: the refreshed sidecar equals the log."""
     rng = random.Random(chunk)
@@ -101,7 +102,7 @@ def _same_answers(log: RandomLog, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("partitions", [["hour"], []], ids=["by hour", "by minimum"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", quick(range(2), 1))
 def test_a_lively_table_refreshed_at_every_checkpoint(
     partitions: list[str], seed: int, tmp_path: Path, split: Split
 ) -> None:
