@@ -408,10 +408,10 @@ def test_a_statement_that_takes_too_long_is_stopped(forty: MadeTable, monkeypatc
 def test_memory_is_asked_for_before_a_statement_runs_and_given_back_after(made: MadeTable) -> None:
     taken: list[tuple[str, int]] = []
 
-    def reserve(identity: str, memory: int) -> Any:
+    def reserve(context: Any, memory: int) -> Any:
         if len(taken) == 1:
             raise MemoryLimitError("There is no room for another statement", hint="wait")
-        taken.append((identity, memory))
+        taken.append((context.get_middleware("who").name, memory))
         return taken.pop
 
     limits = SqlLimits(memory=64 << 20, reading_memory=16 << 20)

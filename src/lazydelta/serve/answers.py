@@ -18,7 +18,6 @@ from lazydelta.row_scan import RowRequest, RowScanner
 from lazydelta.scan.files_schema import to_record_batch
 from lazydelta.scan.scanner import LazyDeltaScanner
 from lazydelta.scan.time_window import last_window, moment_of, time_column
-from lazydelta.serve.confinement import Confinement
 from lazydelta.serve.parts import in_part
 from lazydelta.serve.ticket import FileSequence, Position, Ticket, key_of
 from lazydelta.wire import ScanCommand
@@ -45,10 +44,10 @@ def predicate_of(table: DeltaTable, command: ScanCommand) -> Predicate | None:
     return window if predicate is None else conjunction([predicate, window])
 
 
-def answer_to(table: DeltaTable, ticket: Ticket, memory: int, confinement: Confinement | None) -> Answer:
+def answer_to(table: DeltaTable, ticket: Ticket, memory: int) -> Answer:
     """Return what a ticket asks for; nothing is read yet, but what makes no sense is an error here."""
     if ticket.command.of == "rows":
-        return RowsAnswer(table, ticket, memory, confinement)
+        return RowsAnswer(table, ticket, memory)
     return FilesAnswer(table, ticket, memory)
 
 
@@ -123,7 +122,7 @@ class FilesAnswer(Answer):
 class RowsAnswer(Answer):
     """The rows of a scan, file by file."""
 
-    def __init__(self, table: DeltaTable, ticket: Ticket, memory: int, confinement: Confinement | None) -> None:
+    def __init__(self, table: DeltaTable, ticket: Ticket, memory: int) -> None:
         command, position = ticket.command, ticket.position
         handle, pinned_at = pinned(table)
         handle = handle.with_options(_options(ticket, memory))
@@ -142,7 +141,6 @@ class RowsAnswer(Answer):
         )
         self.schema = request.schema
         self._ticket = ticket
-        self._confinement = confinement
         self._delivered = _Delivered(position)
         self._pending: deque[tuple[str, dict[str, object] | None]] = deque()
         self._limit = limit
@@ -193,10 +191,7 @@ class RowsAnswer(Answer):
         mine = found if part is None else found.filter(in_part(found.path, part))
         batch = mine.slice(self._delivered.leading(mine.path, mine.deletion_vector))
         vectors = [None] * len(batch) if batch.deletion_vector is None else batch.deletion_vector.to_pylist()
-        chosen = list(zip(batch.path.to_pylist(), vectors, strict=True))
-        if self._confinement is not None:
-            self._confinement.check(chosen)
-        self._pending.extend(chosen)
+        self._pending.extend(zip(batch.path.to_pylist(), vectors, strict=True))
         return batch
 
 

@@ -70,7 +70,7 @@ class LimitSettings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     memory_per_client: int = 1 << 30
     files_memory: int = 64 << 20
     rows_memory: int = 150 << 20
-    sql_memory: int = 512 << 20
+    sql_memory: int = 256 << 20
     seconds: float | None = None
     command_bytes: int = MAX_COMMAND_BYTES
 

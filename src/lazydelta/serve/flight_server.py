@@ -20,7 +20,6 @@ from lazydelta.serve.access_log import AccessLog
 from lazydelta.serve.answers import Answer, answer_to, predicate_of
 from lazydelta.serve.authentication import MIDDLEWARE, IdentityFactory, identity_of
 from lazydelta.serve.budgets import Budgets
-from lazydelta.serve.confinement import Confinement
 from lazydelta.serve.descriptions import describe
 from lazydelta.serve.flight_sql.flight_sql import FlightSql, SqlLimits
 from lazydelta.serve.parts import parts_by_size
@@ -90,7 +89,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
                 tables,
                 identity_of=identity_of,
                 refusal=self._refusal,
-                reserve=lambda who, memory: self.budgets.reserve(who.name, memory),
+                reserve=lambda context, memory: self.budgets.reserve(_client(context), memory),
                 limits=sql,
             )
         self._signer = signer
@@ -184,7 +183,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         if command.endpoints == 1:
             tickets = [ticket]
         else:
-            parts = self._parts(context, who, table, ticket.command, command.endpoints)
+            parts = self._parts(context, table, ticket.command, command.endpoints)
             tickets = [msgspec.structs.replace(ticket, part=part) for part in parts]
         endpoints = [fl.FlightEndpoint(self._signer.encode(each), []) for each in tickets]
         told = {"version": ticket.command.version, "at": ticket.command.at, "table_id": ticket.table_id}
@@ -199,14 +198,10 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         return table, Ticket(asked, table.metadata().id, base, who.name, self._signer.expiry())
 
     def _answer(self, table: DeltaTable, ticket: Ticket) -> Answer:
-        confinement = None
-        if ticket.command.of == "rows":
-            folders = self.tables.allowed_folders(ticket.command.table)
-            confinement = None if folders is None else Confinement(pinned(table)[1].store, folders)
-        return answer_to(table, ticket, self.limits.memory_of(ticket.command), confinement)
+        return answer_to(table, ticket, self.limits.memory_of(ticket.command))
 
-    def _parts(self, context: Any, who: Identity, table: DeltaTable, command: ScanCommand, number: int) -> list[Part]:
-        give_back = self.budgets.reserve(_peer(context) if who == ANYONE else who.name, self.limits.files_memory)
+    def _parts(self, context: Any, table: DeltaTable, command: ScanCommand, number: int) -> list[Part]:
+        give_back = self.budgets.reserve(_client(context), self.limits.files_memory)
         try:
             with table.files(predicate_of(table, command), strategy="forward") as files:
                 return parts_by_size(_while_there(context, files.batches()), number)
@@ -224,8 +219,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def _served(self, context: Any, who: Identity, answer: Answer, command: ScanCommand) -> ServedStream:
         began, peer = time.monotonic(), _peer(context)
-        # Without tokens nobody has a name, and a connection is the closest to one.
-        give_back = self.budgets.reserve(peer if who == ANYONE else who.name, self.limits.memory_of(command))
+        give_back = self.budgets.reserve(_client(context), self.limits.memory_of(command))
 
         def report(outcome: Outcome) -> None:
             seconds = time.monotonic() - began
@@ -380,6 +374,12 @@ def _while_there(context: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
         if context.is_cancelled():
             raise StreamClosedError("The client has left")
         yield batch
+
+
+def _client(context: Any) -> str:
+    """Return whose budget a call takes of: that of its token, or of its connection where nobody has one."""
+    who = identity_of(context)
+    return _peer(context) if who == ANYONE else who.name
 
 
 def _peer(context: Any) -> str:

@@ -82,8 +82,8 @@ class FlightSql:
     """Flight SQL over the tables of a server.
 
     ``identity_of`` tells whom a call belongs to, ``refusal`` what a client is told of an error. ``reserve`` is asked
-    for the memory of each statement that begins, for an identity; it raises where there is none, and returns what
-    gives it back.
+    for the memory of each statement that begins, by its call; it raises where there is none, and returns what gives it
+    back.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class FlightSql:
             if name != "TicketStatementQuery":
                 raise QueryError(f"A {name} is no ticket", hint="ask GetFlightInfo for one")
             statement = self._statements.get(identity, command.statement_handle)
-            return statement.schema, self._rows(context, identity, command.statement_handle, statement)
+            return statement.schema, self._rows(context, command.statement_handle, statement)
 
     def do_put(
         self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: flight.FlightMetadataWriter
@@ -265,11 +265,11 @@ class FlightSql:
             parameter_schema=statement.parameters.serialize().to_pybytes(),
         )
 
-    def _rows(self, context: Any, identity: Hashable, handle: bytes, statement: Statement) -> Iterator[pa.RecordBatch]:
+    def _rows(self, context: Any, handle: bytes, statement: Statement) -> Iterator[pa.RecordBatch]:
         with told(self._refusal), contextlib.ExitStack() as given:
             if self._reserve is not None:
                 # Here, where its end is met for certain: a stream that nobody pulls has taken nothing.
-                given.callback(self._reserve(identity, self._limits.memory + self._limits.reading_memory))
+                given.callback(self._reserve(context, self._limits.memory + self._limits.reading_memory))
             running = statement.start()
             with self._lock:
                 self._running.setdefault(handle, []).append(running)
