@@ -7,8 +7,8 @@ PY          := $(VENV)/bin/python
 UV          := $(VENV)/bin/uv
 UV_VERSION  := 0.13.7
 PYTHON      ?=
-# More than cores, because tests with Spark and stores wait; each has its own folders, ports and services.
-WORKERS     ?= 3
+# Two are faster than one on two cores, and every test has its own folders, ports and services.
+WORKERS     ?= 2
 ARGS        ?=
 # Folders that not every branch has yet.
 SOURCES     := $(wildcard src tests scripts benchmarks)

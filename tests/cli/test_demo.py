@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Invoke
 
-pytestmark = [pytest.mark.xdist_group("commands with spark")]
+pytestmark = [pytest.mark.xdist_group("other sparks"), pytest.mark.timeout(600)]
 
 ROWS = 2_500
 

@@ -21,7 +21,7 @@ from tests.support.spark import spark, use_java
 
 __all__ = ["spark"]
 
-pytestmark = [pytest.mark.xdist_group("commands with spark")]
+pytestmark = [pytest.mark.xdist_group("other sparks"), pytest.mark.timeout(600)]
 
 
 def put(folder: Path, name: str, first: int, count: int) -> None:

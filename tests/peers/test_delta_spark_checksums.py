@@ -18,7 +18,7 @@ from lazydelta.storage import open_store
 from tests.support.delta_spark import DeltaSpark
 
 # One Spark at a time: all of these run in the same worker.
-pytestmark = [pytest.mark.xdist_group("delta-spark"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.xdist_group("other sparks"), pytest.mark.timeout(600)]
 
 
 def batch(*ids: int) -> pa.Table:

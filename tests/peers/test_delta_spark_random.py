@@ -24,7 +24,7 @@ from tests.write.peers import Condition, Ourselves, comparable, normal
 from tests.write.random_tables import World, conditions, worlds
 
 # One Spark at a time: all of these run in the same worker.
-pytestmark = [pytest.mark.xdist_group("delta-spark"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.xdist_group("other sparks"), pytest.mark.timeout(900)]
 
 TABLES, MANY = 12, 80
 CONDITIONS = 2

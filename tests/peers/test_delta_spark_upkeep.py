@@ -22,7 +22,7 @@ from tests.maintenance.old_tables import NOW, data_files
 from tests.maintenance.random_past import RandomHistory
 from tests.support.delta_spark import DeltaSpark
 
-pytestmark = [pytest.mark.xdist_group("delta-spark"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.xdist_group("other sparks"), pytest.mark.timeout(600)]
 
 
 def spark_vacuum(spark: DeltaSpark, root: Path, hours: int) -> set[str]:

@@ -31,7 +31,7 @@ from tests.write.commits import SCHEMA, commit_lines, new_table, put_file, rows,
 if TYPE_CHECKING:
     from lazydelta.storage import Store
 
-pytestmark = [pytest.mark.xdist_group("delta-spark"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.xdist_group("other sparks"), pytest.mark.timeout(900)]
 
 SPARK_TURNS = 40
 REMOVES = 0.4

@@ -1,4 +1,4 @@
-"""Tests of one group run in one process: each kind of Spark (ours, Delta-Spark, commands) is started once."""
+"""Tests of one group run in one process: our session of Spark is started once, and no two of the others at a time."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.support.code_blocks import Block, make_world, run_python, run_shell
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.xdist_group("spark readers and upkeep")]
+pytestmark = [pytest.mark.xdist_group("spark")]
 
 BLOCKS = [block for block in ALL if block.title in WITH_SPARK]
 ROWS = 240

@@ -18,7 +18,7 @@ from lazydelta import DeltaTable, write_arrow
 from lazydelta.spark import read
 from tests.spark.delta_tables import MADE, question
 
-pytestmark = [pytest.mark.xdist_group("spark readers and upkeep"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 

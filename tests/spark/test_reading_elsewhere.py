@@ -19,7 +19,7 @@ from lazydelta.spark.session import prepare_environment
 from tests.spark.streams import ROOT, descendants, kill, spark_home
 from tests.support.spark import use_java
 
-pytestmark = [pytest.mark.xdist_group("spark readers and upkeep")]
+pytestmark = [pytest.mark.xdist_group("spark")]
 
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 

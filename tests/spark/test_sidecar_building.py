@@ -23,7 +23,7 @@ from lazydelta.spark import build_sidecar
 from lazydelta.storage import open_store
 from tests.spark.streams import spark_home
 
-pytestmark = [pytest.mark.xdist_group("spark readers and upkeep")]
+pytestmark = [pytest.mark.xdist_group("spark")]
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -14,7 +14,7 @@ from lazydelta import DeltaTable
 from lazydelta.maintenance import BackgroundWatch
 from lazydelta.spark import SidecarListener, following_sidecar
 
-pytestmark = [pytest.mark.xdist_group("spark readers and upkeep")]
+pytestmark = [pytest.mark.xdist_group("spark")]
 
 BATCHES = 2
 

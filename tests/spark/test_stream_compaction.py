@@ -14,7 +14,7 @@ from lazydelta.spark import ingest_stream
 from tests.spark.streams import Stream, make_source
 from tests.spark.tables import ids
 
-pytestmark = [pytest.mark.xdist_group("spark readers and upkeep")]
+pytestmark = [pytest.mark.xdist_group("spark")]
 
 COMPACTING = {"delta.autoOptimize.autoCompact": "true"}
 MOST_FILES = 20

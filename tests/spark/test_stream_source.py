@@ -25,7 +25,7 @@ from tests.spark.stops import CHANGES_OF_A_COMMIT
 from tests.spark.streams import Stream
 from tests.spark.tables import by_id, ids, read, same
 
-pytestmark = [pytest.mark.xdist_group("spark readers and upkeep")]
+pytestmark = [pytest.mark.xdist_group("spark")]
 
 _START = dt.datetime(2026, 2, 10, tzinfo=dt.UTC)
 

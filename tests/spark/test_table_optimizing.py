@@ -20,7 +20,7 @@ from tests.maintenance.deleted_rows import delete_rows
 from tests.maintenance.old_tables import data_files
 from tests.oracle.replay import replay
 
-pytestmark = [pytest.mark.xdist_group("spark readers and upkeep")]
+pytestmark = [pytest.mark.xdist_group("spark")]
 
 PARTITIONS = ["a", "b/ü", None]
 

@@ -15,7 +15,7 @@ from lazydelta.errors import OptionError, SchemaMismatchError, TableExistsError,
 from lazydelta.spark import ingest, write
 from tests.spark.tables import ids, read, read_by_delta_spark, same
 
-pytestmark = [pytest.mark.xdist_group("spark readers and upkeep")]
+pytestmark = [pytest.mark.xdist_group("spark")]
 
 
 def rows(spark: SparkSession, first: int, last: int, parts: int = 2) -> DataFrame:
