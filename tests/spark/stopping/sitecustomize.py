@@ -40,10 +40,11 @@ class _Stops:
 
     def _count(self) -> int:
         """Count one more change, of all processes together."""
-        with open(f"{self._folder}/count", "a+b") as file:  # noqa: PTH123 - light
+        with open(f"{self._folder}/count", "ab", buffering=0) as file:  # noqa: PTH123 - light
             fcntl.flock(file, fcntl.LOCK_EX)
             file.write(b".")
-            return file.tell()
+            # Not where this process believes to be: another one may have written since it was opened here.
+            return os.fstat(file.fileno()).st_size
 
     def _stop(self, number: int) -> None:
         with open(f"{self._folder}/{number}.new", "w") as file:  # noqa: PTH123
