@@ -35,7 +35,7 @@ def test_a_block_of_python_writes_what_arrived(block: Block, spark: SparkSession
     follows = "spark.readStream." in block.code
     if follows:
         df.write.format("lazydelta").mode("append").save(uri)
-    zone = spark.conf.get("spark.sql.session.timeZone")
+    zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
     try:
         run_python(block, names)
         for query in spark.streams.active:
