@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import enum
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
@@ -31,12 +32,12 @@ _working: set[int] = set()
 _MOMENT = 1e-6
 
 
-class ClosesItself:
+class ClosesItself(ABC):
     """A block of ``with`` closes it at its end."""
 
+    @abstractmethod
     def close(self) -> None:
         """End it; a second time does nothing."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pyarrow as pa
 
 from lazydelta.client.resuming import ResumedStream
-from lazydelta.errors import StreamClosedError
-from lazydelta.execution import ClosesItself
+from lazydelta.row_scan.batch_stream import BatchStream
 
 __all__ = ["RemoteRowStream"]
 
 
-class RemoteRowStream(ClosesItself):
+class RemoteRowStream(BatchStream):
     """The rows of a scan that a server runs, batch by batch, single use; closing or dropping it ends the scan there."""
 
     def __init__(
@@ -36,48 +35,11 @@ class RemoteRowStream(ClosesItself):
         """Return how the server would run this scan, which it does for it."""
         return self._explain()
 
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        if self._closed:
-            raise StreamClosedError("This stream of rows was already used", hint="ask the table for another one")
-        return self._batches()
-
-    def __next__(self) -> pa.RecordBatch:
-        batch = self._next()
-        if batch is None:
-            raise StopIteration
-        return batch
-
-    def read_all(self) -> pa.Table:
-        """Return all rows as a table."""
-        return pa.Table.from_batches(self, schema=self.schema)
-
-    def count(self) -> int:
-        """Return the number of rows, without keeping any."""
-        return sum(batch.num_rows for batch in self)
-
-    def to_reader(self) -> pa.RecordBatchReader:
-        """Return the rows as a PyArrow reader, which closes the stream when it is closed or dropped."""
-        return pa.RecordBatchReader.from_batches(self.schema, self._batches())
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Hand the rows to another library through Arrow's C interface."""
-        return self.to_reader().__arrow_c_stream__(requested_schema)
-
     def close(self) -> None:
         """End the scan, here and at the server; harmless when it has ended."""
         self._closed = True
         if self._stream is not None:
             self._stream.close()
-
-    def __del__(self) -> None:
-        self.close()
-
-    def _batches(self) -> Generator[pa.RecordBatch]:
-        try:
-            while (batch := self._next()) is not None:
-                yield batch
-        finally:
-            self.close()
 
     def _next(self) -> pa.RecordBatch | None:
         if self._taken is None:

@@ -84,6 +84,6 @@ def _checked(snapshot: Snapshot, since: object) -> int:
         raise OptionError(message, hint="versions are numbers from 0; leave it out for all changes that there are")
     if since > snapshot.version:
         message = f"Version {since} of {snapshot.store.uri} does not exist yet"
-        hint = f"the table is pinned at version {snapshot.version}; update_incremental() pins the newest"
+        hint = f"give a version up to {snapshot.version}, at which the table is pinned"
         raise VersionNotFoundError(message, path=snapshot.store.uri, version=since, latest=snapshot.version, hint=hint)
     return since

@@ -16,6 +16,7 @@ from lazydelta.log.actions import Add, DeletionVector
 __all__ = [
     "DELETION_VECTOR",
     "EXTRA",
+    "FILE_COLUMNS",
     "PARTITION_VALUES",
     "FileBatch",
     "deletion_vector_array",
@@ -72,12 +73,12 @@ class FileBatch(msgspec.Struct, frozen=True):
     @property
     def nbytes(self) -> int:
         """Return the bytes that the columns hold."""
-        return sum(column.nbytes for name in _COLUMNS if (column := getattr(self, name)) is not None)
+        return sum(column.nbytes for name in FILE_COLUMNS if (column := getattr(self, name)) is not None)
 
     def filter(self, keep: pa.Array) -> FileBatch:
         """Return the rows where ``keep`` is true."""
         changes: dict[str, Any] = {
-            name: pc.filter(column, keep) for name in _COLUMNS if (column := getattr(self, name)) is not None
+            name: pc.filter(column, keep) for name in FILE_COLUMNS if (column := getattr(self, name)) is not None
         }
         if (load := self.load_stats) is not None:
             changes["load_stats"] = lambda: load().filter(keep)
@@ -86,7 +87,7 @@ class FileBatch(msgspec.Struct, frozen=True):
     def slice(self, offset: int, length: int | None = None) -> FileBatch:
         """Return a zero-copy part of the rows."""
         changes: dict[str, Any] = {
-            name: column.slice(offset, length) for name in _COLUMNS if (column := getattr(self, name)) is not None
+            name: column.slice(offset, length) for name in FILE_COLUMNS if (column := getattr(self, name)) is not None
         }
         if (load := self.load_stats) is not None:
             changes["load_stats"] = lambda: load().slice(offset, length)
@@ -98,7 +99,7 @@ class FileBatch(msgspec.Struct, frozen=True):
             return self
         back = from_numpy(np.arange(len(self) - 1, -1, -1, dtype=np.int64))
         changes: dict[str, Any] = {
-            name: column.take(back) for name in _COLUMNS if (column := getattr(self, name)) is not None
+            name: column.take(back) for name in FILE_COLUMNS if (column := getattr(self, name)) is not None
         }
         if (load := self.load_stats) is not None:
             changes["load_stats"] = lambda: load().reversed()
@@ -131,7 +132,7 @@ class FileBatch(msgspec.Struct, frozen=True):
         )
 
 
-_COLUMNS = (
+FILE_COLUMNS = (
     "path",
     "size",
     "modification_time",

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 
-from lazydelta.errors import StreamClosedError
-from lazydelta.execution import ClosesItself
+from lazydelta.row_scan.batch_stream import BatchStream
 from lazydelta.row_scan.row_flow import RowFlow
 from lazydelta.row_scan.row_metrics import RowMetrics
 
 __all__ = ["RowStream"]
 
 
-class RowStream(ClosesItself):
+class RowStream(BatchStream):
     """The rows of a scan, batch by batch.
 
     Nothing is read before the first batch is asked for. Closing the stream, leaving its ``with`` block or dropping it
@@ -52,34 +51,15 @@ class RowStream(ClosesItself):
         """Return the plan of the scan, and what files and rows have cost so far."""
         return self.explanation()
 
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        if self._closed:
-            raise StreamClosedError("This stream of rows was already used", hint="ask the table for another one")
-        return self._batches()
-
-    def __next__(self) -> pa.RecordBatch:
-        batch = self._next()
-        if batch is None:
-            raise StopIteration
-        return batch
-
     def read_all(self) -> pa.Table:
         """Return all rows as a table; as many files as there are threads are read from the beginning."""
         self._whole = self._left is None
-        return pa.Table.from_batches(self, schema=self.schema)
+        return super().read_all()
 
     def count(self) -> int:
         """Return the number of rows, without keeping any."""
         self._whole = self._left is None
-        return sum(batch.num_rows for batch in self)
-
-    def to_reader(self) -> pa.RecordBatchReader:
-        """Return the rows as a PyArrow reader, which closes the stream when it is closed or dropped."""
-        return pa.RecordBatchReader.from_batches(self.schema, self._batches())
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Hand the rows to another library through Arrow's C interface."""
-        return self.to_reader().__arrow_c_stream__(requested_schema)
+        return super().count()
 
     def stop(self) -> None:
         """Let no further request begin, and wait for nothing: whoever takes the rows meets the end of the scan."""
@@ -95,16 +75,6 @@ class RowStream(ClosesItself):
         if flow is not None:
             flow.close()
         release()
-
-    def __del__(self) -> None:
-        self.close()
-
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        try:
-            while (batch := self._next()) is not None:
-                yield batch
-        finally:
-            self.close()
 
     def _next(self) -> pa.RecordBatch | None:
         if self._left == 0:

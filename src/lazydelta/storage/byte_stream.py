@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Self
 
 from lazydelta.execution import ClosesItself
@@ -10,7 +10,7 @@ from lazydelta.execution import ClosesItself
 __all__ = ["ByteStream"]
 
 
-class ByteStream(ClosesItself, ABC):
+class ByteStream(ClosesItself):
     """An iterator of chunks; ``close()`` aborts the request in flight, and leaving a ``with`` block closes.
 
     Chunks have at least the chunk size asked for, except the last. After ``close()`` the stream is at its end.

@@ -25,7 +25,7 @@ from lazydelta.arrays import from_numpy
 from lazydelta.errors import LazyDeltaError
 from lazydelta.execution import release_memory
 from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader, StatsWanted
-from lazydelta.log.file_batch import FileBatch
+from lazydelta.log.file_batch import FILE_COLUMNS, FileBatch
 from lazydelta.log.names import LogFile
 from lazydelta.log.segment import Checkpoint
 from lazydelta.scan.timestamp_check import false_timestamps, without_bounds
@@ -50,17 +50,6 @@ _SAMPLED_KEYS = 4_096
 _FULL = 0.85
 # An attempt has this many numbers for its parts; a bucket has a few.
 _PARTS_PER_ATTEMPT = 100_000
-_COLUMNS = (
-    "path",
-    "size",
-    "modification_time",
-    "partition_values",
-    "deletion_vector",
-    "json_stats",
-    "parsed_stats",
-    "parsed_partitions",
-    "extra",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +225,7 @@ def splitters_of(sampled: Sequence[UnitKeys], buckets: int) -> list[bytes]:
 
 
 def _to_arrow(batch: FileBatch) -> pa.RecordBatch:
-    columns = {name: column for name in _COLUMNS if (column := getattr(batch, name)) is not None}
+    columns = {name: column for name in FILE_COLUMNS if (column := getattr(batch, name)) is not None}
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
