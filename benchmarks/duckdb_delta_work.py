@@ -13,5 +13,7 @@ def limited(uri: str, hour: str, limit: int) -> int:
     (extension,) = Path(duckdb_extension_delta.__file__).parent.rglob("delta.duckdb_extension")
     con = duckdb.connect(config={"allow_unsigned_extensions": "true"})
     con.execute(f"LOAD '{extension}'")
+    # Drawn on the standard output where the program came by `-c`.
+    con.execute("SET enable_progress_bar=false")
     sql = "SELECT device_id, value, sequence FROM delta_scan(?) WHERE _event_hour = ? LIMIT ?"
     return len(con.execute(sql, [uri, hour, limit]).fetchall())

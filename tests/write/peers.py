@@ -165,6 +165,8 @@ import json, sys, duckdb, pathlib, duckdb_extension_delta
 con = duckdb.connect(config={"allow_unsigned_extensions": "true"})
 con.execute(f"LOAD '{extension}'")
 con.execute("SET TimeZone='UTC'")
+# A query of more than two seconds would draw a bar on the standard output, between the answers.
+con.execute("SET enable_progress_bar=false")
 for line in sys.stdin:
     try:
         con.execute(json.loads(line))

@@ -106,6 +106,7 @@ import sys, pathlib, duckdb, duckdb_extension_delta
 file = next(pathlib.Path(duckdb_extension_delta.__file__).parent.rglob("*.duckdb_extension"))
 connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
 connection.load_extension(str(file))
+connection.execute("SET enable_progress_bar=false")
 print(connection.sql(f"SELECT count(*), sum(id), count(name) FROM delta_scan('{sys.argv[1]}')").fetchall()[0])
 """
 
