@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import duckdb
 
 from lazydelta import DeltaTable
@@ -27,8 +29,9 @@ def limited_polars(uri: str, hour: str, limit: int) -> int:
     return frame.select("device_id", "value", "sequence").head(limit).collect(engine="streaming").height
 
 
-def discover(uri: str, since: str) -> int:
-    """Find the files that an aggregation reads, and read none."""
+def discover_on_one_core(uri: str, since: str) -> int:
+    """Find the files that an aggregation reads, and read none, with half of two cores."""
+    _keep_to_one_core()
     return sum(batch.num_rows for batch in DeltaTable(uri).files([("_event_hour", ">=", since)]).batches())
 
 
@@ -38,6 +41,17 @@ def aggregate(uri: str, since: str) -> int:
     lazy.register(con, "t", uri)
     sql = f"SELECT device_id, count(*) AS n, avg(value) FROM t WHERE _event_hour >= '{since}' GROUP BY 1"  # noqa: S608
     return int(con.sql(f"SELECT sum(n) FROM ({sql})").fetchall()[0][0])  # noqa: S608
+
+
+def aggregate_on_one_core(uri: str, since: str) -> int:
+    """Aggregate with half of two cores."""
+    _keep_to_one_core()
+    return aggregate(uri, since)
+
+
+def _keep_to_one_core() -> None:
+    # Threads of this process that begin later are kept to it as well.
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
 def join(left: str, right: str, since: str) -> int:
