@@ -95,7 +95,7 @@ class TableHandle(msgspec.Struct, frozen=True, eq=False):
             window=self.options.reverse_window,
             remembered=self.remembered,
             max_staleness=self.options.max_staleness,
-            mirror=ManifestMirror(self.cache) if self.options.sidecar_enabled else None,
+            mirror=ManifestMirror(self.cache) if self.options.sidecar_enabled and self.options.use_manifest else None,
             scan_follows=True,
         )
 
@@ -129,7 +129,12 @@ class TableHandle(msgspec.Struct, frozen=True, eq=False):
     def _sidecar_base(self) -> SidecarBase:
         # A row group of the sidecar is ten thousand files, whatever the budget; how many are under way is not.
         ahead = max(1, min(self.options.sidecar_row_groups_per_batch, self.options.memory_budget // _ROW_GROUP_BYTES))
-        return SidecarBase(ahead, self.cache)
+        return SidecarBase(
+            ahead,
+            self.cache,
+            use_manifest=self.options.use_manifest,
+            prune_row_groups=self.options.prune_row_groups,
+        )
 
     def with_options(self, given: Mapping[str, Any]) -> TableHandle:
         """Return the handle of the same table with other options, for one call."""

@@ -28,6 +28,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     sidecar_enabled: bool = msgspec.field(default=True, name="delta.sidecar.enabled")
     commit_parallelism: _Positive | None = msgspec.field(default=None, name="delta.commit.parallelism")
     sidecar_row_groups_per_batch: _Positive = msgspec.field(default=5, name="delta.sidecar.row_groups_per_batch")
+    use_manifest: bool = True
+    project_columns: bool = True
+    prune_row_groups: bool = True
     reverse_window: _Positive = msgspec.field(default=1000, name="delta.reverse.window")
     batch_size: _Positive = 8192
     remove_set_memory_limit: _Positive = 64 * _MB

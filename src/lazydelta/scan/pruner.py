@@ -32,9 +32,12 @@ __all__ = ["Pruner"]
 
 
 class Pruner:
-    """Evaluates one request's predicate against batches of files."""
+    """Evaluates one request's predicate against batches of files.
 
-    def __init__(self, request: ScanRequest, metrics: ScanMetrics) -> None:
+    Without ``project_columns`` the statistics of all columns are wanted, whatever the request names.
+    """
+
+    def __init__(self, request: ScanRequest, metrics: ScanMetrics, *, project_columns: bool = True) -> None:
         self._predicate: Predicate | None = request.predicate
         self._partitions = partition_columns(request.predicate)
         self._distinct = None if request.predicate is None else DistinctPartitions(request.predicate, self._partitions)
@@ -46,7 +49,9 @@ class Pruner:
         self._metrics = metrics
         reported = request.stats_columns
         self.wanted: StatsWanted | None = None
-        if self._columns or self._counts_rows or reported is not None:
+        if not project_columns:
+            self.wanted = StatsWanted(extra=request.extra)
+        elif self._columns or self._counts_rows or reported is not None:
             paths = dict.fromkeys(column.physical_path for column in (*self._columns, *(reported or ())))
             self.wanted = StatsWanted(tuple(paths), extra=request.extra)
         elif request.extra:

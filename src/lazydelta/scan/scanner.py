@@ -102,7 +102,7 @@ class LazyDeltaScanner:
 
     def _limited(self) -> Generator[FileBatch]:
         seen = RemoveSet(self.options.keys_in_memory)
-        pruner = Pruner(self.request, self.metrics)
+        pruner = Pruner(self.request, self.metrics, project_columns=self.options.project_columns)
         limits = Limits(self.request, pruner)
         totals = _Totals()
         check = self._checksum_check()

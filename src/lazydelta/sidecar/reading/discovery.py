@@ -80,13 +80,21 @@ def find_sidecar(
     *,
     look_again: bool = True,
     failed: Failed = _unnoticed,
+    use_manifest: bool = True,
 ) -> Sidecar | None:
     """Return the best sidecar there is for a checkpoint; None sends the scan to the checkpoint itself.
 
     A manifest that mirrors another checkpoint of the version may be ahead of us: a table that was pinned before the
     checkpoint was replaced still knows the old one. ``look_again`` lists the log once more to see. ``failed`` is told
-    why something that is there is not used.
+    why something that is there is not used. Without ``use_manifest`` the footers of the sidecar's files are believed.
     """
+    if not use_manifest:
+        single = _alone(store, snapshot, checkpoint, failed)
+        if single is not None:
+            return single
+        # Nothing but a manifest tells which files a sidecar of several has: those of a killed build look the same.
+        several = find_sidecar(store, snapshot, checkpoint, cache, look_again=look_again, failed=failed)
+        return None if several is None else _by_footers(several)
     manifest = cache.manifest(store.identity, checkpoint)
     path = manifest_path(checkpoint.version)
     if manifest is not None and manifest.table_id == snapshot.metadata.id:
@@ -132,6 +140,12 @@ def _by_manifest(manifest: ManifestIndex, proof: Proof | None, *, from_cache: bo
         proof,
         from_cache,
     )
+
+
+def _by_footers(sidecar: Sidecar) -> Sidecar:
+    """Return the same sidecar, of whose parts nothing is known but where they are."""
+    parts = tuple(msgspec.structs.replace(part, ranges={}) for part in sidecar.parts)
+    return msgspec.structs.replace(sidecar, tier=2, parts=parts, groups_of=lambda _: None)
 
 
 def _reason(error: Exception) -> str:

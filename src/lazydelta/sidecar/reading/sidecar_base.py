@@ -9,6 +9,7 @@ import msgspec
 
 from lazydelta.errors import StorageError
 from lazydelta.log.file_batch import FileBatch
+from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.pruning import Predicate
 from lazydelta.scan.base import BaseScan, checkpoint_files, checkpoint_places
@@ -29,13 +30,19 @@ __all__ = ["SidecarBase"]
 logger = logging.getLogger(__name__)
 
 _TIERS = {1: "by its manifest", 2: "by its file alone, because there is no good manifest"}
+_NOT_ASKED = "by the footers of its files, because use_manifest is off"
 
 
 class SidecarBase(msgspec.Struct, frozen=True):
-    """Opens the base of a scan (see ``scan.base.OpenBase``): the sidecar where there is a good one."""
+    """Opens the base of a scan (see ``scan.base.OpenBase``): the sidecar where there is a good one.
+
+    ``use_manifest`` and ``prune_row_groups`` are switches to see what either of them is worth.
+    """
 
     row_groups_ahead: int = 5
     cache: SidecarCache = msgspec.field(default_factory=lambda: shared_cache)
+    use_manifest: bool = True
+    prune_row_groups: bool = True
 
     def __call__(self, scan: BaseScan) -> Iterator[FileBatch]:
         """Yield the files at the checkpoint; the tier changes if it must, the answer does not."""
@@ -45,18 +52,20 @@ class SidecarBase(msgspec.Struct, frozen=True):
         if scan.place is not None and scan.place.files_of_it is None:
             yield from checkpoint_files(scan)  # that is where the place is, whatever has been built since then
             return
-        sidecar = find_sidecar(scan.store, scan.snapshot, checkpoint, self.cache, failed=scan.metrics.sidecar_failed)
+        sidecar = self._find(scan, checkpoint)
         if sidecar is None:
             scan.metrics.sidecar = scan.metrics.sidecar or f"none of version {checkpoint.version}"
             yield from _by_checkpoint(scan)
             return
         scan.metrics.tier = sidecar.tier
-        scan.metrics.sidecar = f"version {checkpoint.version}, {_TIERS[sidecar.tier]}"
+        scan.metrics.sidecar = (
+            f"version {checkpoint.version}, {_TIERS[sidecar.tier] if self.use_manifest else _NOT_ASKED}"
+        )
         scan.metrics.base_order = _order(sidecar, scan)
         scan.metrics.sidecar_hits += 1
         scan.metrics.cache_hits += sidecar.from_cache
         used: list[Used] = []
-        groups = RowGroups(scan, sidecar, self.cache, self.row_groups_ahead)
+        groups = self._row_groups(scan, sidecar)
         try:
             for batch, group in groups:
                 yield batch
@@ -78,17 +87,32 @@ class SidecarBase(msgspec.Struct, frozen=True):
             if len(rest):
                 yield rest
 
+    def _find(self, scan: BaseScan, checkpoint: Checkpoint) -> Sidecar | None:
+        return find_sidecar(
+            scan.store,
+            scan.snapshot,
+            checkpoint,
+            self.cache,
+            failed=scan.metrics.sidecar_failed,
+            use_manifest=self.use_manifest,
+        )
+
+    def _row_groups(self, scan: BaseScan, sidecar: Sidecar) -> RowGroups:
+        # What is asked for decides which row groups are read, and nothing else of them.
+        asked = scan if self.prune_row_groups else msgspec.structs.replace(scan, predicate=None, named=None)
+        return RowGroups(asked, sidecar, self.cache, self.row_groups_ahead)
+
     def places(self, scan: BaseScan, files: int) -> list[BasePlace]:
         """Return the places of the base (see ``PlacesOfBase``): row groups of the sidecar, as its manifest has them."""
         checkpoint = scan.snapshot.segment.checkpoint
         if checkpoint is None:
             return []
-        sidecar = find_sidecar(scan.store, scan.snapshot, checkpoint, self.cache, failed=scan.metrics.sidecar_failed)
+        sidecar = self._find(scan, checkpoint)
         places = None if sidecar is None else self._places(scan, sidecar, files)
         return checkpoint_places(scan, files) if places is None else places
 
     def _places(self, scan: BaseScan, sidecar: Sidecar, files: int) -> list[BasePlace] | None:
-        groups = RowGroups(scan, sidecar, self.cache, self.row_groups_ahead)
+        groups = self._row_groups(scan, sidecar)
         try:
             found = list(groups.surviving())
             if sidecar.proof is not None:
@@ -107,7 +131,7 @@ class SidecarBase(msgspec.Struct, frozen=True):
         waited for that was not asked for before.
         """
         checkpoint = snapshot.segment.checkpoint
-        if checkpoint is None or predicate is None:
+        if checkpoint is None or predicate is None or not (self.use_manifest and self.prune_row_groups):
             return None
         try:
             manifest = self.cache.manifest(store.identity, checkpoint)
