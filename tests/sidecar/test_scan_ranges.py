@@ -130,22 +130,36 @@ def test_a_predicate_leaves_places_out(split: Split, tmp_path: Path) -> None:
     assert 0 < sum(each.files for each in few) < sum(each.files for each in handle.places(snapshot, None, 1))
 
 
-def test_slices_of_one_place_share_large_files(tmp_path: Path) -> None:
-    """Small files are in one slice, large ones in all of them, with another share in each."""
+@pytest.mark.parametrize(("limit", "shares"), [(1, 5), (4, 3), (9, 2), (10, 1)])
+def test_slices_of_one_place_share_large_files(limit: int, shares: int, tmp_path: Path) -> None:
+    """A file is in as many slices as it has shares, with another share in each, and in no other slice."""
     hourly(tmp_path)
     handle = TableHandle.open(tmp_path)
     snapshot = handle.snapshot()
-    sizes = {key(file): file.size for file in DeltaTable(tmp_path).files()}
-    limit = sorted(sizes.values())[len(sizes) // 2]
+    files = {key(file): file for file in DeltaTable(tmp_path).files()}
+    assert {file.size for file in files.values()} == {10}
     ranges = [
-        ScanRange(each.place, number, 3, shared_from=limit)
+        ScanRange(each.place, number, 5, share_bytes=limit)
         for each in divided(snapshot.segment, handle.places(snapshot, None, 10_000), 10_000)
-        for number in range(3)
+        for number in range(5)
     ]
-    found = Counter(each for within in ranges for each in keys_of(handle, snapshot, within))
-    assert found == {name: 3 if size >= limit else 1 for name, size in sizes.items()}
-    assert {within.share_of(limit) for within in ranges} == {(0, 3), (1, 3), (2, 3)}
-    assert {within.share_of(limit - 1) for within in ranges} == {None}
+    found: dict[Key, list[tuple[int, int] | None]] = {}
+    for within in ranges:
+        for name in keys_of(handle, snapshot, within):
+            found.setdefault(name, []).append(within.share_of(files[name].path, files[name].size))
+    expected = [None] if shares == 1 else [(number, shares) for number in range(shares)]
+    assert {name: sorted(each, key=str) for name, each in found.items()} == dict.fromkeys(files, expected)
+
+
+def test_places_of_huge_files_have_more_slices_than_files(tmp_path: Path) -> None:
+    """And not more than help: each of them is a task."""
+    hourly(tmp_path)
+    handle = TableHandle.open(tmp_path)
+    snapshot = handle.snapshot()
+    places = handle.places(snapshot, None, 1)
+    files = sum(each.files for each in places)
+    assert len(divided(snapshot.segment, places, 0.25, share_bytes=1)) >= 4 * files
+    assert len(divided(snapshot.segment, places, 1e-9, share_bytes=1)) <= 10_000 + len(places) + 1
 
 
 def test_a_checkpoint_that_is_not_the_one_divided_by_is_an_error_and_not_other_files(tmp_path: Path) -> None:

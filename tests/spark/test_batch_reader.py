@@ -7,6 +7,7 @@ import math
 import pickle
 import random
 import traceback
+from collections import Counter
 from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
@@ -22,6 +23,7 @@ from lazydelta import DeltaTable, write_arrow
 from lazydelta.errors import LazyDeltaError, OptionError
 from lazydelta.row_scan import row_shares
 from lazydelta.spark.reading.batch_reader import LazyDeltaReader, SharePartition, open_reader, read_schema
+from tests.row_scan.made_table import make_table
 
 ROWS = 3000
 
@@ -107,6 +109,28 @@ def test_many_files_are_divided_by_ranges_that_name_none(monkeypatch: pytest.Mon
     assert {each.place is None for each in ranges if each is not None} == {True, False}
     assert b".parquet" not in pickle.dumps([each for each in partitions if each.share.within.place is None])  # type: ignore[attr-defined]
     assert ids(rows(planned, partitions)) == list(range(12 * ROWS))
+
+
+def test_large_files_are_divided_by_row_groups_where_ranges_name_no_file_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A file of four shares is opened by four tasks and not by all of them, and each row comes once."""
+    table = make_table(tmp_path, files=6, rows=1000, group=50)
+    size = max(file.size for file in DeltaTable(tmp_path).files())
+    monkeypatch.setattr(row_shares, "FEW_FILES", -1)
+    monkeypatch.setattr(row_shares, "_UNKNOWN_FILE", size)
+    planned = reader(tmp_path, maxPartitionBytes=-(-size // 4))
+    partitions = planned.partitions()
+    assert len(partitions) > 2 * 6
+    opened: Counter[str] = Counter()
+    for each in partitions:
+        assert isinstance(each, SharePartition)
+        assert each.share.within is not None
+        opened.update(file.path for file in planned._scanner().narrowed(each.share.within).found_files())
+    assert opened == dict.fromkeys(table.files, 4)
+    counts = [rows(planned, [each]).num_rows for each in partitions]
+    assert sum(count > 0 for count in counts) > 6
+    assert ids(rows(planned, partitions)) == list(range(6000))
 
 
 def test_the_version_stays_what_it_was_when_the_schema_was_asked_for(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from lazydelta.errors import OptionError, SchemaMismatchError, StreamStoppedErro
 from lazydelta.spark.source import LazyDeltaSource
 from lazydelta.spark.sparks_words import error_of_ours, in_sparks_words
 from lazydelta.stream_source import stream_pieces
+from tests.row_scan.made_table import make_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,6 +88,29 @@ def test_what_spark_asks_for_in_its_order(tmp_path: Path, named: int, monkeypatc
     assert (last["version"], last["index"], last["isInitialSnapshot"]) == (3, 0, False)
     assert reader.latestOffset(last, ReadAllAvailable()) == last
     assert list(reader.partitions(last, last)) == []
+
+
+@pytest.mark.parametrize("named", [0, 10_000], ids=["ranges", "names"])
+def test_a_large_file_becomes_several_tasks_that_have_each_row_once(
+    tmp_path: Path, named: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its row groups, of which there are twenty; files that fit stay whole."""
+    monkeypatch.setattr(stream_pieces.plan_pieces, "__kwdefaults__", {"named": named})
+    table = tmp_path / "t"
+    make_table(table, files=2, rows=1000, group=50)
+    lazydelta.write_arrow(table, pa.table({"id": [2000], "part": [7], "text": ["t"]}), maintain=False)
+    sizes = sorted(file.size for file in lazydelta.DeltaTable(table).files())
+    for name in ("_MOST_BYTES", "_LEAST_BYTES", "_LEAST_SHARE"):
+        monkeypatch.setattr(stream_pieces, name, -(-sizes[2] // 3))
+    assert sizes[0] < sizes[2] // 3
+    reader = reader_of(table)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    partitions = list(reader.partitions(start, end))
+    assert len(partitions) == 3 + 3 + 1
+    found = [pa.Table.from_batches(reader.read(each))["id"].to_pylist() for each in partitions]
+    assert [len(each) for each in found] == [350, 350, 300, 350, 350, 300, 1]
+    assert sorted(row for each in found for row in each) == list(range(2001))
 
 
 @pytest.mark.parametrize("options", [{}, {"startingVersion": "latest"}], ids=["snapshot", "latest"])

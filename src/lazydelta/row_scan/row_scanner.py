@@ -165,7 +165,7 @@ class RowScanner:
             batches.close()
 
     def _meant(self, file: StoredFile) -> StoredFile:
-        share = None if self._within is None else self._within.share_of(file.size)
+        share = None if self._within is None else self._within.share_of(file.path, file.size)
         return file if share is None else msgspec.structs.replace(file, share=share)
 
     def _stream(

@@ -64,7 +64,9 @@ def row_shares(scanner: RowScanner, size: ShareSize) -> list[RowShare]:
     known = sum(place.files for place in places)
     if known <= FEW_FILES and tail_bytes(snapshot.segment) <= _FEW_BYTES_OF_TAIL:
         return _by_files(list(scanner.found_files()), size)
-    ranges = divided(snapshot.segment, places, at_once, shared_from=2 * size.most)
+    # Where a file is more than a worker is to have, several have a part of its row groups each.
+    wanted = at_once if of_a_file <= size.most else size.most / of_a_file
+    ranges = divided(snapshot.segment, places, wanted, share_bytes=size.most)
     return [RowShare(within=each) for each in ranges]
 
 

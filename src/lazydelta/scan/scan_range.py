@@ -9,6 +9,7 @@ tier or through which compaction a worker comes across it. Together the ranges o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import ceil
 from zlib import crc32
 
 import msgspec
@@ -41,42 +42,51 @@ class BasePlace(msgspec.Struct, frozen=True):
 class ScanRange(msgspec.Struct, frozen=True):
     """One of ``slices`` slices of the files in a place of the base, or of the tail where there is no place.
 
-    Files of ``shared_from`` bytes and more are in all slices, for those who divide their rows among these.
+    A file of more than ``share_bytes`` is in several slices, one for each so many bytes, for those who divide its rows
+    among them; the others need not open it.
     """
 
     place: BasePlace | None = None
     number: int = 0
     slices: int = 1
-    shared_from: int | None = None
+    share_bytes: int | None = None
 
     def only(self, files: FileBatch) -> FileBatch:
         """Leave the files of this slice."""
         if self.slices == 1 or not len(files):
             return files
-        marks = np.array([crc32(each) for each in map(_path_bytes, files.path.to_pylist())], np.uint32)
-        keep = marks % np.uint32(self.slices) == self.number
-        if self.shared_from is not None:
-            keep |= numpy_of(files.size) >= self.shared_from
+        marks = np.array([_mark(each) for each in files.path.to_pylist()], np.int64)
+        # Which of the slices this one is, counted from the first that the file is in.
+        behind = (self.number - marks) % self.slices
+        keep = behind == 0
+        if self.share_bytes is not None:
+            shares = -(-numpy_of(files.size) // self.share_bytes)
+            keep |= behind < np.minimum(shares, self.slices)
         return files.filter(boolean_array(keep))
 
-    def share_of(self, size: int) -> tuple[int, int] | None:
-        """Return which share of a file of this size is meant, as number and count; None is the whole file."""
-        shared = self.slices > 1 and self.shared_from is not None and size >= self.shared_from
-        return (self.number, self.slices) if shared else None
+    def share_of(self, path: str, size: int) -> tuple[int, int] | None:
+        """Return which share of a file of this slice is meant, as number and count; None is the whole file."""
+        if self.share_bytes is None:
+            return None
+        shares = min(-(-size // self.share_bytes), self.slices)
+        return ((self.number - _mark(path)) % self.slices, shares) if shares > 1 else None
 
 
 def divided(
-    segment: LogSegment, places: Sequence[BasePlace], files_a_range: int, *, shared_from: int | None = None
+    segment: LogSegment, places: Sequence[BasePlace], files_a_range: float, *, share_bytes: int | None = None
 ) -> list[ScanRange]:
-    """Return the ranges of a scan: all places of its base and its tail, in slices of about so many files."""
+    """Return the ranges of a scan: all places of its base and its tail, in slices of about so many files.
+
+    Less than one file makes several slices of each; who reads them divides the file by ``share_bytes``.
+    """
     tail = -(-tail_bytes(segment) // _BYTES_OF_AN_ADD)
     total = tail + sum(place.files for place in places)
     # Each range is a task with a few requests of its own; more of them than this help nobody.
-    wanted = max(1, files_a_range, -(-total // _MOST_RANGES))
+    wanted = max(files_a_range, total / _MOST_RANGES)
     found: list[ScanRange] = []
     for place, files in (*((place, place.files) for place in places), *([(None, tail)] if tail else [])):
-        slices = max(1, -(-files // wanted))
-        whole = ScanRange(place, 0, slices, shared_from if slices > 1 else None)
+        slices = max(1, ceil(files / wanted))
+        whole = ScanRange(place, 0, slices, share_bytes if slices > 1 else None)
         found += [msgspec.structs.replace(whole, number=number) for number in range(slices)]
     return found
 
@@ -86,5 +96,5 @@ def tail_bytes(segment: LogSegment) -> int:
     return sum(max(1, file.info.size) for file in segment.tail())
 
 
-def _path_bytes(path: str) -> bytes:
-    return path.encode("utf-8", "surrogatepass")
+def _mark(path: str) -> int:
+    return crc32(path.encode("utf-8", "surrogatepass"))

@@ -91,7 +91,7 @@ class LazyDeltaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         request = RowRequest.of(partition.table, columns=self._struct.fieldNames())
         # Pieces that name their files need no look at the log.
         stream = None if partition.piece.files is not None else TableStream(handle, self._options)
-        files = iter(partition.piece.files or ()) if stream is None else partition.piece.files_of(stream)
+        files = partition.piece.files_of(stream)
         while some := list[FileToRead](islice(files, _FILES_AT_ONCE)):
             with stream_files(handle, request, some) as rows:
                 yield from in_form(rows, form)
