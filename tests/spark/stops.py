@@ -35,10 +35,13 @@ class Stops:
         """The folder that has to be on the search path of the processes."""
         return str(_STOPPING)
 
-    def environment(self) -> dict[str, str]:
+    def environment(self, *others: Stops) -> dict[str, str]:
         """Return what the first of the processes has to have in its environment; the others inherit it."""
-        self.folder.mkdir(parents=True)
-        given = {"table": str(self.table), "folder": str(self.folder), "at": list(self.at), "command": self.command}
+        given = []
+        for each in (self, *others):
+            each.folder.mkdir(parents=True)
+            table, folder = str(each.table), str(each.folder)
+            given.append({"table": table, "folder": folder, "at": list(each.at), "command": each.command})
         paths = [str(_STOPPING), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {"LAZYDELTA_TEST_STOPS": json.dumps(given), "PYTHONPATH": os.pathsep.join(paths)}
 

@@ -124,6 +124,19 @@ def kill(driver: subprocess.Popen[bytes]) -> None:
             os.kill(each, signal.SIGKILL)
 
 
+EXECUTOR, WORKER = "CoarseGrainedExecutorBackend", "pyspark.daemon pyspark.worker"
+
+
+def kill_executor(driver: int, worker: int) -> None:
+    """Kill the executor of a driver that a Python worker belongs to, and the worker, which may be gone with it."""
+    (executor,) = [
+        each for each in descendants(driver, lambda command: EXECUTOR in command) if worker in descendants(each)
+    ]
+    for each in (executor, worker):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
+
+
 def descendants(pid: int, wanted: Callable[[str], bool] = lambda _: True) -> list[int]:
     """Return the processes below one whose command line is ``wanted``."""
     children: dict[int, list[int]] = {}

@@ -30,7 +30,7 @@ from lazydelta.maintenance.table_lock import machine_file
 from lazydelta.spark import ingest_stream
 from lazydelta.spark.source import LazyDeltaSource, _Message
 from tests.spark.stops import CHANGES_OF_A_COMMIT, CHANGES_OF_A_FILE
-from tests.spark.streams import Stream, descendants, make_source
+from tests.spark.streams import WORKER, Stream, descendants, kill_executor, make_source
 from tests.spark.tables import actions, commits, ids, logged, on_disk, write
 
 pytestmark = [pytest.mark.xdist_group("spark")]
@@ -339,26 +339,19 @@ def test_rows_are_there_once_although_the_driver_was_killed_at_twenty_moments(tm
     assert ids(stream.table) == sorted([*expected, *expected])
 
 
-_EXECUTOR, _WORKER = "CoarseGrainedExecutorBackend", "pyspark.daemon pyspark.worker"
-
-
 def _kill_executors(stream: Stream, kills: int, files: int) -> int:
     """Kill Python workers, or the executors that they belong to, at counted changes of files; return how many."""
     dice = random.Random(kills)
     stream.options["target_file_size"] = 1  # or few rows would travel with the result, and no task would write a file
     places = sorted(dice.sample(range(1, CHANGES_OF_A_FILE * (files - 1)), kills))
     killed = 0
-    with stream.stopping(*places, command=_WORKER) as (driver, stops):
+    with stream.stopping(*places, command=WORKER) as (driver, stops):
         for at in places:
             worker = stops.wait(at, lambda: driver.poll() is None)
-            victims = [worker]
             if killed % 2 == 0:
-                executors = descendants(driver.pid, lambda command: _EXECUTOR in command)
-                victims += [each for each in executors if worker in descendants(each)]
-                assert len(victims) == 2
-            for each in reversed(victims):
-                with suppress(ProcessLookupError):  # a worker may be gone with its executor
-                    os.kill(each, signal.SIGKILL)
+                kill_executor(driver.pid, worker)
+            else:
+                os.kill(worker, signal.SIGKILL)
             killed += 1
         assert driver.wait(900) == 0, stream.log()
     assert wait_for_maintenance(str(stream.table), 60)
@@ -372,6 +365,7 @@ _CLUSTER = {
 }
 
 
+@pytest.mark.slow  # the short one is with the other work of a cluster
 @pytest.mark.timeout(600)
 def test_rows_are_there_once_although_an_executor_was_killed(tmp_path: Path) -> None:
     stream, expected = _stream(tmp_path, files=4, rows=50, **_CLUSTER)

@@ -56,4 +56,5 @@ class _Stops:
 
 _given = os.environ.get("LAZYDELTA_TEST_STOPS")
 if _given:
-    sys.addaudithook(_Stops(**json.loads(_given)))
+    for _each in json.loads(_given):
+        sys.addaudithook(_Stops(**_each))
