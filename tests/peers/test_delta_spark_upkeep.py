@@ -138,6 +138,35 @@ def test_a_deletion_vector_of_sparks_written_meanwhile_is_kept(delta_spark: Delt
     assert {file.path for file in DeltaTable(table).files()} <= data_files(table)
 
 
+@pytest.mark.parametrize("mode", ["name", pytest.param("id", marks=pytest.mark.slow)])
+def test_tables_whose_columns_spark_has_mapped_are_packed(delta_spark: DeltaSpark, tmp_path: Path, mode: str) -> None:
+    """Renamed, dropped and made anew under an old name: what a file has is found by what the log says."""
+    name, root = f"delta.`{tmp_path}`", tmp_path
+    properties = f"'delta.columnMapping.mode'='{mode}', 'delta.enableDeletionVectors'='true'"
+    columns = "id BIGINT, hour STRING, gone INT, deep STRUCT<a: INT, b: STRING>"
+    delta_spark.sql(f"CREATE TABLE {name} ({columns}) USING delta PARTITIONED BY (hour) TBLPROPERTIES ({properties})")
+    delta_spark.sql(f"INSERT INTO {name} SELECT id, CONCAT('h', id % 2), 7, STRUCT(id, 'x') FROM RANGE(0, 8)")
+    delta_spark.sql(f"ALTER TABLE {name} DROP COLUMN gone")
+    delta_spark.sql(f"ALTER TABLE {name} ADD COLUMN gone STRING")
+    delta_spark.sql(f"ALTER TABLE {name} RENAME COLUMN hour TO moment")
+    delta_spark.sql(f"ALTER TABLE {name} RENAME COLUMN deep.a TO c")
+    insert = "SELECT id, CONCAT('h', id % 2), STRUCT(id, 'y'), 'new' FROM RANGE"
+    delta_spark.sql(f"INSERT INTO {name} (id, moment, deep, gone) {insert}(8, 16)")
+    delta_spark.sql(f"DELETE FROM {name} WHERE id IN (2, 9)")
+    query = f"SELECT id, moment, deep.c, deep.b, gone FROM {name} ORDER BY id"
+    before = delta_spark.sql(query)
+    packed = optimize(TableHandle.open(root))
+    assert packed.vectors > 0
+    assert packed.added.count == 2
+    assert delta_spark.sql(query) == before
+    assert len(before) == 14
+    assert our_ids(root) == [each["id"] for each in before]
+    assert delta_spark.validate(root) == packed.version
+    # And Spark finds its columns where it looks for them next: in what it packs and deletes itself.
+    delta_spark.sql(f"DELETE FROM {name} WHERE deep.c = 3")
+    assert our_ids(root) == spark_ids(delta_spark, root) == [each["id"] for each in before if each["id"] != 3]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_appends_of_ours_and_deletes_of_sparks_beside_upkeep_and_readers(delta_spark: DeltaSpark, table: Path) -> None:

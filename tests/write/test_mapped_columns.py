@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import lazydelta
 from lazydelta import DeltaTable, write_arrow
 from lazydelta.errors import CommitConflictError, UnsupportedFeatureError
 from lazydelta.write.job import WriteJob
@@ -125,13 +124,6 @@ def test_a_column_that_was_made_anew_meanwhile_is_not_taken_for_the_one_that_fil
     log.commit(log.metadata())
     with pytest.raises(CommitConflictError, match=r"other columns meanwhile: id"):
         job.commit([result])
-
-
-def test_optimize_leaves_mapped_tables_alone(tmp_path: Path) -> None:
-    log = mapped(tmp_path / "t", "name")
-    write_arrow(log.table, rows(1, 2), maintain=False)
-    with pytest.raises(UnsupportedFeatureError, match="OPTIMIZE"):
-        lazydelta.DeltaTable(log.table).optimize.compact()
 
 
 def test_a_mapping_that_the_protocol_does_not_have_is_refused(tmp_path: Path) -> None:

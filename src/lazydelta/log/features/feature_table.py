@@ -88,7 +88,7 @@ FEATURES = (
         reading=Reading.DONE,
         writing=Writing.DONE,
         writer_version=5,
-        note="never switched on by us; OPTIMIZE is refused",
+        note="never switched on by us",
     ),
     Feature(name="identityColumns", writing=Writing.UNUSED, writer_version=6, column_mark="delta.identity."),
     Feature(

@@ -15,6 +15,7 @@ from lazydelta.log.segment import list_commits
 from lazydelta.maintenance.due import COMPACTION_INTERVAL
 from lazydelta.maintenance.optimize.optimizing import OptimizeSettings, optimize, target_size_of
 from lazydelta.pruning import Where
+from lazydelta.types.schema import TableSchema
 from lazydelta.write.transaction import CommitResult
 
 __all__ = ["auto_compact"]
@@ -38,7 +39,7 @@ def auto_compact(handle: TableHandle, version: int, memory_budget: int) -> Commi
         memory_budget=memory_budget,
         auto=True,
     )
-    where = _written_lately(handle, version, snapshot.schema.partition_columns)
+    where = _written_lately(handle, version, snapshot.schema)
     done: list[CommitResult] = []
     try:
         try:
@@ -56,16 +57,16 @@ def auto_compact(handle: TableHandle, version: int, memory_budget: int) -> Commi
     return done[-1] if done else None
 
 
-def _written_lately(handle: TableHandle, version: int, partition_columns: tuple[str, ...]) -> Where:
+def _written_lately(handle: TableHandle, version: int, schema: TableSchema) -> Where:
     """Return a predicate on the first partition column; what it lets through beside is looked at in vain."""
-    if not partition_columns:
+    if not schema.partition_columns:
         return None
-    name = partition_columns[0]
+    name, logged = schema.partition_columns[0], schema.physical_partition_columns[0]
     found: set[str | None] = set()
     commits = list(list_commits(handle.store, max(0, version - _LOOK_BACK + 1), version))
     for commit in ReverseCommitReader(handle.store, commits):
         for lines in commit.actions:
-            found |= {line.add.partition_values.get(name) or None for line in lines if line.add is not None}
+            found |= {line.add.partition_values.get(logged) or None for line in lines if line.add is not None}
     values = sorted(each for each in found if each is not None)
     alternatives: list[list[tuple[object, ...]]] = [[(name, "in", values)]] if values else []
     if None in found:

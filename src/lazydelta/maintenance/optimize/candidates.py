@@ -108,7 +108,8 @@ def candidates_of(
 ) -> Iterator[Candidate]:
     """Yield the files of a batch that are smaller than ``below`` or have a deletion vector.
 
-    ``counted`` says that the batch has statistics, and so perhaps numbers of rows.
+    ``partition_columns`` are those of the log, under their physical names; ``counted`` says that the batch has
+    statistics, and so perhaps numbers of rows.
     """
     chosen = numpy_of(batch.size) < below
     if batch.deletion_vector is not None:

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from lazydelta.arrays import string_array
-from lazydelta.errors import CommitConflictError, OptionError, UnsupportedFeatureError, WriteError
+from lazydelta.errors import CommitConflictError, OptionError, WriteError
 from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Metadata
 from lazydelta.log.features.writable import check_writable
@@ -150,15 +150,10 @@ def optimize(
     """Pack the small files of each partition; ``where`` may name partition columns only.
 
     ``committed`` is told of every commit, ``carrier`` has the bins rewritten. Tables with features that we do not write
-    (row tracking, clustering, column mapping, …) are refused by name.
+    (row tracking, clustering, …) are refused by name.
     """
     snapshot = handle.newest()
     check_writable(snapshot.protocol, snapshot.metadata, path=handle.uri)
-    if snapshot.schema.column_mapping != "none":
-        message = f"OPTIMIZE does not rewrite the files of {handle.uri}, whose columns are mapped (columnMapping)"
-        raise UnsupportedFeatureError(
-            message, features=("columnMapping",), path=handle.uri, hint="let Delta-Spark do it; appending works"
-        )
     settled = settings or OptimizeSettings()
     work = _Optimize(handle, snapshot, settled, where, OptimizeResult(dry_run, snapshot.version), committed)
     tell = progress or (lambda _what, _done, _total: None)
@@ -243,7 +238,8 @@ class _Optimize:
         for batch in self._handle.scan(snapshot, request).batches():
             if self._selection is not None:
                 self._selection.matches(batch)  # what was let through for want of knowledge is an error there
-            self._candidates.add(candidates_of(batch, snapshot.schema.partition_columns, below, counted=counted))
+            logged = snapshot.schema.physical_partition_columns
+            self._candidates.add(candidates_of(batch, logged, below, counted=counted))
             self.result.considered += len(batch)
             progress("considered", self.result.considered, None)
 

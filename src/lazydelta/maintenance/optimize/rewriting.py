@@ -15,6 +15,7 @@ from lazydelta.maintenance.optimize.bins import Bin
 from lazydelta.maintenance.optimize.sorted_rows import sorted_rows
 from lazydelta.rows import RowReader
 from lazydelta.types.schema import TableSchema
+from lazydelta.write.column_mapping import PhysicalColumns
 from lazydelta.write.data_files import DataFileWriter
 from lazydelta.write.partition_rows import compact, pieces
 
@@ -80,6 +81,7 @@ class Rewriter:
             target_file_size=self.target,
             memory_budget=self.memory_budget,
             compression=self.compression,
+            physical=None if schema.column_mapping == "none" else PhysicalColumns(schema),
             family=family,
         ) as writer:
             for batch in rows:
