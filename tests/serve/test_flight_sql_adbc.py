@@ -18,8 +18,10 @@ import pytest
 from pyarrow import flight
 
 from lazydelta.errors import MemoryLimitError
+from lazydelta.serve.flight_sql import statement
 from lazydelta.serve.flight_sql.flight_sql import SqlLimits
 from lazydelta.serve.flight_sql.messages import MESSAGES, packed, parsed
+from lazydelta.serve.flight_sql.sql_session import SqlSession
 from tests.engines.engine_queries import generated_query, over_duckdb, shown
 from tests.row_scan.made_table import MadeTable, make_rich_table, make_table
 from tests.row_scan.watching import hand_out_one_file_a_pull, no_threads_are_left, watch
@@ -390,6 +392,86 @@ def test_a_query_that_needs_more_memory_than_a_statement_has_is_an_error(made: M
         with pytest.raises(adbc_driver_manager.Error, match="more memory than a statement has"):
             answer(con, "SELECT list(range || repeat('x', 100)) AS l FROM range(5000000)")
         assert answer(con, "SELECT count(*) AS c FROM t").to_pylist() == [{"c": len(made.rows)}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kql: range x from 1 to 5000000 step 1 | summarize make_list(strcat(tostring(x), 'xxxxxxxxxxxxxxxxxxxxxxxxx'))",
+        # This one is run before the columns are known.
+        "kql: let n = toscalar(range x from 1 to 9000000 step 1 | distinct strcat(x, 'xxxxxxxxxxxx') | count); print n",
+    ],
+    ids=["rows", "toscalar"],
+)
+def test_a_query_in_kql_has_the_memory_of_a_statement(made: MadeTable, text: str) -> None:
+    with serving({"t": made.uri}, SqlLimits(memory=12 << 20)) as server, flight.connect(server.uri) as client:
+        with pytest.raises(flight.FlightServerError, match="more memory than a statement has"):
+            client.do_get(info_for(client, text).endpoints[0].ticket).read_all()
+        found = client.do_get(info_for(client, "kql: t | count").endpoints[0].ticket).read_all()
+        assert found.to_pylist() == [{"Count": len(made.rows)}]
+
+
+def test_queries_in_kql_are_locked_in_databases_of_their_own(made: MadeTable) -> None:
+    """What one of them makes is unknown to the next, and none can raise its limit."""
+    session = SqlSession(memory=64 << 20, reading_memory=1 << 20, threads=1)
+    first, second = session.kql.connection(), session.kql.connection()
+    first.execute("CREATE TABLE seen AS SELECT 1 AS a")
+    with pytest.raises(duckdb.CatalogException, match="seen"):
+        second.execute("FROM seen")
+    for setting in ("SET memory_limit = '64GB'", "SET enable_external_access = true", "SET temp_directory = '/tmp'"):
+        with pytest.raises(duckdb.InvalidInputException):
+            first.execute(setting)
+    assert second.execute("SELECT current_setting('memory_limit')").fetchall() == [("64.0 MiB",)]
+    for each in (first, second):
+        each.close()
+    session.close()
+
+
+def test_a_query_in_kql_that_is_described_takes_room_and_ends_with_its_call(
+    forty: MadeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ``toscalar`` is run before its columns are known, and reads files like any other."""
+    taken: list[int] = []
+
+    def reserve(_context: Any, memory: int) -> Any:
+        taken.append(memory)
+        return taken.pop
+
+    halted = threading.Event()
+    halt = statement._StopKql.halt
+
+    def noted(stop: statement._StopKql) -> None:
+        halt(stop)
+        halted.set()
+
+    monkeypatch.setattr(statement._StopKql, "halt", noted)
+    limits = SqlLimits(memory=64 << 20, reading_memory=16 << 20)
+    with (
+        serving({"Forty": forty.uri}, limits, reserve) as server,
+        adbc.connect(server.uri, autocommit=True) as con,
+        con.cursor() as cursor,
+    ):
+        gate = Gate(monkeypatch, free=4)
+        failures: list[BaseException] = []
+
+        def ask() -> None:
+            try:
+                cursor.execute("kql: let n = toscalar(Forty | summarize sum(id)); print n")
+            except BaseException as error:  # noqa: BLE001 - looked at below
+                failures.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        assert gate.reached.wait(WAIT)
+        cursor.adbc_cancel()
+        thread.join(WAIT)
+        assert "ancel" in str(failures[0])
+        assert halted.wait(WAIT)
+        assert taken == [80 << 20]  # a request is still under way
+        gate.open.set()
+        wait_for(lambda: taken == [])
+        assert no_threads_are_left()
+        assert len(gate.pulled) <= 5
 
 
 def test_a_statement_that_takes_too_long_is_stopped(forty: MadeTable, monkeypatch: pytest.MonkeyPatch) -> None:

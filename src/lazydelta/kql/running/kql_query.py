@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import functools
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, Self
@@ -15,14 +13,14 @@ import duckdb
 import pyarrow as pa
 
 from lazydelta.delta_table import DeltaTable
-from lazydelta.errors import LazyDeltaError, StreamClosedError
+from lazydelta.errors import LazyDeltaError, MemoryLimitError, StreamClosedError
 from lazydelta.kql.language import kql_syntax as syntax
 from lazydelta.kql.language.kql_parser import parse
-from lazydelta.kql.meaning.operations.macros import MACROS
 from lazydelta.kql.meaning.query_plan import Relation, Scan
 from lazydelta.kql.meaning.query_session import Scope, Session
 from lazydelta.kql.meaning.tabular import Tabular
 from lazydelta.kql.meaning.typed import Typed, literal
+from lazydelta.kql.running.kql_database import OWN_MEMORY, KqlDatabases
 from lazydelta.kql.running.kql_tables import KqlTables, Queryable
 from lazydelta.kql.running.plan_sql import PlanSql
 from lazydelta.kql.running.pushdown import Pushed, push_down
@@ -33,18 +31,7 @@ __all__ = ["KqlResult", "StoppableQuery", "columns", "reached", "run"]
 _BATCH_ROWS = 8192
 _FEW_VALUES = 1000
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_SETTINGS = (
-    "SET GLOBAL TimeZone = 'UTC'",
-    "SET GLOBAL error_on_division_by_zero = false",
-    "SET GLOBAL ieee_floating_point_ops = true",
-    "SET GLOBAL preserve_insertion_order = true",
-    "SET autoinstall_known_extensions = false",
-    "SET autoload_known_extensions = false",
-    # A query reads the tables that it was given and nothing else.
-    "SET enable_external_access = false",
-)
-# Ten megabytes unless told otherwise, which are dozens of files that somebody who wants a look does not need.
-_READ_AHEAD = "SET streaming_buffer_size = '64KB'"
+_OUT_OF_MEMORY = "Out of Memory Error"
 _ARROW = {
     "bool": pa.bool_(),
     "int": pa.int32(),
@@ -155,12 +142,15 @@ def run(
     pushdown: bool = True,
     open_table: Callable[[str], DeltaTable] | None = None,
     begun: Callable[[StoppableQuery], None] | None = None,
+    databases: KqlDatabases = OWN_MEMORY,
 ) -> KqlResult:
     """Bind a query and start it; ``pushdown=False`` reads every row of every table, for comparison.
 
-    ``begun`` is given, before anything is read, what stops the query from another thread.
+    ``begun`` is given, before anything is read, what stops the query from another thread. ``databases`` is where it
+    runs, and what it may take there.
     """
-    running, relation, bound = _bound(text, KqlTables(tables, open_table), now, pushdown=pushdown, begun=begun)
+    known = KqlTables(tables, open_table, databases.pool())
+    running, relation, bound = _bound(text, known, now, pushdown=pushdown, begun=begun, databases=databases)
     try:
         return KqlResult(running, relation, bound.render)
     except BaseException:
@@ -169,10 +159,16 @@ def run(
 
 
 def columns(
-    text: str, tables: Mapping[str, Queryable], *, open_table: Callable[[str], DeltaTable] | None = None
+    text: str,
+    tables: Mapping[str, Queryable],
+    *,
+    open_table: Callable[[str], DeltaTable] | None = None,
+    begun: Callable[[StoppableQuery], None] | None = None,
+    databases: KqlDatabases = OWN_MEMORY,
 ) -> pa.Schema:
-    """Return the columns of a query, without running more of it than ``toscalar`` and ``in`` need."""
-    running, relation, _ = _bound(text, KqlTables(tables, open_table), None, pushdown=True)
+    """Return the columns of a query, without running more of it than ``toscalar`` and ``in`` need; see ``run``."""
+    known = KqlTables(tables, open_table, databases.pool())
+    running, relation, _ = _bound(text, known, None, pushdown=True, begun=begun, databases=databases)
     try:
         sql, _ = running.prepare(relation)
         return _shown_schema(running.start(f"SELECT * FROM ({sql}) LIMIT 0").schema, relation)
@@ -206,13 +202,14 @@ def _bound(
     *,
     pushdown: bool,
     begun: Callable[[StoppableQuery], None] | None = None,
+    databases: KqlDatabases = OWN_MEMORY,
 ) -> tuple[_Run, Relation, Tabular]:
     program = parse(text)
     moment = dt.datetime.now(dt.UTC) if now is None else now
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=dt.UTC)
     ticks = (moment - _EPOCH) // dt.timedelta(microseconds=1) * 10
-    running = _Run(text, program, tables, pushdown=pushdown)
+    running = _Run(text, program, tables, databases, pushdown=pushdown)
     try:
         if begun is not None:
             begun(running)
@@ -228,33 +225,20 @@ def _bound(
     return running, relation, tabular
 
 
-@functools.lru_cache(maxsize=1)
-def _database(_process: int) -> duckdb.DuckDBPyConnection:
-    """Open an empty database for all queries of a process: making one takes longer than most queries.
-
-    A forked child may not use its parent's threads, hence the process as a key.
-    """
-    connection = duckdb.connect()
-    for setting in _SETTINGS:
-        connection.execute(setting)
-    for head, body in MACROS.items():
-        connection.execute(f"CREATE MACRO {head} AS {body}")
-    return connection
-
-
 class _Run:
     """The connection of one query, and what must run before the rest."""
 
-    def __init__(self, text: str, program: syntax.Program, tables: KqlTables, *, pushdown: bool) -> None:
+    def __init__(
+        self, text: str, program: syntax.Program, tables: KqlTables, databases: KqlDatabases, *, pushdown: bool
+    ) -> None:
         self._text = text
         self._program = program
         self.tables = tables
         self._pushdown = pushdown
         self._views = 0
         self.ran_first: list[Relation] = []
-        # Readers and temporary tables belong to the cursor, so queries do not see each other's.
-        self._connection = _database(os.getpid()).cursor()
-        self._connection.execute(_READ_AHEAD)
+        self._is_limited = databases.is_limited
+        self._connection = databases.connection()
 
     def prepare(self, relation: Relation) -> tuple[str, list[tuple[Scan, list[str], Pushed]]]:
         """Return the SQL of a relation, with its scans registered for one run."""
@@ -331,6 +315,9 @@ class _Run:
             return self.tables.failure
         if isinstance(error, LazyDeltaError):
             return error
+        if self._is_limited and _OUT_OF_MEMORY in str(error):
+            message = f"The query needs more memory than a statement has here: {str(error).strip().splitlines()[0]}"
+            return MemoryLimitError(message, hint="narrow it")
         return failed(self._text, self._program, str(self.tables.failure or error))
 
     def halt(self) -> None:

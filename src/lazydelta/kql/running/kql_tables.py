@@ -14,10 +14,14 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from lazydelta.delta_table import DeltaTable
+from lazydelta.engines.table_source import pinned
 from lazydelta.errors import OptionError
 from lazydelta.kql.meaning.query_plan import Scan
 from lazydelta.kql.running.nested_json import nested_json
 from lazydelta.kql.running.pushdown import Pushed
+from lazydelta.pruning import parse_predicate
+from lazydelta.row_scan import RowRequest, RowScanner
+from lazydelta.row_scan.reading_pool import ReadingPool
 
 __all__ = ["KqlTables", "Queryable"]
 
@@ -28,11 +32,17 @@ _UTC_MICROSECONDS = pa.timestamp("us")
 
 
 class KqlTables:
-    """Tables by name, opened when a query first names them."""
+    """Tables by name, opened when a query first names them; all of them read with ``pool`` if there is one."""
 
-    def __init__(self, tables: Mapping[str, Queryable], open_table: Callable[[str], DeltaTable] | None = None) -> None:
+    def __init__(
+        self,
+        tables: Mapping[str, Queryable],
+        open_table: Callable[[str], DeltaTable] | None = None,
+        pool: ReadingPool | None = None,
+    ) -> None:
         self._given = dict(tables)
         self._open_table = open_table or DeltaTable
+        self._pool = pool
         self._opened: dict[str, DeltaTable | pa.Table] = {}
         self.failure: BaseException | None = None
         self._running: list[Iterator[pa.RecordBatch]] = []
@@ -123,7 +133,13 @@ class KqlTables:
     def _rows(self, table: DeltaTable | pa.Table, names: list[str], pushed: Pushed) -> Iterator[pa.RecordBatch]:
         if isinstance(table, pa.Table):
             return iter(table.select(names).to_batches() if names else _empty_batches(table.num_rows))
-        return table.rows(columns=names, where=pushed.where, limit=pushed.limit)
+        if self._pool is None:
+            return table.rows(columns=names, where=pushed.where, limit=pushed.limit)
+        handle, snapshot = pinned(table)
+        trust = handle.options.float_max == "trust"
+        where = parse_predicate(pushed.where, snapshot.schema, trust_float_max=trust)
+        request = RowRequest.of(snapshot.schema, columns=names, where=where, limit=pushed.limit)
+        return RowScanner(handle, snapshot, request, pool=self._pool).stream()
 
     def _delivered_batches(
         self, rows: Iterator[pa.RecordBatch], schema: pa.Schema, limit: int | None

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyarrow import flight
@@ -19,7 +19,9 @@ from pyarrow import flight
 from lazydelta.errors import StreamClosedError
 from lazydelta.serve.flight_sql.statement import Running
 
-__all__ = ["fetched", "stop_soon"]
+__all__ = ["attended", "fetched", "stop_soon"]
+
+T = TypeVar("T")
 
 _STEP_SECONDS = 0.02
 _END = object()
@@ -50,6 +52,31 @@ def fetched(
             # The client has gone, or its time is over.
             stop_soon(running)
         asked.put(_ENOUGH)
+
+
+def attended(
+    work: Callable[[], T], stop: Callable[[], None], is_cancelled: Callable[[], bool], seconds: float | None
+) -> T:
+    """Do work for a call and return what it makes; a call that ended stops it, and so does the end of its time."""
+    deadline = None if seconds is None else time.monotonic() + seconds
+    answers: SimpleQueue[Any] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put((True, work()))
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
+            answers.put((False, error))
+
+    Thread(target=run, name="lazydelta-sql", daemon=True).start()
+    try:
+        is_made, answer = _waited_for(answers, is_cancelled, deadline)
+    except BaseException:
+        stop()
+        raise
+    if not is_made:
+        raise answer
+    made: T = answer
+    return made
 
 
 def stop_soon(running: Running) -> None:

@@ -19,7 +19,7 @@ from pyarrow import flight
 from lazydelta.errors import OptionError, QueryError, UnsupportedOperationError
 from lazydelta.serve.flight_sql.catalog import CATALOG_COMMANDS, catalog_answer, catalog_schema
 from lazydelta.serve.flight_sql.client_errors import Refusal, flight_error, told
-from lazydelta.serve.flight_sql.fetching import fetched, stop_soon
+from lazydelta.serve.flight_sql.fetching import attended, fetched, stop_soon
 from lazydelta.serve.flight_sql.messages import MESSAGES, kind_of, packed, parsed, unpacked
 from lazydelta.serve.flight_sql.prepared import Handles
 from lazydelta.serve.flight_sql.session_options import SESSION_MIDDLEWARE, SessionCookies, SessionOptions
@@ -241,8 +241,7 @@ class FlightSql:
     def _statement(self, context: Any, identity: Hashable, name: str, command: Any) -> Statement:
         if name == "CommandStatementQuery":
             _refuse_transaction(command)
-            language = self._options.language(context, identity)
-            statement = statement_of(command.query, self._tables, identity, self._session, language)
+            statement = self._described(context, identity, command.query)
             if len(statement.parameters):
                 message = f"The statement has {len(statement.parameters)} parameters and no values"
                 raise QueryError(message, hint="prepare it and bind them")
@@ -254,10 +253,23 @@ class FlightSql:
             return prepared.statement.with_values(prepared.values)
         raise _reads_only(name)
 
+    def _described(self, context: Any, identity: Hashable, text: str) -> Statement:
+        def for_the_call(work: Callable[[], pa.Schema], stop: Callable[[], None]) -> pa.Schema:
+            # Work that goes on for a moment after its call has left still holds its room.
+            give_back = self._room(context)
+            return attended(lambda: _then(work, give_back), stop, context.is_cancelled, self._limits.statement_seconds)
+
+        language = self._options.language(context, identity)
+        return statement_of(text, self._tables, identity, self._session, language, for_the_call)
+
+    def _room(self, context: Any) -> Callable[[], None]:
+        if self._reserve is None:
+            return lambda: None
+        return self._reserve(context, self._limits.memory + self._limits.reading_memory)
+
     def _prepare(self, context: Any, identity: Hashable, request: Any) -> bytes:
         _refuse_transaction(request)
-        language = self._options.language(context, identity)
-        statement = statement_of(request.query, self._tables, identity, self._session, language)
+        statement = self._described(context, identity, request.query)
         return packed(
             "ActionCreatePreparedStatementResult",
             prepared_statement_handle=self._prepared.add(identity, PreparedStatement(statement)),
@@ -267,9 +279,8 @@ class FlightSql:
 
     def _rows(self, context: Any, handle: bytes, statement: Statement) -> Iterator[pa.RecordBatch]:
         with told(self._refusal), contextlib.ExitStack() as given:
-            if self._reserve is not None:
-                # Here, where its end is met for certain: a stream that nobody pulls has taken nothing.
-                given.callback(self._reserve(context, self._limits.memory + self._limits.reading_memory))
+            # Here, where its end is met for certain: a stream that nobody pulls has taken nothing.
+            given.callback(self._room(context))
             running = statement.start()
             with self._lock:
                 self._running.setdefault(handle, []).append(running)
@@ -296,6 +307,13 @@ class FlightSql:
                 stop_soon(each)
             status = _CANCELLING if running else _CANCELLED
         return status
+
+
+def _then(work: Callable[[], pa.Schema], after: Callable[[], None]) -> pa.Schema:
+    try:
+        return work()
+    finally:
+        after()
 
 
 def _info(schema: pa.Schema, descriptor: flight.FlightDescriptor, ticket: bytes) -> flight.FlightInfo:

@@ -18,6 +18,7 @@ from lazydelta.delta_table import DeltaTable
 from lazydelta.engines import duckdb as duckdb_engine
 from lazydelta.engines.table_source import engine
 from lazydelta.errors import LazyDeltaError, MemoryLimitError, QueryError, StreamClosedError
+from lazydelta.kql.running.kql_database import LimitedDatabases
 from lazydelta.row_scan.reading_pool import ReadingPool
 from lazydelta.row_scan.row_stream import RowStream
 from lazydelta.row_scan.rows_dataset import RowsDataset
@@ -56,6 +57,8 @@ class SqlSession:
         self._memory = memory
         self._reading_memory = reading_memory
         self._threads = threads
+        self.kql = LimitedDatabases(memory=memory, reading_memory=reading_memory, threads=threads)
+        """Where statements in KQL run, within the same limits."""
         self._parser = self.locked("SET GLOBAL disabled_optimizers = 'expression_rewriter'")
         self._guard = SqlGuard(self._parser)
 

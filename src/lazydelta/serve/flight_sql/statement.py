@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
 from lazydelta.delta_table import DeltaTable
 from lazydelta.errors import KqlError, StreamClosedError
+from lazydelta.kql.running.kql_database import KqlDatabases
 from lazydelta.kql.running.kql_query import StoppableQuery
 from lazydelta.kql.running.kql_query import columns as kql_columns
 from lazydelta.kql.running.kql_query import run as run_kql
 from lazydelta.serve.flight_sql.sql_guard import MOST_TEXT, CheckedQuery
 from lazydelta.serve.flight_sql.sql_session import SqlSession
 
-__all__ = ["KqlStatement", "Running", "SqlStatement", "Statement", "TablesOfServer", "statement_of"]
+__all__ = ["Attended", "KqlStatement", "Running", "SqlStatement", "Statement", "TablesOfServer", "statement_of"]
+
+Attended: TypeAlias = "Callable[[Callable[[], pa.Schema], Callable[[], None]], pa.Schema]"
+"""What runs work for a client that may leave: the work, and what stops it from another thread."""
 
 _KQL = "kql:"
 _SQL = "sql:"
@@ -94,6 +98,7 @@ class KqlStatement:
     text: str
     tables: TablesOfServer
     identity: Hashable
+    databases: KqlDatabases
     opened: dict[str, DeltaTable]
     schema: pa.Schema
     parameters: pa.Schema = field(default_factory=lambda: pa.schema([]))
@@ -117,31 +122,24 @@ class KqlStatement:
         return self.opened[name]
 
 
-class _RunningKql:
-    def __init__(self, statement: KqlStatement) -> None:
-        self._statement = statement
+class _StopKql:
+    """Stops one query in KQL from any thread, also before it has begun."""
+
+    def __init__(self) -> None:
         self._query: StoppableQuery | None = None
         self._lock = Lock()
         self.cancelled = False
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        statement = self._statement
-        names = {name: name for name in statement.tables.names_for(statement.identity)}
-        try:
-            with run_kql(statement.text, names, open_table=statement.open, begun=self._begun) as result:
-                yield from result
-        except GeneratorExit:
-            raise
-        except Exception as error:
-            if self.cancelled:
-                raise StreamClosedError("The statement was cancelled", hint="run it again") from error
-            raise
-        finally:
-            with self._lock:
-                self._query = None
-        if self.cancelled:
-            # A stream that was closed under DuckDB looks like one that has ended.
-            raise StreamClosedError("The statement was cancelled", hint="run it again")
+    def begun(self, query: StoppableQuery) -> None:
+        with self._lock:
+            if not self.cancelled:
+                self._query = query
+                return
+        raise StreamClosedError("The statement was cancelled", hint="run it again")
+
+    def ended(self) -> None:
+        with self._lock:
+            self._query = None
 
     def halt(self) -> None:
         with self._lock:
@@ -156,18 +154,45 @@ class _RunningKql:
         if query is not None:
             query.cancel()
 
-    def _begun(self, query: StoppableQuery) -> None:
-        with self._lock:
-            if not self.cancelled:
-                self._query = query
-                return
-        raise StreamClosedError("The statement was cancelled", hint="run it again")
+
+class _RunningKql(_StopKql):
+    def __init__(self, statement: KqlStatement) -> None:
+        super().__init__()
+        self._statement = statement
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        statement = self._statement
+        names = {name: name for name in statement.tables.names_for(statement.identity)}
+        try:
+            with run_kql(
+                statement.text, names, open_table=statement.open, begun=self.begun, databases=statement.databases
+            ) as result:
+                yield from result
+        except GeneratorExit:
+            raise
+        except Exception as error:
+            if self.cancelled:
+                raise StreamClosedError("The statement was cancelled", hint="run it again") from error
+            raise
+        finally:
+            self.ended()
+        if self.cancelled:
+            # A stream that was closed under DuckDB looks like one that has ended.
+            raise StreamClosedError("The statement was cancelled", hint="run it again")
 
 
 def statement_of(
-    text: str, tables: TablesOfServer, identity: Hashable, session: SqlSession, language: str = "sql"
+    text: str,
+    tables: TablesOfServer,
+    identity: Hashable,
+    session: SqlSession,
+    language: str = "sql",
+    attended: Attended = lambda work, _stop: work(),
 ) -> Statement:
-    """Check and describe a text; ``kql:`` or ``sql:`` before it counts more than the session's language."""
+    """Check and describe a text; ``kql:`` or ``sql:`` before it counts more than the session's language.
+
+    ``attended`` runs what may read rows: a query in KQL whose ``toscalar`` has to be known before its columns are.
+    """
     start = text.lstrip()
     if start[: len(_KQL)].lower() == _KQL:
         language, text = "kql", start[len(_KQL) :]
@@ -177,10 +202,21 @@ def statement_of(
     if language == "kql":
         if len(text) > MOST_TEXT:
             raise KqlError(f"The query is longer than {MOST_TEXT} characters", hint="ask for less at once")
-        described = KqlStatement(text, tables, identity, {}, pa.schema([]))
-        schema = kql_columns(text, {name: name for name in served}, open_table=described.open)
-        return KqlStatement(text, tables, identity, described.opened, schema)
+        described = KqlStatement(text, tables, identity, session.kql, {}, pa.schema([]))
+        stop = _StopKql()
+
+        def columns() -> pa.Schema:
+            names = {name: name for name in served}
+            try:
+                return kql_columns(
+                    text, names, open_table=described.open, begun=stop.begun, databases=described.databases
+                )
+            finally:
+                stop.ended()
+
+        schema = attended(columns, stop.halt)
+        return KqlStatement(text, tables, identity, session.kql, described.opened, schema)
     query = session.check(text, served)
     opened = {name: tables.open(name, identity) for name in query.tables}
-    columns, parameters = session.describe(query, opened)
-    return SqlStatement(session, query, opened, columns, parameters)
+    columns_of_sql, parameters = session.describe(query, opened)
+    return SqlStatement(session, query, opened, columns_of_sql, parameters)
