@@ -86,6 +86,17 @@ def test_the_catalog_lists_the_tables_that_one_may_read_with_their_columns(con: 
     assert con.adbc_get_info()["vendor_name"] == "lazydelta"
 
 
+def test_columns_tell_their_types_by_the_names_that_the_engine_has_for_them(con: Any) -> None:
+    (catalog,) = con.adbc_get_objects(depth="columns", table_name_filter="t").read_all().to_pylist()
+    (table,) = catalog["catalog_db_schemas"][0]["db_schema_tables"]
+    told = {each["column_name"]: each["xdbc_type_name"] for each in table["table_columns"]}
+    engine = {row["column_name"]: row["column_type"] for row in answer(con, "DESCRIBE t").to_pylist()}
+    assert told == {name: "LIST" if kind.endswith("[]") else kind.partition("(")[0] for name, kind in engine.items()}
+    price = con.adbc_get_table_schema("t").field("price")
+    digits = [price.metadata[f"ARROW:FLIGHT:SQL:{key}".encode()] for key in ("PRECISION", "SCALE")]
+    assert digits == [str(price.type.precision).encode(), str(price.type.scale).encode()]
+
+
 def test_patterns_and_kinds_narrow_the_list_of_tables(con: Any) -> None:
     def listed(**asked: Any) -> list[str]:
         (catalog,) = con.adbc_get_objects(depth="tables", **asked).read_all().to_pylist() or [{}]

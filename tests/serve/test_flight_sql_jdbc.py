@@ -119,6 +119,36 @@ def test_tables_are_listed_and_described(con: Any, made: MadeTable) -> None:
     assert (columns["id"], columns["price"], columns["day"]) == ("BIGINT", "DECIMAL", "DATE")
 
 
+def test_types_are_listed_as_the_specification_has_them(jvm: Any, con: Any, server: SqlServer) -> None:
+    """The driver's own ``getTypeInfo`` asks no server and has no rows; the client of Flight SQL that it brings does."""
+    named, arrow = jvm.java.lang.Class.forName, jvm.org.apache.arrow.driver.jdbc.shaded.org.apache.arrow
+    package = "org.apache.arrow.driver.jdbc.shaded.org.apache.arrow.flight"
+    options = jvm.java.lang.reflect.Array.newInstance(named(f"{package}.CallOption"), 0)
+    allocator = arrow.memory.RootAllocator(1 << 26)
+    place = arrow.flight.Location.forGrpcInsecure("127.0.0.1", server.port)
+    client = arrow.flight.sql.FlightSqlClient(arrow.flight.FlightClient.builder(allocator, place).build())
+
+    def types(*asked: int) -> list[tuple[Any, ...]]:
+        info = client.getXdbcTypeInfo(*asked, options)
+        specified = named(f"{package}.sql.FlightSqlProducer$Schemas").getField("GET_TYPE_INFO_SCHEMA").get(None)
+        assert specified.equals(info.getSchemaOptional().get())
+        stream = client.getStream(info.getEndpoints().get(0).getTicket(), options)
+        assert stream.next()
+        columns = [stream.getRoot().getVector(name) for name in ("type_name", "data_type", "datetime_subcode")]
+        found = [tuple(each.getObject(at) for each in columns) for at in range(stream.getRoot().getRowCount())]
+        stream.close()
+        return [(str(name), *numbers) for name, *numbers in found]
+
+    every = types()
+    assert every == sorted(every, key=lambda each: each[1])
+    assert types(93) == [("TIMESTAMP", 93, 3), ("TIMESTAMP WITH TIME ZONE", 93, 5)]
+    for name, *_ in every:
+        ((kind,),) = rows_of(con.createStatement().executeQuery(f"SELECT typeof(CAST(NULL AS {name}))"))
+        assert kind.partition("(")[0] == name
+    client.close()
+    allocator.close()
+
+
 def test_generated_queries_answer_as_the_engine_over_its_own_table(con: Any, made: MadeTable) -> None:
     native = made.table()
     seeds = [seed for seed in range(60) if "count(*)" in generated_query(seed, "duckdb")]

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lazydelta.errors import LazyDeltaError
+from lazydelta.serve.flight_sql.column_types import XDBC_SCHEMA, with_type_names, xdbc_types
 from lazydelta.serve.flight_sql.sql_guard import CATALOG, SCHEMA
-from lazydelta.serve.flight_sql.sql_info import SQL_INFO_SCHEMA, XDBC_SCHEMA, sql_info, xdbc_types
+from lazydelta.serve.flight_sql.sql_info import SQL_INFO_SCHEMA, sql_info
 from lazydelta.serve.flight_sql.statement import TablesOfServer
 
 __all__ = ["CATALOG_COMMANDS", "catalog_answer", "catalog_schema"]
@@ -97,7 +98,7 @@ def _listed(command: Any, tables: TablesOfServer, identity: Hashable) -> pa.Tabl
 
 def _columns(tables: TablesOfServer, name: str, identity: Hashable) -> pa.Schema:
     try:
-        return tables.open(name, identity).schema().to_arrow()
+        return with_type_names(tables.open(name, identity).schema().to_arrow(), name)
     except LazyDeltaError as error:
         # One table that cannot be read does not hide the others; who queries it is told why.
         _log.warning("The columns of the table %r are not shown: %s", name, error)

@@ -1,4 +1,4 @@
-"""What the server says about itself and its SQL, by the numbers of the specification, and its types."""
+"""What the server says about itself and its SQL, by the numbers of the specification."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from lazydelta.serve.flight_sql.sql_guard import MOST_TEXT
 
-__all__ = ["SQL_INFO_SCHEMA", "XDBC_SCHEMA", "sql_info", "xdbc_types"]
+__all__ = ["SQL_INFO_SCHEMA", "sql_info"]
 
 _INT_LISTS = pa.map_(pa.int32(), pa.list_(pa.int32()))
 _MEMBERS = [
@@ -136,70 +136,3 @@ def sql_info(asked: list[int]) -> pa.Table:
     return pa.Table.from_arrays(
         [pa.array(chosen, pa.uint32()), value.cast(SQL_INFO_SCHEMA[1].type)], schema=SQL_INFO_SCHEMA
     )
-
-
-XDBC_SCHEMA = pa.schema(
-    [
-        pa.field("type_name", pa.string(), nullable=False),
-        pa.field("data_type", pa.int32(), nullable=False),
-        pa.field("column_size", pa.int32()),
-        pa.field("literal_prefix", pa.string()),
-        pa.field("literal_suffix", pa.string()),
-        pa.field("create_params", pa.list_(pa.field("item", pa.string(), nullable=False))),
-        pa.field("nullable", pa.int32(), nullable=False),
-        pa.field("case_sensitive", pa.bool_(), nullable=False),
-        pa.field("searchable", pa.int32(), nullable=False),
-        pa.field("unsigned_attribute", pa.bool_()),
-        pa.field("fixed_prec_scale", pa.bool_(), nullable=False),
-        pa.field("auto_increment", pa.bool_()),
-        pa.field("local_type_name", pa.string()),
-        pa.field("minimum_scale", pa.int32()),
-        pa.field("maximum_scale", pa.int32()),
-        pa.field("sql_data_type", pa.int32(), nullable=False),
-        pa.field("datetime_subcode", pa.int32()),
-        pa.field("num_prec_radix", pa.int32()),
-        pa.field("interval_precision", pa.int32()),
-    ]
-)
-# Name, X/Open's number, digits or bytes, what literals stand in, and whether it is a number.
-_TYPES: tuple[tuple[str, int, int | None, str | None, bool], ...] = (
-    ("BOOLEAN", -7, 1, None, False),
-    ("TINYINT", -6, 3, None, True),
-    ("BIGINT", -5, 19, None, True),
-    ("BLOB", -3, None, "'", False),
-    ("DECIMAL", 3, 38, None, True),
-    ("INTEGER", 4, 10, None, True),
-    ("SMALLINT", 5, 5, None, True),
-    ("FLOAT", 7, 24, None, True),
-    ("DOUBLE", 8, 53, None, True),
-    ("VARCHAR", 12, None, "'", False),
-    ("DATE", 91, 10, "'", False),
-    ("TIME", 92, 15, "'", False),
-    ("TIMESTAMP", 93, 26, "'", False),
-    ("TIMESTAMP WITH TIME ZONE", 2014, 32, "'", False),
-)
-
-
-def xdbc_types(asked: int | None) -> pa.Table:
-    """Return the types of the server's SQL, or the one of that number."""
-    rows = [
-        {
-            "type_name": name,
-            "data_type": number,
-            "column_size": size,
-            "literal_prefix": quote,
-            "literal_suffix": quote,
-            "nullable": 1,
-            "case_sensitive": name == "VARCHAR",
-            "searchable": 3,
-            "unsigned_attribute": False if is_number else None,
-            "fixed_prec_scale": False,
-            "auto_increment": False,
-            "local_type_name": name,
-            "sql_data_type": number,
-            "num_prec_radix": 10 if is_number else None,
-        }
-        for name, number, size, quote, is_number in _TYPES
-        if asked is None or asked == number
-    ]
-    return pa.Table.from_pylist(rows, schema=XDBC_SCHEMA)
