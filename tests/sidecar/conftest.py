@@ -14,6 +14,8 @@ Split = Callable[[int, int], None]
 
 # The package has functions of the same names as these modules.
 planning = importlib.import_module("lazydelta.sidecar.building.planning")
+publication = importlib.import_module("lazydelta.sidecar.building.publication")
+leaf_writer = importlib.import_module("lazydelta.sidecar.building.leaf_writer")
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +30,18 @@ def cold_cache() -> Iterator[None]:
 def split(monkeypatch: pytest.MonkeyPatch) -> Split:
     """Return a function that sets how many rows a row group has and how many row groups a part."""
     return lambda rows, groups: set_sizes(monkeypatch, rows, groups)
+
+
+@pytest.fixture
+def leafy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every manifest have leaves, of two parts each."""
+    set_leaves(monkeypatch, 2)
+
+
+def set_leaves(patch: pytest.MonkeyPatch, parts: int) -> None:
+    """Let every manifest have leaves, of so many parts each."""
+    patch.setattr(publication, "PARTS_IN_ROOT", 0)
+    patch.setattr(leaf_writer, "LEAST_PARTS", parts)
 
 
 def set_sizes(patch: pytest.MonkeyPatch, rows: int, groups: int) -> None:

@@ -29,7 +29,8 @@ class BasePlace(msgspec.Struct, frozen=True):
     """Row groups ``start`` to ``stop`` of a file that the base is read from, which hold ``files`` files.
 
     ``files_of_it`` leaves of any files those that are in it, for a sidecar that is lost between planning and reading:
-    the checkpoint has the same files, in another order. A place in a checkpoint itself has none.
+    the checkpoint has the same files, in another order. A place in a checkpoint itself has none. ``leaf`` is where a
+    sidecar of many files describes this one.
     """
 
     file: str
@@ -37,6 +38,7 @@ class BasePlace(msgspec.Struct, frozen=True):
     stop: int
     files: int
     files_of_it: Callable[[FileBatch], FileBatch] | None = None
+    leaf: int = 0
 
 
 class ScanRange(msgspec.Struct, frozen=True):

@@ -30,6 +30,7 @@ from lazydelta.sidecar.building.publication import (
     result_of,
     schema_hash,
 )
+from lazydelta.sidecar.layout.leaves import pack_groups
 from lazydelta.sidecar.layout.manifest import SidecarError
 from lazydelta.sidecar.layout.mirrored import prove
 from lazydelta.sidecar.layout.order import sortable
@@ -145,13 +146,13 @@ def _to_replace(
     """Return the digest of a manifest that a build has to replace, and why: a page of its parts is damaged."""
     manifest = load_manifest(store, snapshot, checkpoint)
     if manifest is None or force:
-        return None if manifest is None else manifest.sha256, None
+        return None if manifest is None else manifest.index.sha256, None
     try:
         for part in manifest.parts:
-            check_part(store, part, manifest.layout)
+            check_part(store, part, manifest.index.layout)
     except (SidecarError, StorageError) as error:
         logger.warning("the sidecar of version %d is damaged and built anew: %s", checkpoint.version, error)
-        return manifest.sha256, str(error)
+        return manifest.index.sha256, str(error)
     return None, None
 
 
@@ -162,7 +163,7 @@ def existing(store: Store, snapshot: Snapshot, checkpoint: Checkpoint, *, thorou
     """
     manifest = load_manifest(store, snapshot, checkpoint)
     if manifest is not None:
-        return result_of(manifest, "already-valid")
+        return result_of(manifest.index, len(manifest.parts), "already-valid")
     path = sidecar_path(checkpoint.version)
     try:
         part, footer = read_single(store, path)
@@ -180,7 +181,7 @@ def existing(store: Store, snapshot: Snapshot, checkpoint: Checkpoint, *, thorou
     plan = plan_of(footer.state.layout, snapshot.schema)
     publication = Publication(store, snapshot, checkpoint, plan)
     try:
-        return publication.put_manifest([(part, footer.row_groups())], action="manifest-added")
+        return publication.put_manifest([(part, pack_groups(footer.row_groups()))], action="manifest-added")
     except PartsGoneError:
         return None
 

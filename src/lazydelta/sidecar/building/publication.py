@@ -15,19 +15,40 @@ from lazydelta.errors import LazyDeltaError, ObjectChangedError, ObjectExistsErr
 from lazydelta.log.actions import DomainMetadata, Txn
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
+from lazydelta.sidecar.building.leaf_writer import leaves_over, range_types
 from lazydelta.sidecar.building.planning import SidecarPlan
 from lazydelta.sidecar.layout.folder import are_in_place
-from lazydelta.sidecar.layout.manifest import CheckpointFile, Manifest, ManifestPart, ManifestRowGroup, SidecarError
+from lazydelta.sidecar.layout.leaves import EveryPart, every_part, files_of, pack_groups, unpack_groups
+from lazydelta.sidecar.layout.manifest import (
+    CheckpointFile,
+    Manifest,
+    ManifestIndex,
+    ManifestLeaves,
+    ManifestPart,
+    ManifestRowGroup,
+    SidecarError,
+)
 from lazydelta.sidecar.layout.mirrored import prove, record
 from lazydelta.sidecar.layout.part_file import SidecarState, WrittenPart, encode_part
-from lazydelta.sidecar.layout.sidecar_columns import FORMAT_VERSION, manifest_path, part_path, sidecar_path
+from lazydelta.sidecar.layout.part_reader import part_footer
+from lazydelta.sidecar.layout.sidecar_columns import (
+    FORMAT_VERSION,
+    LEAVES_FORMAT,
+    leaves_path,
+    manifest_path,
+    part_path,
+    sidecar_path,
+)
 from lazydelta.sidecar.reading.sidecar_cache import shared_cache
 from lazydelta.storage import Store
 
 __all__ = ["BuildResult", "PartsGoneError", "Publication", "PublishedPart", "load_manifest", "result_of", "schema_hash"]
 
-PublishedPart = tuple[ManifestPart, Sequence[ManifestRowGroup]]
-"""A part with its row groups; none are given where a long manifest leaves them to the part's footer."""
+PublishedPart = tuple[ManifestPart, bytes]
+"""A part with its row groups, packed; none are given where a long manifest leaves them to the part's footer."""
+
+PARTS_IN_ROOT = 256 << 10
+"""As many bytes a manifest may have of its parts: more than these are described in leaves."""
 
 _MAX_ATTEMPTS = 5
 
@@ -51,7 +72,7 @@ class BuildResult(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-def load_manifest(store: Store, snapshot: Snapshot, checkpoint: Checkpoint) -> Manifest | None:
+def load_manifest(store: Store, snapshot: Snapshot, checkpoint: Checkpoint) -> EveryPart | None:
     """Return the valid manifest of a checkpoint, whose parts are all in place; None if there is none."""
     try:
         data = store.get(manifest_path(checkpoint.version))
@@ -60,24 +81,26 @@ def load_manifest(store: Store, snapshot: Snapshot, checkpoint: Checkpoint) -> M
     return _valid(data, store, snapshot, checkpoint)
 
 
-def _valid(data: bytes, store: Store, snapshot: Snapshot, checkpoint: Checkpoint) -> Manifest | None:
+def _valid(data: bytes, store: Store, snapshot: Snapshot, checkpoint: Checkpoint) -> EveryPart | None:
     try:
-        manifest = Manifest.decode(data)
+        manifest = ManifestIndex.decode(data)
         manifest.check(table_id=snapshot.metadata.id, checkpoint=checkpoint)
         manifest.check_numbers()
         prove(store, manifest.checkpoint, [each.info for each in checkpoint.files])
-    except SidecarError:
+        found = every_part(store, manifest)
+        found.check()
+    except (SidecarError, ObjectNotFoundError):
         return None
-    return manifest if are_in_place(store, manifest.parts) else None
+    return found if are_in_place(store, found.files) else None
 
 
-def result_of(manifest: Manifest, action: str, *, reused: int = 0) -> BuildResult:
+def result_of(manifest: ManifestIndex | Manifest, num_parts: int, action: str, *, reused: int = 0) -> BuildResult:
     """Say what was done and what there is now."""
     return BuildResult(
         action=action,
         version=manifest.version,
         num_files=manifest.num_files,
-        num_parts=len(manifest.parts),
+        num_parts=num_parts,
         size_bytes=manifest.sidecar_size_bytes,
         reused_parts=reused,
     )
@@ -139,21 +162,22 @@ class Publication:
         A ``drop`` may have taken parts away that were written before, or that were to be used again. It is looked for
         after the manifest is there: whatever is dropped from then on, the manifest is dropped with it.
         """
-        manifest = self._manifest(parts)
+        described = [part for part, _ in parts]
+        manifest = self.manifest_over(parts)
         data = manifest.encode()
         shared_cache.forget_manifest(self.store.identity, self.checkpoint)
         other = self._commit(data)
         if other is None:
-            if not are_in_place(self.store, manifest.parts):
+            if not are_in_place(self.store, files_of(described, manifest.leaves)):
                 self._withdraw(data)
                 message = f"parts of the sidecar of version {self.checkpoint.version} were dropped while it was built"
                 raise PartsGoneError(message)
-            return result_of(manifest, action, reused=reused)
+            return result_of(manifest, len(described), action, reused=reused)
         # Another builder was faster. Nobody refers to what we wrote.
-        self._discard(keep={part.file for part in other.parts})
-        return result_of(other, "already-valid")
+        self._discard(keep=other.files)
+        return result_of(other.index, len(other.parts), "already-valid")
 
-    def _commit(self, data: bytes) -> Manifest | None:
+    def _commit(self, data: bytes) -> EveryPart | None:
         """Put the manifest where there is no valid one; else return that one."""
         path = manifest_path(self.checkpoint.version)
         for _ in range(_MAX_ATTEMPTS):
@@ -166,7 +190,7 @@ class Publication:
                 if there == data:
                     return None  # ours: the answer to our first request was lost and the client asked again
                 valid = _valid(there, self.store, self.snapshot, self.checkpoint)
-                if valid is not None and valid.sha256 != self.replaces:
+                if valid is not None and valid.index.sha256 != self.replaces:
                     return valid
                 self.store.put(path, data, if_match=etag)
             except (ObjectNotFoundError, ObjectChangedError):
@@ -184,21 +208,21 @@ class Publication:
                 self.store.delete(path)
         self._discard()
 
-    def _manifest(self, parts: Sequence[PublishedPart]) -> Manifest:
-        groups = [
-            msgspec.structs.replace(group, part=number) for number, (_, found) in enumerate(parts) for group in found
-        ]
-        total = sum(part.num_row_groups for part, _ in parts)
+    def manifest_over(self, parts: Sequence[PublishedPart]) -> Manifest:
+        """Describe parts, in order; many of them in leaves, which are written here."""
+        described = tuple(part for part, _ in parts)
+        is_large = sum(len(msgspec.json.encode(part)) for part in described) > PARTS_IN_ROOT
+        leaves = self._put_leaves(parts) if is_large else None
         transactions, domains = self._state()
         return Manifest(
-            format_version=FORMAT_VERSION,
+            format_version=FORMAT_VERSION if leaves is None else LEAVES_FORMAT,
             version=self.checkpoint.version,
             table_id=self.snapshot.metadata.id,
             schema_hash=schema_hash(self.snapshot),
             sidecar_file=parts[0][0].file if parts else "",
             sidecar_size_bytes=sum(part.size for part, _ in parts),
             num_files=sum(part.num_rows for part, _ in parts),
-            num_row_groups=total,
+            num_row_groups=sum(part.num_row_groups for part in described),
             sort=self.plan.layout.sort,
             columns=self.plan.layout.columns,
             protocol=self.snapshot.protocol,
@@ -206,9 +230,25 @@ class Publication:
             txn=tuple(transactions),
             domain_metadata=tuple(domains),
             checkpoint=self._checkpoint(),
-            parts=tuple(part for part, _ in parts),
-            row_groups=tuple(groups) if len(groups) == total else (),
+            parts=described if leaves is None else (),
+            leaves=leaves,
+            row_groups=_all_groups(parts) if leaves is None else (),
         )
+
+    def _put_leaves(self, parts: Sequence[PublishedPart]) -> ManifestLeaves:
+        """Describe many parts apart from the manifest; row groups are unpacked leaf by leaf."""
+
+        def groups_of(number: int) -> Sequence[ManifestRowGroup]:
+            part, packed = parts[number]
+            # A manifest that had no room for them is followed by one with leaves: the footers know, once more.
+            return unpack_groups(packed) if packed else part_footer(self.store, part).row_groups()
+
+        path = leaves_path(self.checkpoint.version, self._build_id)
+        made = list(leaves_over([part for part, _ in parts], groups_of, range_types(self.plan.schema)))
+        data = b"".join(each for _, each in made)
+        self._written.append(path)
+        _undisturbed(lambda: self.store.put(path, data))
+        return ManifestLeaves(file=path, size=len(data), leaves=tuple(leaf for leaf, _ in made))
 
     def _checkpoint(self) -> tuple[CheckpointFile, ...]:
         if self._mirrored is None:
@@ -259,13 +299,13 @@ class Publication:
             _undisturbed(lambda: self.store.put_if_absent(path, part.data))
         except ObjectExistsError:
             return self._put(part)
-        return msgspec.structs.replace(part.part, file=path), part.row_groups
+        return msgspec.structs.replace(part.part, file=path), pack_groups(part.row_groups)
 
     def _put(self, part: WrittenPart) -> PublishedPart:
         path = part_path(self.checkpoint.version, self._build_id, len(self._written) + 1)
         self._written.append(path)
         _undisturbed(lambda: self.store.put(path, part.data))
-        return msgspec.structs.replace(part.part, file=path), part.row_groups
+        return msgspec.structs.replace(part.part, file=path), pack_groups(part.row_groups)
 
     def _discard(self, keep: Iterable[str] = ()) -> None:
         """Remove the parts of this build, whose names nobody else has; `clean` removes what we fail to."""
@@ -273,6 +313,17 @@ class Publication:
             for path in self._written:
                 if path not in keep:
                     self.store.delete(path)
+
+
+def _all_groups(parts: Sequence[PublishedPart]) -> tuple[ManifestRowGroup, ...]:
+    """Return the row groups of all parts, numbered; none where those of a part are not known."""
+    if not all(packed or not part.num_row_groups for part, packed in parts):
+        return ()
+    return tuple(
+        msgspec.structs.replace(group, part=number)
+        for number, (_, packed) in enumerate(parts)
+        for group in (unpack_groups(packed) if packed else ())
+    )
 
 
 def _undisturbed(write: Callable[[], None]) -> None:

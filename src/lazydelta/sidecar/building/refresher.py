@@ -37,7 +37,8 @@ from lazydelta.sidecar.building.part_order import PartOrder
 from lazydelta.sidecar.building.planning import SidecarPlan, at_checkpoint, plan_of
 from lazydelta.sidecar.building.publication import BuildResult, Publication, PublishedPart, schema_hash
 from lazydelta.sidecar.layout.folder import FolderFile, list_folder
-from lazydelta.sidecar.layout.manifest import Manifest, ManifestPart, ManifestRowGroup, SidecarError, file_identity
+from lazydelta.sidecar.layout.leaves import EveryPart, every_part, pack_groups
+from lazydelta.sidecar.layout.manifest import ManifestIndex, ManifestPart, SidecarError, file_identity
 from lazydelta.sidecar.layout.mirrored import prove
 from lazydelta.sidecar.layout.order import sortable
 from lazydelta.sidecar.layout.part_reader import part_columns, part_table
@@ -121,8 +122,13 @@ def _refreshed(
 class _Base:
     """An earlier sidecar that is all there, and the log since then."""
 
-    manifest: Manifest
+    every: EveryPart
     segment: LogSegment
+
+    @property
+    def manifest(self) -> ManifestIndex:
+        """Return what the earlier manifest says of the sidecar as a whole."""
+        return self.every.index
 
 
 def _newest_base(store: Store, snapshot: Snapshot, checkpoint: Checkpoint) -> _Base:
@@ -142,7 +148,8 @@ def _newest_base(store: Store, snapshot: Snapshot, checkpoint: Checkpoint) -> _B
 
 
 def _base(store: Store, file: FolderFile, sizes: Mapping[str, int], snapshot: Snapshot, target: int) -> _Base:
-    manifest = Manifest.decode(store.get(file.path))
+    manifest = ManifestIndex.decode(store.get(file.path))
+    every = every_part(store, manifest)
     listed = list(list_from(store, file.version, target))
     commits = {each.version: each for each in listed if each.kind is FileKind.COMMIT and each.version > file.version}
     compactions = [
@@ -161,7 +168,7 @@ def _base(store: Store, file: FolderFile, sizes: Mapping[str, int], snapshot: Sn
         message = "protocol or metadata changed since then"
     elif manifest.schema_hash != schema_hash(snapshot):
         message = "it was built for another schema"
-    elif any(sizes.get(part.file) != part.size for part in manifest.parts):
+    elif any(sizes.get(path) != size for path, size in every.files.items()):
         message = "parts of it are gone or were replaced"
     if message is not None:
         raise SidecarError(message)
@@ -172,10 +179,10 @@ def _base(store: Store, file: FolderFile, sizes: Mapping[str, int], snapshot: Sn
         checkpoint=Checkpoint(file.version, ()),
         compactions=tuple(each for each in compactions if each.end <= target),
     )
-    return _Base(manifest, segment)
+    return _Base(every, segment)
 
 
-def _sort_names(manifest: Manifest, schema: TableSchema) -> list[str] | None:
+def _sort_names(manifest: ManifestIndex, schema: TableSchema) -> list[str] | None:
     """Return what the earlier sidecar was sorted by, for ``sort_by``; None where the table has it no longer."""
     names = {(column.is_partition, column.physical_path): column.name for column in schema.leaves()}
     found = [names.get((each.role == ColumnRole.PARTITION, each.path)) for each in manifest.sort]
@@ -205,8 +212,9 @@ class _Refresh:
         self._plan: SidecarPlan = plan_of(manifest.layout, snapshot.schema)
         self._memory_rows = self._plan.rows_at_once(memory_budget)
         self._schema = self._plan.layout.arrow_schema(self._plan.schema)
-        self._parts = [part for part in manifest.parts if part.num_rows]
-        self._groups = _groups_by_part(manifest)
+        # By their number in the earlier sidecar, of which an empty one has a part without rows.
+        self._numbers = [number for number, part in enumerate(base.every.parts) if part.num_rows]
+        self._parts = [base.every.parts[number] for number in self._numbers]
         self._full = self._plan.rows_in_part(memory_budget)
 
     def run(self) -> BuildResult:
@@ -307,7 +315,8 @@ class _Refresh:
         number = 0
         while number < count:
             if not rewritten[number]:
-                yield self._parts[number], self._groups.get(self._parts[number].file, ())
+                groups = self._base.every.groups_of(self._numbers[number])
+                yield self._parts[number], b"" if groups is None else pack_groups(groups)
                 number += 1
                 continue
             end = number
@@ -377,16 +386,9 @@ class _Arrivals:
         return True
 
 
-def _groups_by_part(manifest: Manifest) -> dict[str, list[ManifestRowGroup]]:
-    found: dict[str, list[ManifestRowGroup]] = {}
-    for group in manifest.row_groups:
-        found.setdefault(manifest.parts[group.part].file, []).append(group)
-    return found
-
-
-def _transactions(manifest: Manifest) -> dict[str, Txn]:
+def _transactions(manifest: ManifestIndex) -> dict[str, Txn]:
     return {each.app_id: each for each in manifest.txn}
 
 
-def _domains(manifest: Manifest) -> dict[str, DomainMetadata]:
+def _domains(manifest: ManifestIndex) -> dict[str, DomainMetadata]:
     return {each.domain: each for each in manifest.domain_metadata}

@@ -34,7 +34,7 @@ from lazydelta.sidecar.building.part_order import key_layout
 from lazydelta.sidecar.building.planning import SidecarPlan
 from lazydelta.sidecar.building.publication import BuildResult, Publication, PublishedPart
 from lazydelta.sidecar.layout.folder import list_folder
-from lazydelta.sidecar.layout.manifest import ManifestPart, ManifestRowGroup
+from lazydelta.sidecar.layout.leaves import pack_groups
 from lazydelta.sidecar.layout.order import places_among, sortable
 from lazydelta.sidecar.layout.part_file import SidecarState, encode_part
 from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, part_path
@@ -72,7 +72,7 @@ class BucketParts(msgspec.Struct, frozen=True):
     """The parts that a task wrote for a bucket, in order, with what the manifest says of them."""
 
     bucket: int
-    parts: tuple[tuple[ManifestPart, tuple[ManifestRowGroup, ...]], ...]
+    parts: tuple[PublishedPart, ...]
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class SpreadBuild:
     def publish(self, publication: Publication, results: Iterable[BucketParts]) -> BuildResult:
         """Write the manifest over the parts of the buckets, and delete what other attempts have left."""
         ordered = sorted(results, key=lambda each: each.bucket)
-        parts: list[PublishedPart] = [(part, groups) for each in ordered for part, groups in each.parts]
+        parts = [part for each in ordered for part in each.parts]
         try:
             done = publication.put_manifest(parts, action="built")
         except BaseException:
@@ -193,7 +193,7 @@ class SpreadBuild:
             part = encode_part(table.slice(start, rows).combine_chunks(), self.state, self.plan.indexed)
             path = part_path(self.state.version, self.build_id, attempt * _PARTS_PER_ATTEMPT + number + 1)
             self.store.put(path, part.data)
-            written.append((msgspec.structs.replace(part.part, file=path), part.row_groups))
+            written.append((msgspec.structs.replace(part.part, file=path), pack_groups(part.row_groups)))
             release_memory()
         return BucketParts(bucket, tuple(written))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,8 +13,9 @@ from lazydelta.handle import TableHandle
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.sidecar.layout.folder import FolderFile, list_folder
-from lazydelta.sidecar.layout.manifest import Manifest, ManifestPart, ManifestRowGroup, RangeText, SidecarError
-from lazydelta.sidecar.layout.part_file import PartFooter
+from lazydelta.sidecar.layout.leaves import every_part
+from lazydelta.sidecar.layout.manifest import ManifestIndex, ManifestPart, ManifestRowGroup, RangeText, SidecarError
+from lazydelta.sidecar.layout.part_reader import part_footer
 from lazydelta.sidecar.layout.sidecar_columns import FOLDER, SidecarLayout
 from lazydelta.sidecar.reading.discovery import check_single, read_single
 from lazydelta.storage import Store
@@ -78,7 +79,7 @@ def show(
     store = TableHandle.open(table_uri, storage_options, options).store
     snapshot = open_snapshot(store)
     files = list_folder(store)
-    wanted = [each for each in files if each.kind != "part" and version in (None, each.version)]
+    wanted = [each for each in files if each.kind in {"manifest", "single"} and version in (None, each.version)]
     reasons: list[str] = []
     # A manifest is preferred to the single file of its version.
     for file in sorted(wanted, key=lambda each: (-each.version, each.kind != "manifest")):
@@ -93,26 +94,29 @@ def show(
 
 def _describe(store: Store, snapshot: Snapshot, file: FolderFile, files: list[FolderFile]) -> SidecarInfo:
     checkpoint = snapshot.segment.checkpoint
-    footers: dict[int, PartFooter] = {}
     if file.kind == "manifest":
-        manifest = Manifest.decode(store.get(file.path))
-        layout, parts, groups = manifest.layout, manifest.parts, manifest.row_groups
+        manifest = ManifestIndex.decode(store.get(file.path))
+        every = every_part(store, manifest)
+        layout, needed = manifest.layout, {file.path, *every.files}
+        # A long manifest leaves row groups to the footers.
+        shown = [
+            _part(part, part_footer(store, part).row_groups() if groups is None else groups)
+            for part, groups in zip(every.parts, map(every.groups_of, range(len(every.parts))), strict=True)
+        ]
     else:
         part, footer = read_single(store, file.path)
         if checkpoint is not None and checkpoint.version == file.version:
             check_single(footer, part, snapshot, checkpoint)
-        layout, parts, groups = footer.state.layout, (part,), ()
-        footers[0] = footer
-    shown = [_part(store, part, number, groups, footers) for number, part in enumerate(parts)]
-    needed = {file.path, *(part.file for part in parts)}
+        layout, needed = footer.state.layout, {file.path}
+        shown = [_part(part, footer.row_groups())]
     others = [each for each in files if each.path not in needed]
     return SidecarInfo(
         uri=store.uri,
         version=file.version,
         checkpoint_version=None if checkpoint is None else checkpoint.version,
         tier=1 if file.kind == "manifest" else 2,
-        num_files=sum(part.num_rows for part in parts),
-        size_bytes=sum(part.size for part in parts),
+        num_files=sum(part.num_rows for part in shown),
+        size_bytes=sum(part.size_bytes for part in shown),
         num_row_groups=sum(len(part.row_groups) for part in shown),
         sort=_sort_names(layout, snapshot),
         columns=[column.name for column in layout.columns],
@@ -123,20 +127,7 @@ def _describe(store: Store, snapshot: Snapshot, file: FolderFile, files: list[Fo
     )
 
 
-def _part(
-    store: Store,
-    part: ManifestPart,
-    number: int,
-    groups: tuple[ManifestRowGroup, ...],
-    footers: dict[int, PartFooter],
-) -> ShownPart:
-    own = [group for group in groups if group.part == number]
-    if not own and part.num_row_groups:
-        # A long manifest leaves row groups to the footers.
-        footer = footers.get(number) or PartFooter(
-            store.get(part.file, start=part.footer_offset, length=part.footer_length), expected=part.footer_sha256
-        )
-        own = list(footer.row_groups())
+def _part(part: ManifestPart, groups: Sequence[ManifestRowGroup]) -> ShownPart:
     return ShownPart(
         file=part.file,
         size_bytes=part.size,
@@ -152,7 +143,7 @@ def _part(
                 last=group.last,
                 ranges=group.ranges,
             )
-            for group in own
+            for group in groups
         ],
     )
 

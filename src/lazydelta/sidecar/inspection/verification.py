@@ -22,13 +22,15 @@ from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.scan.timestamp_check import TimestampCheck
 from lazydelta.sidecar.building.builder import Progress
+from lazydelta.sidecar.building.leaf_writer import range_types, ranges_over
 from lazydelta.sidecar.building.planning import MEMORY_BUDGET, snapshot_at_checkpoint
 from lazydelta.sidecar.building.publication import schema_hash
 from lazydelta.sidecar.inspection.predicate_check import PredicateCheck
 from lazydelta.sidecar.inspection.row_digest import RowDigest, bucket_of
+from lazydelta.sidecar.layout.leaves import EveryPart, every_part
 from lazydelta.sidecar.layout.manifest import (
     CheckpointFile,
-    Manifest,
+    ManifestIndex,
     ManifestPart,
     ManifestRowGroup,
     RangeText,
@@ -150,19 +152,21 @@ class _Verification:
 
     # --- what there is
 
-    def _find(self) -> tuple[int, Manifest | None, SidecarLayout, tuple[ManifestPart, ...]] | None:
+    def _find(self) -> tuple[int, EveryPart | None, SidecarLayout, tuple[ManifestPart, ...]] | None:
         path = manifest_path(self._checkpoint.version)
         try:
-            manifest = Manifest.decode(self._store.get(path))
+            manifest = ManifestIndex.decode(self._store.get(path))
             manifest.check(table_id=self._snapshot.metadata.id, checkpoint=self._checkpoint)
             self._prove(manifest.checkpoint)
+            every = self._every_part(manifest)
         except ObjectNotFoundError:
             pass
         except SidecarError as error:
             self._problems.append(f"{path} is not valid: {error}")
         else:
-            self._check_totals(manifest)
-            return 1, manifest, manifest.layout, manifest.parts
+            self._check_totals(every)
+            self._check_leaves(every)
+            return 1, every, manifest.layout, every.parts
         path = sidecar_path(self._checkpoint.version)
         try:
             part, footer = read_single(self._store, path)
@@ -179,12 +183,29 @@ class _Verification:
     def _prove(self, recorded: Sequence[CheckpointFile]) -> None:
         prove(self._store, recorded, [each.info for each in self._checkpoint.files])
 
-    def _check_totals(self, manifest: Manifest) -> None:
+    def _every_part(self, manifest: ManifestIndex) -> EveryPart:
+        try:
+            return every_part(self._store, manifest)
+        except ObjectNotFoundError as error:
+            message = f"its leaves are gone: {error}"
+            raise SidecarError(message) from error
+
+    def _check_leaves(self, every: EveryPart) -> None:
+        """Compare what the root says of leaves with their parts, which are compared with their rows later."""
+        leaves = () if every.index.leaves is None else every.index.leaves.leaves
+        for number, leaf in enumerate(leaves):
+            parts = every.parts[leaf.first_part : leaf.first_part + leaf.num_parts]
+            ranges = ranges_over([part.ranges for part in parts if part.num_rows], range_types(self._snapshot.schema))
+            if leaf.ranges != ranges:
+                self._problems.append(f"leaf {number} of the manifest has other ranges than its parts")
+
+    def _check_totals(self, every: EveryPart) -> None:
+        manifest, parts = every.index, every.parts
         for name, said, is_so in (
             ("schema_hash", manifest.schema_hash, schema_hash(self._snapshot)),
-            ("num_files", manifest.num_files, sum(part.num_rows for part in manifest.parts)),
-            ("num_row_groups", manifest.num_row_groups, sum(part.num_row_groups for part in manifest.parts)),
-            ("sidecar_size_bytes", manifest.sidecar_size_bytes, sum(part.size for part in manifest.parts)),
+            ("num_files", manifest.num_files, sum(part.num_rows for part in parts)),
+            ("num_row_groups", manifest.num_row_groups, sum(part.num_row_groups for part in parts)),
+            ("sidecar_size_bytes", manifest.sidecar_size_bytes, sum(part.size for part in parts)),
             ("metaData", manifest.meta_data, self._snapshot.metadata),
             ("protocol", manifest.protocol, self._snapshot.protocol),
             ("txn", set(manifest.txn), set(self._snapshot.transactions())),
@@ -219,7 +240,7 @@ class _Verification:
     # --- the sidecar in itself
 
     def _check_parts(
-        self, manifest: Manifest | None, layout: SidecarLayout, parts: Sequence[ManifestPart], digest: RowDigest
+        self, manifest: EveryPart | None, layout: SidecarLayout, parts: Sequence[ManifestPart], digest: RowDigest
     ) -> int:
         """Check order, keys, ranges and descriptions of all parts, and take their rows into the digest."""
         last: bytes | None = None
@@ -261,13 +282,16 @@ class _Verification:
         return typed(pa.Table.from_batches([rows]), layout.arrow_schema(self._snapshot.schema)).combine_chunks()
 
     def _check_descriptions(
-        self, manifest: Manifest | None, number: int, part: ManifestPart, footer: PartFooter
+        self, manifest: EveryPart | None, number: int, part: ManifestPart, footer: PartFooter
     ) -> None:
         if manifest is None:
             return
-        described = [group for group in manifest.row_groups if group.part == number]
+        try:
+            described = manifest.groups_of(number)
+        except SidecarError:
+            described = []  # they contradict their parts
         actual = [msgspec.structs.replace(group, part=number) for group in footer.row_groups()]
-        if manifest.row_groups and described != actual:
+        if described is not None and described != actual:
             self._problems.append(f"the manifest describes the row groups of {part.file} wrongly")
         if part.num_row_groups != len(actual):
             self._problems.append(f"{part.file} has {len(actual)} row groups, the manifest says {part.num_row_groups}")

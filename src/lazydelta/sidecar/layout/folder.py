@@ -7,13 +7,13 @@ through this module, so that nothing is ever touched that is not ours.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lazydelta.errors import ObjectNotFoundError
 from lazydelta.log.names import MAX_VERSION, FileKind
 from lazydelta.log.segment import list_from
-from lazydelta.sidecar.layout.manifest import ManifestPart, file_identity
+from lazydelta.sidecar.layout.manifest import file_identity
 from lazydelta.sidecar.layout.sidecar_columns import FOLDER
 from lazydelta.storage import ObjectInfo, Store
 
@@ -22,14 +22,14 @@ __all__ = ["FolderFile", "are_in_place", "list_folder", "listed_checkpoints"]
 _UUID = r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
 _NAME = re.compile(
     r"v(?P<version>0|[1-9]\d{0,18})"
-    rf"(?:(?P<manifest>\.manifest\.json)|(?P<single>\.parquet)|-(?P<build>{_UUID})-(?:[1-9]\d*)\.parquet)"
+    rf"(?:(?P<manifest>\.manifest\.json)|(?P<single>\.parquet)|-{_UUID}(?:(?P<leaves>\.leaves)|-[1-9]\d*\.parquet))"
 )
 _PARTS_ASKED_ONE_BY_ONE = 4
 
 
 @dataclass(frozen=True, slots=True)
 class FolderFile:
-    """A file of ours; ``kind`` is manifest, single, part, or temporary (whose version is -1)."""
+    """A file of ours; ``kind`` is manifest, leaves, single, part, or temporary (whose version is -1)."""
 
     info: ObjectInfo
     version: int
@@ -50,13 +50,12 @@ def _ours(info: ObjectInfo) -> FolderFile | None:
     match = _NAME.fullmatch(info.path.rpartition("/")[2])
     if match is None or int(match["version"]) > MAX_VERSION:
         return None
-    kind = "manifest" if match["manifest"] else "single" if match["single"] else "part"
+    kind = next((name for name in ("manifest", "leaves", "single") if match[name]), "part")
     return FolderFile(info, int(match["version"]), kind)
 
 
-def are_in_place(store: Store, parts: Iterable[ManifestPart]) -> bool:
-    """Tell whether all parts are there with their sizes; many of them are looked up by one listing."""
-    wanted = {part.file: part.size for part in parts}
+def are_in_place(store: Store, wanted: Mapping[str, int]) -> bool:
+    """Tell whether all files are there with their sizes; many of them are looked up by one listing."""
     if len(wanted) <= _PARTS_ASKED_ONE_BY_ONE:
         found = {path: size for path in wanted if (size := _size_of(store, path)) is not None}
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Self
 
@@ -12,7 +12,7 @@ import msgspec
 from lazydelta.log.actions import Count, DomainMetadata, Metadata, Protocol, Txn
 from lazydelta.log.segment import Checkpoint
 from lazydelta.sidecar.layout.seal import UNSEALED, is_sealed, sealed
-from lazydelta.sidecar.layout.sidecar_columns import FOLDER, FORMAT_VERSION, SidecarColumn, SidecarLayout, SortColumn
+from lazydelta.sidecar.layout.sidecar_columns import FOLDER, READ_FORMATS, SidecarColumn, SidecarLayout, SortColumn
 from lazydelta.storage import ObjectInfo
 
 __all__ = [
@@ -21,11 +21,14 @@ __all__ = [
     "Manifest",
     "ManifestHead",
     "ManifestIndex",
+    "ManifestLeaf",
+    "ManifestLeaves",
     "ManifestPart",
     "ManifestRowGroup",
     "OtherCheckpointError",
     "RangeText",
     "SidecarError",
+    "check_groups",
     "file_identity",
     "mirrors",
     "range_key",
@@ -104,8 +107,43 @@ class ManifestPart(msgspec.Struct, frozen=True, kw_only=True):
     ranges: dict[str, RangeText] = {}
 
 
+class ManifestLeaf(msgspec.Struct, frozen=True, kw_only=True):
+    """Some parts that follow each other, described together elsewhere: ``length`` bytes at ``offset`` of a file.
+
+    These are compressed, and have ``raw_length`` bytes when they are not.
+    """
+
+    offset: Count
+    length: Count
+    raw_length: Count
+    sha256: str
+    first_part: Count
+    num_parts: Count
+    num_rows: Count
+    num_row_groups: Count
+    first: tuple[str | None, ...]
+    last: tuple[str | None, ...]
+    ranges: dict[str, RangeText] = {}
+
+
+class ManifestLeaves(msgspec.Struct, frozen=True, kw_only=True):
+    """The leaves of a manifest of many parts, and the file that has them."""
+
+    file: str
+    size: Count
+    leaves: tuple[ManifestLeaf, ...]
+
+    def are_in_order(self) -> bool:
+        """Tell whether the leaves number all parts, and lie within their file."""
+        numbers = accumulate((leaf.num_parts for leaf in self.leaves), initial=0)
+        return all(
+            leaf.first_part == number and leaf.num_parts and leaf.offset + leaf.length <= self.size
+            for leaf, number in zip(self.leaves, numbers, strict=False)
+        )
+
+
 class ManifestHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What a manifest says of the sidecar as a whole and of its parts."""
+    """What a manifest says of the sidecar as a whole and of its parts; of many parts it has ``leaves`` instead."""
 
     format_version: int
     version: Count
@@ -123,11 +161,17 @@ class ManifestHead(msgspec.Struct, frozen=True, kw_only=True):
     domain_metadata: tuple[DomainMetadata, ...] = msgspec.field(name="domainMetadata", default=())
     checkpoint: tuple[CheckpointFile, ...]
     parts: tuple[ManifestPart, ...]
+    leaves: ManifestLeaves | None = None
 
     @property
     def layout(self) -> SidecarLayout:
         """Return the columns and the order of the sidecar."""
         return SidecarLayout(self.columns, self.sort)
+
+    @property
+    def stretches(self) -> tuple[ManifestPart, ...] | tuple[ManifestLeaf, ...]:
+        """Return the coarsest pieces of the order that the manifest describes: its leaves, or its parts."""
+        return self.parts if self.leaves is None else self.leaves.leaves
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
@@ -141,8 +185,9 @@ class ManifestHead(msgspec.Struct, frozen=True, kw_only=True):
         except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError) as error:
             message = f"it cannot be decoded: {error}"
             raise SidecarError(message) from error
-        if manifest.format_version != FORMAT_VERSION:
-            message = f"its format version is {manifest.format_version}, and we read {FORMAT_VERSION}"
+        if manifest.format_version not in READ_FORMATS:
+            known = " and ".join(map(str, READ_FORMATS))
+            message = f"its format version is {manifest.format_version}, and we read {known}"
             raise SidecarError(message)
         return manifest
 
@@ -155,10 +200,12 @@ class ManifestHead(msgspec.Struct, frozen=True, kw_only=True):
         elif not mirrors(self.checkpoint, checkpoint):
             message = "it mirrors another checkpoint of this version"
             raise OtherCheckpointError(message)
-        elif not self.parts and self.num_files:
+        elif not self.stretches and self.num_files:
             message = "it has files and no parts"
-        elif any(part.file.rpartition("/")[0] != FOLDER for part in self.parts):
+        elif not all(map(_is_in_folder, [part.file for part in self.parts])):
             message = f"it names a part that is not in {FOLDER}"
+        elif self.leaves is not None and not _is_in_folder(self.leaves.file):
+            message = f"it names leaves that are not in {FOLDER}"
         else:
             return
         raise SidecarError(message)
@@ -167,12 +214,17 @@ class ManifestHead(msgspec.Struct, frozen=True, kw_only=True):
         """Raise where the manifest contradicts itself: a row group that it forgets would be files that it hides."""
         known = {(column.role, column.path) for column in self.columns}
         if not (
-            self.parts
-            and self.num_files == sum(part.num_rows for part in self.parts)
-            and self.num_row_groups == sum(part.num_row_groups for part in self.parts)
+            self.stretches
+            and self.num_files == sum(each.num_rows for each in self.stretches)
+            and self.num_row_groups == sum(each.num_row_groups for each in self.stretches)
             and all((each.role, each.path) in known for each in self.sort)
+            and (self.leaves is None or (not self.parts and self.leaves.are_in_order()))
         ):
             raise SidecarError(_CONTRADICTION)
+
+
+def _is_in_folder(file: str) -> bool:
+    return file.rpartition("/")[0] == FOLDER
 
 
 class Manifest(ManifestHead, frozen=True, kw_only=True):
@@ -192,7 +244,7 @@ class Manifest(ManifestHead, frozen=True, kw_only=True):
         """Raise where the manifest contradicts itself, in its row groups too."""
         super().check_numbers()
         if self.row_groups:
-            _check_groups(self.row_groups, self.parts, range(len(self.parts)))
+            check_groups(self.row_groups, dict(enumerate(self.parts)))
 
 
 class ManifestIndex(ManifestHead, frozen=True, kw_only=True):
@@ -218,13 +270,13 @@ class ManifestIndex(ManifestHead, frozen=True, kw_only=True):
         except msgspec.MsgspecError as error:
             message = f"its row groups cannot be decoded: {error}"
             raise SidecarError(message) from error
-        _check_groups(found, self.parts, numbers)
+        check_groups(found, {number: self.parts[number] for number in numbers})
         return found
 
 
-def _check_groups(groups: Sequence[ManifestRowGroup], parts: Sequence[ManifestPart], numbers: Iterable[int]) -> None:
-    """Raise unless these are the row groups of these parts, all of them and in order."""
-    places = [(number, index) for number in numbers for index in range(parts[number].num_row_groups)]
+def check_groups(groups: Sequence[ManifestRowGroup], parts: Mapping[int, ManifestPart]) -> None:
+    """Raise unless these are the row groups of these parts (by number), all of them and in order."""
+    places = [(number, index) for number, part in parts.items() for index in range(part.num_row_groups)]
     rows = Counter[int]()
     for group in groups:
         rows[group.part] += group.num_rows

@@ -11,7 +11,7 @@ from lazydelta.sidecar.layout.part_file import PartFooter
 from lazydelta.sidecar.layout.sidecar_columns import SidecarLayout
 from lazydelta.storage import Store
 
-__all__ = ["check_part", "open_part", "part_columns", "part_table", "typed"]
+__all__ = ["check_part", "open_part", "part_columns", "part_footer", "part_table", "typed"]
 
 
 def open_part(store: Store, part: ManifestPart, layout: SidecarLayout) -> tuple[PartFooter, bytes]:
@@ -23,6 +23,12 @@ def open_part(store: Store, part: ManifestPart, layout: SidecarLayout) -> tuple[
     footer = PartFooter(data[part.footer_offset :], expected=part.footer_sha256)
     _check(footer, part, layout)
     return footer, data
+
+
+def part_footer(store: Store, part: ManifestPart) -> PartFooter:
+    """Fetch the footer of a part."""
+    data = store.get(part.file, start=part.footer_offset, length=part.footer_length)
+    return PartFooter(data, expected=part.footer_sha256)
 
 
 def part_table(store: Store, part: ManifestPart, layout: SidecarLayout, schema: pa.Schema) -> pa.Table:
@@ -49,9 +55,7 @@ def part_columns(
     store: Store, part: ManifestPart, layout: SidecarLayout, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the named columns of a part, row group by row group; nothing else is fetched."""
-    footer = PartFooter(
-        store.get(part.file, start=part.footer_offset, length=part.footer_length), expected=part.footer_sha256
-    )
+    footer = part_footer(store, part)
     _check(footer, part, layout)
     spans = [footer.spans(index, names) for index in range(len(footer.groups))]
     # All at once: on a remote store that is a round trip for the part, not one for every row group.

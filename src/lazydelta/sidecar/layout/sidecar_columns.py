@@ -23,6 +23,8 @@ __all__ = [
     "FOLDER",
     "FORMAT_VERSION",
     "GROUPS_PER_FILE",
+    "LEAVES_FORMAT",
+    "READ_FORMATS",
     "ROWS_PER_GROUP",
     "STATS_NAMES",
     "STATS_OF_COLUMNS",
@@ -30,6 +32,7 @@ __all__ = [
     "SidecarColumn",
     "SidecarLayout",
     "SortColumn",
+    "leaves_path",
     "manifest_path",
     "part_path",
     "sidecar_path",
@@ -37,6 +40,9 @@ __all__ = [
 
 # 1 could have NaN as a null partition value, and timestamps that went through nanoseconds: such a sidecar is not used.
 FORMAT_VERSION = 2
+# What a reader of 2 would not understand: a manifest with leaves. All other manifests are still of format 2.
+LEAVES_FORMAT = 3
+READ_FORMATS = (FORMAT_VERSION, LEAVES_FORMAT)
 FOLDER = f"{LOG}/_sidecars"
 ROWS_PER_GROUP = 10_000
 GROUPS_PER_FILE = 16
@@ -199,3 +205,8 @@ def sidecar_path(version: int) -> str:
 def part_path(version: int, build: str, number: int) -> str:
     """Return where part ``number`` of the build ``build`` lies."""
     return f"{FOLDER}/v{version}-{build}-{number}.parquet"
+
+
+def leaves_path(version: int, build: str) -> str:
+    """Return where the leaves of the manifest lie that the build ``build`` writes."""
+    return f"{FOLDER}/v{version}-{build}.leaves"

@@ -16,6 +16,7 @@ from lazydelta.log.snapshot import Snapshot
 from lazydelta.sidecar.layout.manifest import (
     CheckpointFile,
     ManifestIndex,
+    ManifestLeaves,
     ManifestPart,
     ManifestRowGroup,
     OtherCheckpointError,
@@ -49,6 +50,7 @@ class Sidecar(msgspec.Struct, frozen=True):
     """A sidecar that is valid as far as can be told without reading its rows.
 
     ``groups_of`` returns the row groups of some parts, None where a long manifest leaves them to the parts' footers.
+    Where there are ``leaves``, they have the parts and their row groups.
     ``proof`` is to be checked before anything that the sidecar says is believed.
     """
 
@@ -61,6 +63,7 @@ class Sidecar(msgspec.Struct, frozen=True):
     protocol: Protocol
     proof: Proof | None = None
     from_cache: bool = False
+    leaves: ManifestLeaves | None = None
 
     @property
     def schema(self) -> TableSchema:
@@ -139,6 +142,7 @@ def _by_manifest(manifest: ManifestIndex, proof: Proof | None, *, from_cache: bo
         manifest.protocol,
         proof,
         from_cache,
+        manifest.leaves,
     )
 
 

@@ -18,6 +18,7 @@ from lazydelta.sidecar.layout.manifest import ManifestRowGroup, SidecarError
 from lazydelta.sidecar.layout.order import keys_from_text, sortable
 from lazydelta.sidecar.layout.sidecar_columns import SidecarLayout
 from lazydelta.sidecar.reading.discovery import Sidecar
+from lazydelta.sidecar.reading.group_choice import ChosenGroup
 from lazydelta.sidecar.reading.used import sort_layout, sort_rows
 from lazydelta.types.schema import TableSchema
 
@@ -66,7 +67,7 @@ class KeySpan(msgspec.Struct, frozen=True):
         return key
 
 
-def places_of_groups(sidecar: Sidecar, groups: Sequence[ManifestRowGroup], files: int) -> list[BasePlace] | None:
+def places_of_groups(sidecar: Sidecar, groups: Sequence[ChosenGroup], files: int) -> list[BasePlace] | None:
     """Join row groups, in their order, to places of about so many files; None where their keys do not tell them apart.
 
     Two places are cut apart only where the last key before is smaller than the first one behind.
@@ -75,8 +76,8 @@ def places_of_groups(sidecar: Sidecar, groups: Sequence[ManifestRowGroup], files
     places: list[BasePlace] = []
     spans: list[KeySpan] = []
     before: ManifestRowGroup | None = None
-    for group in groups:
-        file = sidecar.parts[group.part].file
+    for chosen in groups:
+        file, group = chosen.part.file, chosen.group
         other_file = before is not None and group.part != before.part
         if before is None or other_file or places[-1].files >= files:
             lower = None if before is None else _cut(span, before, group)
@@ -84,7 +85,7 @@ def places_of_groups(sidecar: Sidecar, groups: Sequence[ManifestRowGroup], files
                 if spans:
                     spans[-1] = msgspec.structs.replace(spans[-1], upper=lower)
                 spans.append(msgspec.structs.replace(span, lower=lower))
-                places.append(BasePlace(file, group.index, group.index + 1, group.num_rows))
+                places.append(BasePlace(file, group.index, group.index + 1, group.num_rows, leaf=chosen.leaf))
                 before = group
                 continue
             if other_file:

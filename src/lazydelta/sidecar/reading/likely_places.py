@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lazydelta.scan.named_files import NamedFiles
-from lazydelta.sidecar.layout.manifest import ManifestPart, ManifestRowGroup, SidecarError
+from lazydelta.sidecar.layout.manifest import ManifestLeaf, ManifestPart, ManifestRowGroup, SidecarError
 from lazydelta.sidecar.layout.order import keys_from_text, places_among
 from lazydelta.sidecar.reading.discovery import Sidecar
 
@@ -28,8 +28,8 @@ class LikelyPlaces:
             return None
         return [(*(shown[path] for path in sort), name) for name, shown in named.shown.items()]
 
-    def among(self, stretches: Sequence[ManifestPart | ManifestRowGroup]) -> list[int]:
-        """Return which parts or row groups, in the sidecar's order, have one of the keys between their ends."""
+    def among(self, stretches: Sequence[ManifestLeaf | ManifestPart | ManifestRowGroup]) -> list[int]:
+        """Return which leaves, parts or row groups, in the sidecar's order, have one of the keys between their ends."""
         if self._keys is None or not stretches:
             return list(range(len(stretches)))
         layout, schema = self._sidecar.layout, self._sidecar.schema

@@ -12,22 +12,22 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from lazydelta.sidecar.layout.manifest import ManifestPart, ManifestRowGroup
+from lazydelta.sidecar.layout.manifest import ManifestLeaf, ManifestPart, ManifestRowGroup
 from lazydelta.sidecar.layout.sidecar_columns import SidecarLayout
 
 __all__ = ["dated_rows", "is_undated", "newest_first"]
 
-Stretch = TypeVar("Stretch", bound=ManifestPart | ManifestRowGroup)
+Stretch = TypeVar("Stretch", bound=ManifestLeaf | ManifestPart | ManifestRowGroup)
 
 
-def is_undated(stretch: ManifestPart | ManifestRowGroup) -> bool:
-    """Tell whether a part or row group begins and ends with files that have no sort key to show."""
+def is_undated(stretch: ManifestLeaf | ManifestPart | ManifestRowGroup) -> bool:
+    """Tell whether a leaf, part or row group begins and ends with files that have no sort key to show."""
     # A manifest may lie: what has no key at all is found out when its rows are read.
     return stretch.first[:1] == stretch.last[:1] == (None,)
 
 
 def newest_first(stretches: Iterable[Stretch]) -> list[Stretch]:
-    """Return parts or row groups, given as they are stored, from the newest to the oldest and then the undated ones."""
+    """Return leaves, parts or row groups, given as stored, from the newest to the oldest and then the undated ones."""
     backwards = list(stretches)[::-1]
     # A stable sort: dated ones (False) before undated ones.
     return sorted(backwards, key=is_undated)

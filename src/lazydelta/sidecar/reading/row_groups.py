@@ -15,23 +15,22 @@ from lazydelta.execution import in_parallel, release_memory
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.later_stats import with_later_stats
 from lazydelta.scan.base import BaseScan
-from lazydelta.sidecar.layout.manifest import ManifestRowGroup, SidecarError
+from lazydelta.sidecar.layout.manifest import ManifestPart, ManifestRowGroup, SidecarError
 from lazydelta.sidecar.layout.part_file import PartFooter, read_groups
 from lazydelta.sidecar.layout.range_texts import key_at
 from lazydelta.sidecar.layout.sidecar_columns import ColumnRole
 from lazydelta.sidecar.layout.sidecar_rows import from_rows
 from lazydelta.sidecar.reading.discovery import Sidecar
+from lazydelta.sidecar.reading.group_choice import ChosenGroup, GroupChoice
 from lazydelta.sidecar.reading.group_stats import GroupStats, stats_column_names
-from lazydelta.sidecar.reading.likely_places import LikelyPlaces
-from lazydelta.sidecar.reading.newest_first import dated_rows, is_undated, newest_first
+from lazydelta.sidecar.reading.newest_first import dated_rows
+from lazydelta.sidecar.reading.part_footers import PartFooters
 from lazydelta.sidecar.reading.sidecar_cache import SidecarCache
-from lazydelta.sidecar.reading.surviving import surviving
 from lazydelta.sidecar.reading.used import Used
 from lazydelta.storage import Pending
 
 __all__ = ["RowGroups"]
 
-_FEW_PARTS = 16  # of so few, the footers are kept for the next scan
 _FEW_GROUPS = 4  # so few are read in little memory, more in little time
 _TOGETHER = 4  # decoded as one, where there are many: what a batch costs beside its rows is paid less often
 _DECODERS = 2  # at work side by side, where there are many
@@ -40,6 +39,7 @@ _DECODERS = 2  # at work side by side, where there are many
 class _Reading(msgspec.Struct, eq=False, weakref=True):
     """A row group under way: its core, and the statistics asked for as soon as the footer tells where they are."""
 
+    part: ManifestPart
     group: ManifestRowGroup
     core: Pending[bytes]
     spans: Sequence[tuple[int, int]] = ()
@@ -62,6 +62,7 @@ class _Reading(msgspec.Struct, eq=False, weakref=True):
 class _Decoded(msgspec.Struct, frozen=True):
     """Row groups of a part, and their rows."""
 
+    part: ManifestPart
     groups: tuple[ManifestRowGroup, ...]
     footer: PartFooter
     rows: pa.RecordBatch
@@ -72,18 +73,18 @@ class _Fetched(msgspec.Struct, frozen=True):
 
     together: Sequence[_Reading]
     footer: PartFooter
-    size: int
     names: Sequence[str]
     frugal: bool
 
     def decode(self) -> _Decoded:
         """Wait for the bytes and decode them."""
+        part = self.together[0].part
         blocks = [block for each in self.together for block in each.blocks()]
         indices = [each.group.index for each in self.together]
-        rows = read_groups(self.footer, indices, self.names, blocks, self.size, frugal=self.frugal)
+        rows = read_groups(self.footer, indices, self.names, blocks, part.size, frugal=self.frugal)
         if self.frugal:
             release_memory()  # a short scan takes little else
-        return _Decoded(tuple(each.group for each in self.together), self.footer, rows)
+        return _Decoded(part, tuple(each.group for each in self.together), self.footer, rows)
 
 
 class RowGroups:
@@ -92,18 +93,16 @@ class RowGroups:
     def __init__(self, scan: BaseScan, sidecar: Sidecar, cache: SidecarCache, ahead: int) -> None:
         self._scan = scan
         self._sidecar = sidecar
-        self._cache = cache
         self._ahead = ahead
-        self._footers: dict[int, PartFooter | Pending[bytes]] = {}
+        self._footers = PartFooters(scan, sidecar.layout, cache)
+        self._choice = GroupChoice(scan, sidecar, cache, self._footers, ahead=ahead)
         self._started: deque[_Reading] = deque()
         self._under_way: WeakSet[_Reading] = WeakSet()  # those too that are being decoded
         self._frugal = True
-        self._keeps_footers = True
-        self._part = -1
+        self._file = ""
         self._names = stats_column_names(sidecar.layout, scan.wanted)
         self._all_names = [*sidecar.layout.names(core=True), *self._names]
         self._aside: Generator[_Decoded] | None = None
-        self._likely = LikelyPlaces(scan.named, sidecar)
         self._maps = sidecar.layout.name_of(ColumnRole.PARTITION_VALUES)
 
     def __iter__(self) -> Iterator[tuple[FileBatch, Used]]:
@@ -123,7 +122,7 @@ class RowGroups:
         yield from held
         self._prove()  # to leave everything out is an answer too
 
-    def _fetched(self, waiting: Iterator[ManifestRowGroup]) -> Iterator[_Fetched]:
+    def _fetched(self, waiting: Iterator[ChosenGroup]) -> Iterator[_Fetched]:
         done = 0
         # A limit is often reached within one row group: more are read ahead only once that was not so.
         ahead = 1 if self._scan.limited else self._ahead
@@ -164,129 +163,51 @@ class RowGroups:
             self._sidecar.proof.cancel()
         for reading in list(self._under_way):
             reading.cancel()
-        for footer in list(self._footers.values()):
-            if isinstance(footer, Pending):
-                footer.cancel()
+        self._choice.cancel()
+        self._footers.cancel()
 
-    def surviving(self) -> Iterator[ManifestRowGroup]:
+    def surviving(self) -> Iterator[ChosenGroup]:
         """Yield the row groups that may hold a matching file, in the order of the scan."""
-        place = self._scan.place
-        if place is None:
-            yield from self._surviving(list(range(len(self._sidecar.parts))))
-            return
-        numbers = [number for number, part in enumerate(self._sidecar.parts) if part.file == place.file]
-        if not numbers:
-            message = f"{place.file} is no part of it any more, and the scan was divided by its row groups"
-            raise SidecarError(message)
-        groups = self._surviving(numbers)
-        yield from (group for group in groups if place.start <= group.index < place.stop)
+        return iter(self._choice)
 
-    def _surviving(self, numbers: list[int]) -> Iterator[ManifestRowGroup]:
-        parts = self._sidecar.parts
-        if len(numbers) > 1:
-            kept = surviving(self._scan.predicate, [parts[number].ranges for number in numbers])
-            likely = self._likely.among([parts[numbers[index]] for index in kept])
-            left = {numbers[kept[place]] for place in likely}
-            pruned = [parts[number] for number in numbers if number not in left]
-            numbers = [number for number in numbers if number in left]
-            self._scan.metrics.row_groups_pruned += sum(part.num_row_groups for part in pruned)
-            self._scan.metrics.files_pruned_by_groups += sum(part.num_rows for part in pruned)
-        # Footers that a long scan meets once would only push out those that short ones ask for again and again.
-        self._keeps_footers = len(numbers) <= _FEW_PARTS
-        groups = self._sidecar.groups_of(numbers)
-        if groups is not None:
-            yield from self._kept(groups)
-            return
-        ordered = numbers
-        if self._scan.newest_first:
-            places = {id(parts[number]): number for number in numbers}
-            ordered = [places[id(part)] for part in newest_first(parts[number] for number in numbers)]
-        undated: list[ManifestRowGroup] = []
-        for place, number in enumerate(ordered):
-            for near in ordered[place : place + self._ahead]:
-                self._fetch_footer(near)
-            groups = self._kept(
-                [msgspec.structs.replace(group, part=number) for group in self._footer(number).row_groups()]
-            )
-            if self._scan.newest_first and not is_undated(parts[number]):
-                # One part may hold the newest files and the first ones without a time.
-                undated += [group for group in groups if is_undated(group)]
-                groups = [group for group in groups if not is_undated(group)]
-            yield from groups
-        yield from undated
-
-    def _kept(self, groups: Sequence[ManifestRowGroup]) -> list[ManifestRowGroup]:
-        kept = [groups[index] for index in surviving(self._scan.predicate, [group.ranges for group in groups])]
-        kept = [kept[place] for place in self._likely.among(kept)]
-        self._scan.metrics.row_groups_pruned += len(groups) - len(kept)
-        self._scan.metrics.files_pruned_by_groups += sum(group.num_rows for group in groups)
-        self._scan.metrics.files_pruned_by_groups -= sum(group.num_rows for group in kept)
-        return newest_first(kept) if self._scan.newest_first else kept
-
-    def _start(self, waiting: Iterator[ManifestRowGroup], ahead: int) -> None:
+    def _start(self, waiting: Iterator[ChosenGroup], ahead: int) -> None:
         """Ask for as many row groups as may be under way."""
-        while len(self._started) < ahead and (group := next(waiting, None)) is not None:
-            part = self._sidecar.parts[group.part]
-            self._fetch_footer(group.part)
+        while len(self._started) < ahead and (chosen := next(waiting, None)) is not None:
+            part, group = chosen.part, chosen.group
+            self._footers.fetch(part)
             core = self._scan.store.fetch(part.file, start=group.byte_offset, length=group.core_byte_length)
-            reading = _Reading(group, core)
+            reading = _Reading(part, group, core)
             self._started.append(reading)
             self._under_way.add(reading)
             self._fetch_named(reading)
 
     def _fetch_named(self, reading: _Reading) -> None:
         """Ask for the statistics of a row group, once its part's footer is there."""
-        footer, group = self._footers[reading.group.part], reading.group
-        if self._names and isinstance(footer, PartFooter) and reading.named is None:
-            reading.spans = footer.spans(group.index, self._names)
-            reading.named = self._scan.store.fetch_ranges(self._sidecar.parts[group.part].file, reading.spans)
-
-    def _fetch_footer(self, number: int) -> None:
-        if number in self._footers:
-            return
-        part = self._sidecar.parts[number]
-        known = self._cache.footer(part.footer_sha256)
-        if known is not None:
-            self._scan.metrics.cache_hits += 1
-            self._footers[number] = known
-        else:
-            self._footers[number] = self._scan.store.fetch(
-                part.file, start=part.footer_offset, length=part.footer_length
-            )
-
-    def _footer(self, number: int) -> PartFooter:
-        found = self._footers[number]
-        if isinstance(found, Pending):
-            part = self._sidecar.parts[number]
-            found = PartFooter(found.result(), expected=part.footer_sha256)
-            if found.state.layout != self._sidecar.layout:
-                message = f"{part.file} has other columns than the manifest says"
-                raise SidecarError(message)
-            self._footers[number] = found
-            if self._keeps_footers:
-                self._cache.keep_footer(part.footer_sha256, found)
-        return found
+        footer = self._footers.at_hand(reading.part)
+        if self._names and footer is not None and reading.named is None:
+            reading.spans = footer.spans(reading.group.index, self._names)
+            reading.named = self._scan.store.fetch_ranges(reading.part.file, reading.spans)
 
     def _with_footer(self, together: Sequence[_Reading]) -> _Fetched:
-        number = together[0].group.part
-        if number != self._part:
+        part = together[0].part
+        if part.file != self._file:
             # Row groups come part by part: the one before is done with, and so is its footer, but for undated files.
-            if all(each.group.part != self._part for each in self._started):
-                self._footers.pop(self._part, None)
-            self._part = number
-        part, footer = self._sidecar.parts[number], self._footer(number)
+            if all(each.part.file != self._file for each in self._started):
+                self._footers.forget(self._file)
+            self._file = part.file
+        self._footers.fetch(part)
+        footer = self._footers.of(part)
         for each in (*together, *self._started):
             self._fetch_named(each)
         left_out: set[str | None] = {*footer.absent([each.group.index for each in together])}
         if footer.plain_partitions:
             left_out.add(self._maps)
         names = [name for name in self._all_names if name not in left_out]
-        return _Fetched(together, footer, part.size, names, self._frugal)
+        return _Fetched(together, footer, names, self._frugal)
 
     def _described(self, found: _Decoded) -> list[tuple[FileBatch, Used]]:
         """Check row groups that were read, and return their files; those without a sort key apart, where they wait."""
-        groups, rows = found.groups, found.rows
-        part = self._sidecar.parts[groups[0].part]
+        part, groups, rows = found.part, found.groups, found.rows
         layout = self._sidecar.layout
         try:
             start = 0

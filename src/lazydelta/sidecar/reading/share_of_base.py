@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lazydelta.pruning import Predicate
-from lazydelta.sidecar.layout.manifest import ManifestIndex, RangeText, range_key
+from lazydelta.sidecar.layout.manifest import ManifestIndex, ManifestLeaf, ManifestPart, RangeText, range_key
 from lazydelta.sidecar.reading.newest_first import is_undated
 from lazydelta.sidecar.reading.surviving import surviving
 
@@ -21,7 +21,7 @@ def share_left(manifest: ManifestIndex, predicate: Predicate, enough: float) -> 
     if not manifest.sort or not manifest.num_files:
         return None
     key = range_key(manifest.sort[0].path)
-    parts = manifest.parts
+    parts: Sequence[ManifestLeaf | ManifestPart] = manifest.stretches
     numbers = surviving(predicate, _only(key, [part.ranges for part in parts]))
     left = sum(parts[number].num_rows for number in numbers)
     oldest = next((number for number, part in enumerate(parts) if not is_undated(part)), None)
@@ -29,7 +29,9 @@ def share_left(manifest: ManifestIndex, predicate: Predicate, enough: float) -> 
         return None
     by_parts = None if oldest in numbers else left / manifest.num_files
     # Row groups tell more exactly, and take time to decode: only for those whom the parts leave undecided.
-    groups = None if by_parts is not None and by_parts < enough else manifest.groups_of(numbers)
+    # Those in leaves are not at hand; leaves are small shares of what has so many files.
+    known = manifest.leaves is None and (by_parts is None or by_parts >= enough)
+    groups = manifest.groups_of(numbers) if known else None
     if groups is None:
         return by_parts
     kept = surviving(predicate, _only(key, [group.ranges for group in groups]))

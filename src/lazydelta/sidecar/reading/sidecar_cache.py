@@ -1,8 +1,8 @@
 """``SidecarCache``: parsed manifests and footers, shared by all tables and queries of the process.
 
-A footer is found by its digest, so an entry is right by construction. A manifest is found by its name together with the
-very checkpoint files that the listing shows (name, size, time, etag): where a table was replaced or its log rewound,
-the listing differs and the entry is not found.
+A footer or a leaf is found by its digest, so an entry is right by construction. A manifest is found by its name
+together with the very checkpoint files that the listing shows (name, size, time, etag): where a table was replaced or
+its log rewound, the listing differs and the entry is not found.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import cast
 
 from lazydelta.log.segment import Checkpoint
 from lazydelta.lru import ByteLru, shared
+from lazydelta.sidecar.layout.leaves import Leaf
 from lazydelta.sidecar.layout.manifest import ManifestIndex
 from lazydelta.sidecar.layout.part_file import PartFooter
 
@@ -56,6 +57,14 @@ class SidecarCache:
     def forget_manifest(self, uri: str, checkpoint: Checkpoint) -> None:
         """Drop a manifest whose sidecar turned out to be damaged."""
         self._entries.remove(_identity(uri, checkpoint))
+
+    def leaf(self, digest: str) -> Leaf | None:
+        """Return the leaf with this digest."""
+        return cast("Leaf | None", self._entries.get(digest))
+
+    def keep_leaf(self, digest: str, leaf: Leaf) -> None:
+        """Keep a verified leaf."""
+        self._entries.put(digest, leaf, leaf.nbytes * _PARSED)
 
     def footer(self, digest: str) -> PartFooter | None:
         """Return the footer with this digest."""

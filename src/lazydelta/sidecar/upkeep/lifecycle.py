@@ -23,7 +23,8 @@ from lazydelta.log.names import LOG
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.sidecar.layout.folder import FolderFile, list_folder, listed_checkpoints
-from lazydelta.sidecar.layout.manifest import CheckpointFile, Manifest, SidecarError
+from lazydelta.sidecar.layout.leaves import every_part
+from lazydelta.sidecar.layout.manifest import CheckpointFile, ManifestIndex, SidecarError
 from lazydelta.sidecar.layout.part_file import checkpoint_of
 from lazydelta.sidecar.layout.sidecar_columns import FOLDER
 from lazydelta.sidecar.reading.discovery import read_single
@@ -125,8 +126,18 @@ def sweep(store: Store, snapshot: Snapshot) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class _Read:
+    """What counts of a manifest; ``files`` are those that it refers to, None where its leaves are lost."""
+
+    version: int
+    table_id: str
+    checkpoint: Sequence[CheckpointFile]
+    files: Mapping[str, int] | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Survey:
-    kept: list[Manifest]
+    kept: list[_Read]
     doomed: list[FolderFile]
     staying: list[FolderFile]
 
@@ -141,17 +152,19 @@ def _survey(store: Store, table_id: str, files: Sequence[FolderFile], grace_hour
     """Decide about every file of ours."""
     deadline = _now() - grace_hours * _HOUR_MS
     manifests = sorted((file for file in files if file.kind == "manifest"), key=lambda file: file.version)
-    versions = [file.version for file in files if file.kind != "part"]
+    versions = [file.version for file in files if file.kind in {"manifest", "single"}]
     checkpoints = listed_checkpoints(store, min(versions), max(versions)) if versions else frozenset()
     sizes = {file.path: file.info.size for file in files}
     readable = {file.path: found for file in manifests if (found := _read(store, file)) is not None}
     valid = [
         found
         for found in readable.values()
-        if found.table_id == table_id and all(sizes.get(part.file) == part.size for part in found.parts)
+        if found.table_id == table_id
+        and found.files is not None
+        and all(sizes.get(path) == size for path, size in found.files.items())
     ]
     kept = [found for found in valid if found is valid[-1] or _has(checkpoints, found.checkpoint)]
-    referenced = {part.file for found in kept for part in found.parts}
+    referenced = {path for found in kept for path in found.files or ()}
     served = {found.version for found in kept}
     staying: set[str] = set(referenced)
     for file in files:
@@ -159,7 +172,7 @@ def _survey(store: Store, table_id: str, files: Sequence[FolderFile], grace_hour
             staying.add(file.path)
             # A young manifest is not judged, and what it refers to stays with it.
             found = readable.get(file.path)
-            staying |= {part.file for part in found.parts} if found is not None else set()
+            staying |= set() if found is None else set(found.files or ())
         elif (file.kind == "manifest" and file.version in served) or (
             # A single file is a sidecar without a manifest too.
             file.kind == "single" and file.version not in served and _mirrors(store, file, table_id, checkpoints)
@@ -175,12 +188,18 @@ def _abandoned(store: Store, folder: str, grace_hours: float) -> list[FolderFile
     return [FolderFile(info, -1, "temporary") for info in store.leftovers(folder) if info.last_modified <= deadline]
 
 
-def _read(store: Store, file: FolderFile) -> Manifest | None:
+def _read(store: Store, file: FolderFile) -> _Read | None:
     try:
-        found = Manifest.decode(store.get(file.path))
+        found = ManifestIndex.decode(store.get(file.path))
     except (SidecarError, ObjectNotFoundError):
         return None
-    return found if found.version == file.version else None
+    if found.version != file.version:
+        return None
+    try:
+        files = every_part(store, found).files
+    except (SidecarError, ObjectNotFoundError):
+        files = None
+    return _Read(found.version, found.table_id, found.checkpoint, files)
 
 
 def _mirrors(store: Store, file: FolderFile, table_id: str, checkpoints: frozenset[tuple[str, int]]) -> bool:
