@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from benchmarks.report import Result
 
-__all__ = ["GATED_ROWS", "cases", "print_details"]
+__all__ = ["GATED_ROWS", "cases", "print_details", "start_java"]
 
 GATED_ROWS = 5_000_000
 _HOURS = 48
@@ -185,15 +185,20 @@ def _rows(spark: SparkSession, rows: int, order: str) -> DataFrame:
     )
 
 
-def _session(folder: Path) -> tuple[SparkSession, bool]:
-    """Start Spark, with Delta-Spark in it where its JAR can be had; the second tells whether it is there."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - only where Spark is wanted
-
-    from lazydelta.spark.session import prepare_environment  # noqa: PLC0415
+def start_java() -> None:
+    """Set what a session needs to find Java and Python."""
+    from lazydelta.spark.session import prepare_environment  # noqa: PLC0415 - only where Spark is wanted
 
     java = subprocess.run([str(_ROOT / "scripts" / "find_java"), "--home"], capture_output=True, text=True, check=True)
     os.environ["JAVA_HOME"] = java.stdout.strip()
     prepare_environment()
+
+
+def _session(folder: Path) -> tuple[SparkSession, bool]:
+    """Start Spark, with Delta-Spark in it where its JAR can be had; the second tells whether it is there."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - only where Spark is wanted
+
+    start_java()
     builder = (
         SparkSession.builder.master("local[*]")
         .config("spark.ui.enabled", "false")
