@@ -50,6 +50,16 @@ def test_what_spark_adds_is_no_option_of_ours() -> None:
     assert WriteOptions.from_spark({"path": "p", "checkpointLocation": "c", "queryName": "q"}) == WriteOptions()
 
 
+def test_functions_take_options_as_python_or_spark_spells_them() -> None:
+    ours = WriteOptions(merge_schema=True, overwrite_where="p = 1", partition_by=["p"], app_id="a", app_version=1)
+    named = {"mergeSchema": True, "replaceWhere": "p = 1", "partitionBy": ["p"], "txnAppId": "a", "txnVersion": 1}
+    assert WriteOptions.from_keywords(named) == ours
+    with pytest.raises(OptionError, match=r"There is no option 'mergSchema' \(known are .*merge_schema"):
+        WriteOptions.from_keywords({"mergSchema": True})
+    with pytest.raises(OptionError, match="merge_schema is given twice, once as mergeSchema"):
+        WriteOptions.from_keywords({"merge_schema": True, "mergeSchema": False})
+
+
 def test_partition_columns_may_come_from_the_call() -> None:
     assert WriteOptions.from_spark({"__partition_columns": '["a","b"]'}).partition_by == ("a", "b")
     with pytest.raises(OptionError, match="differ"):

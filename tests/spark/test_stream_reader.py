@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import traceback
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles
 
 import lazydelta
-from lazydelta.errors import OptionError, SchemaMismatchError, StreamStoppedError
+from lazydelta.errors import LazyDeltaError, OptionError, SchemaMismatchError, StreamStoppedError
 from lazydelta.spark.source import LazyDeltaSource
 from lazydelta.spark.sparks_words import error_of_ours, in_sparks_words
 from lazydelta.stream_source import stream_pieces
@@ -166,6 +167,23 @@ def test_a_source_without_a_place_and_options_of_batches_are_refused(tmp_path: P
     append(tmp_path / "t", 0)
     with pytest.raises(OptionError, match="startingVersion says where a stream begins"):
         reader_of(tmp_path / "t", versionAsOf=0)
+    with pytest.raises(OptionError, match=r"The option 'where' makes no sense for a stream \(filter what is loaded"):
+        reader_of(tmp_path / "t", where="id = 1")
+
+
+def test_what_stops_a_stream_is_said_before_the_traceback(tmp_path: Path) -> None:
+    """Spark prints what its worker raises as Python does."""
+    table = tmp_path / "t"
+    append(table, 0)
+    append(table, 1)
+    reader = reader_of(table, startingVersion=0)
+    start = reader.initialOffset()
+    (table / "_delta_log" / f"{0:020}.json").unlink()
+    with pytest.raises(LazyDeltaError) as raised:
+        reader.latestOffset(start, ReadAllAvailable())
+    first, *_ = "".join(traceback.format_exception(raised.value)).splitlines()
+    assert first.startswith("lazydelta.errors.")
+    assert "failOnDataLoss" in first
 
 
 def test_hints_are_in_sparks_names_and_nothing_else_of_an_error_changes() -> None:
@@ -178,5 +196,9 @@ def test_hints_are_in_sparks_names_and_nothing_else_of_an_error_changes() -> Non
         3,
     )
     assert told.hint == "drop it, or say schema_mode='merge' to add it"
+    stated = RuntimeError(
+        "[PYTHON] Traceback\n  File x\nlazydelta.errors.SchemaMismatchError: no (do this) SQLSTATE: 38000"
+    )
+    assert str(error_of_ours(stated)) == "no (do this)"
     wrapped = RuntimeError("[PYTHON] Traceback\n  File x\nlazydelta.errors.SchemaMismatchError: no (do this)\n\n\tat y")
     assert (type(error_of_ours(wrapped)), str(error_of_ours(wrapped))) == (SchemaMismatchError, "no (do this)")

@@ -104,7 +104,7 @@ def ingest_files(  # noqa: PLR0913 - keyword-only, and each stands for itself
     ``max_rejected`` is 100 %. ``source_storage_options`` are needed only where they are not those of the table. The
     other options are the fields of `IngestOptions`.
     """
-    given = WriteOptions(**options)
+    given = WriteOptions.from_keywords(options)
     found = Source.parse(source, given.storage_options if source_storage_options is None else source_storage_options)
     work = FilesIngestion(
         spark, found, uri, given, format=format, schema=schema, mode=mode, header=header, on_bad_rows=on_bad_rows

@@ -88,7 +88,7 @@ def start_files_stream(  # noqa: PLR0913 - keyword-only, and each stands for its
 ) -> FilesStream:
     """Begin as `ingest_files_stream` does; ``on_batch`` is told of each micro-batch that has done something."""
     when = checked_trigger(trigger)
-    given = WriteOptions(**options)
+    given = WriteOptions.from_keywords(options)
     if given.app_version is not None:
         hint = "leave it out; a stream counts its micro-batches by itself"
         raise OptionError("app_version makes no sense for a stream", hint=hint)

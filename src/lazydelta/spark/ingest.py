@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame
@@ -43,7 +44,7 @@ def write(
     partition columns, or with ``partition_overwrite_mode="dynamic"`` the partitions that the data has; with
     ``overwrite_schema`` it replaces the columns too. ``merge_schema`` lets new columns in, ``user_metadata`` is noted
     in the commit, ``partition_by`` names the partition columns of a new table. The other options are the fields of
-    `IngestOptions`.
+    `IngestOptions`. Each may be spelled as Spark does, too: ``overwriteSchema``.
 
     Spark itself refuses modes other than append and overwrite, and partitionBy, where it writes to a data source in
     Python; here they are all served. A client of Spark Connect gets None, as nobody tells it.
@@ -53,7 +54,7 @@ def write(
         raise OptionError(f"mode={mode!r} makes no sense", hint=f"say one of {', '.join(_MODES)}")
     if chosen in {"append", "overwrite"}:
         return ingest(df, uri, mode="append" if chosen == "append" else "overwrite", **options)
-    given = WriteOptions(**{**options, "create_only": True})
+    given = replace(WriteOptions.from_keywords(options), create_only=True)
     if chosen == "ignore" and (there := _left_alone(uri, given)) is not None:
         return there
     try:
@@ -73,7 +74,7 @@ def ingest(
 
     ``options`` are the fields of `IngestOptions`. A client of Spark Connect gets None, as nobody tells it.
     """
-    given = WriteOptions(**options)
+    given = WriteOptions.from_keywords(options)
     given.plan(mode)
     return _saved(df, uri, given, mode)
 
@@ -108,7 +109,7 @@ def ingest_stream(
     ``partitionBy(…)`` says never reaches a data source in Python.
     """
     when = checked_trigger(trigger)
-    writer = df.writeStream.format("lazydelta").options(**WriteOptions(**options).to_spark())
+    writer = df.writeStream.format("lazydelta").options(**WriteOptions.from_keywords(options).to_spark())
     writer = writer.option("checkpointLocation", checkpoint_location)
     if when:
         writer = writer.trigger(**when)

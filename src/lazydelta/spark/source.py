@@ -27,8 +27,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from lazydelta.errors import LazyDeltaError, OptionError, WriteError
+from lazydelta.errors import LazyDeltaError, OptionError, SchemaMismatchError, WriteError
 from lazydelta.log.actions import Txn
+from lazydelta.spark.error_order import sentence_first
 from lazydelta.spark.job_maintenance import maintain_written
 from lazydelta.spark.reading.batch_reader import open_reader, read_schema
 from lazydelta.spark.result_note import ResultNote, taken_note
@@ -73,17 +74,19 @@ class LazyDeltaSource(DataSource):
                 "its data sources have no limits on what a micro-batch takes, nor availableNow; DeltaTable.changes has"
             )
             raise OptionError(message, hint=hint) from error
-        return LazyDeltaStreamReader(dict(self.options), schema)
+        with sentence_first():
+            return LazyDeltaStreamReader(dict(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's
         """Write a DataFrame."""
         given = dict(self.options)
         note = taken_note(given)
-        options = WriteOptions.from_spark(given)
-        if options.app_id is not None and options.app_version is None:
-            hint = "give both, so that a batch that is written again is recognised, or neither"
-            raise OptionError("txnAppId makes no sense for a batch without txnVersion", hint=hint)
-        return _BatchWriter(self._job(schema, options, overwrite=overwrite), note)
+        with sentence_first():
+            options = WriteOptions.from_spark(given)
+            if options.app_id is not None and options.app_version is None:
+                hint = "give both, so that a batch that is written again is recognised, or neither"
+                raise OptionError("txnAppId makes no sense for a batch without txnVersion", hint=hint)
+            return _BatchWriter(self._job(schema, options, overwrite=overwrite), note)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: FBT001, N802
         """Write a stream; Spark asks for one for each micro-batch, and for another to commit it."""
@@ -106,8 +109,10 @@ class LazyDeltaSource(DataSource):
             raise OptionError("There is no table to write to", hint="name it: save(uri), or start(uri) for a stream")
         try:
             return WriteJob.prepare(uri, arrow_schema(schema), options, "overwrite" if overwrite else "append")
-        except LazyDeltaError as error:
-            raise in_sparks_words(error) from None
+        except SchemaMismatchError as error:
+            if overwrite and options.overwrite_where is None and not options.overwrite_schema:
+                error.hint = f"set overwriteSchema to true to give the table the columns of the data; or {error.hint}"
+            raise
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -141,11 +146,13 @@ class _BatchWriter(DataSourceArrowWriter):
         self._job = job
         self._note = note
 
+    @sentence_first()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> _Message:
         if self._job.is_committed(self._job.options.txn):
             return _Message(self._job.count(iterator))
         return _Message(self._job.write(iterator, task_number(), run_again=is_run_again()))
 
+    @sentence_first()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         job = self._job
         done = job.commit([each.result for each in _all(messages)], txn=job.options.txn)
@@ -179,9 +186,10 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         try:
             _ = self._job
         except LazyDeltaError as error:
-            raise _RefusedError(f"{type(error).__name__}: {error}") from None
+            raise _RefusedError(f"{type(error).__name__}: {in_sparks_words(error)}") from None
         return self.__dict__
 
+    @sentence_first()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> _Message:
         job = self._job
         txn = _stream_txn(job.options)
@@ -192,6 +200,7 @@ class _StreamWriter(DataSourceStreamArrowWriter):
             result = job.write(iterator, task_number(), run_again=is_run_again())
         return _Message(result, replace(job, committed={}), txn)
 
+    @sentence_first()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         ours = _all(messages)
         results = [each.result for each in ours]

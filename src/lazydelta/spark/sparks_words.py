@@ -15,7 +15,7 @@ from lazydelta.errors import LazyDeltaError, WriteError
 
 __all__ = ["error_of_ours", "in_sparks_words", "ours_first"]
 
-_OURS = re.compile(r"lazydelta\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s*at |\Z)", re.DOTALL)
+_OURS = re.compile(r"lazydelta\.errors\.(\w+): (.*?)(?=\s+SQLSTATE: \w{5}\b|\n\s*\n|\n\s*at |\Z)", re.DOTALL)
 
 # What our own functions call it, and what a DataFrame's writer does.
 _WORDS = (
@@ -28,6 +28,9 @@ _WORDS = (
         re.compile(r"cast the column to (int|float|double)(8|16|32|64)? yourself"),
         "cast it with try_cast(…)",
     ),
+    (re.compile(r"cast the column to decimal128(\(.*?\)) yourself"), r"cast it with try_cast(… AS decimal\1)"),
+    (re.compile(r"cast the column to bool yourself"), "cast it with try_cast(… AS boolean)"),
+    (re.compile(r"cast the column to (string|binary) yourself"), r"cast it with cast(… AS \1)"),
     (re.compile(r"\boverwrite_where\b"), "replaceWhere"),
     (re.compile(r"\btimestamp_column\b"), "timestampColumn"),
     (re.compile(r"\bpartition_by\b"), "partitionBy"),

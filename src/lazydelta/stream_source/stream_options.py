@@ -19,7 +19,12 @@ _STORAGE = "storage."
 _SIZE = re.compile(r"\s*(\d+)\s*([kmgt]?)i?b?\s*", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 # What a batch asks for, and what a stream says in its place.
-_OF_BATCHES = {"versionasof": "startingVersion", "timestampasof": "startingTimestamp"}
+_OF_BATCHES = {
+    "versionasof": "startingVersion says where a stream begins",
+    "timestampasof": "startingTimestamp says where a stream begins",
+    "where": "filter what is loaded: load(uri).where(…)",
+    "columns": "choose among what is loaded: load(uri).select(…)",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +66,7 @@ class StreamOptions:
                 values[name] = read(spelled, text)
             elif key in _OF_BATCHES:
                 message = f"The option {given!r} makes no sense for a stream"
-                raise OptionError(message, hint=f"{_OF_BATCHES[key]} says where a stream begins")
+                raise OptionError(message, hint=_OF_BATCHES[key])
             elif key != "path":
                 known = ", ".join(spelled for spelled, _, _ in _NAMES.values())
                 raise OptionError(f"There is no option {given!r}", hint=f"known are {known} and storage.…")

@@ -200,6 +200,20 @@ class WriteOptions:
         return given | {f"{_STORAGE}{key}": value for key, value in self.storage_options.items()}
 
     @classmethod
+    def from_keywords(cls, options: Mapping[str, Any]) -> WriteOptions:
+        """Take the keywords of a function that stands beside Spark's: by our names, or as Spark spells them."""
+        values: dict[str, Any] = {}
+        known = {each.name for each in fields(cls)}
+        for given, value in options.items():
+            name = given if given in known or given.lower() not in _NAMES else _NAMES[given.lower()][1].name
+            if name not in known:
+                raise OptionError(f"There is no option {given!r}", hint=f"known are {', '.join(sorted(known))}")
+            if name in values:
+                raise OptionError(f"{name} is given twice, once as {given}", hint="give one of them")
+            values[name] = value
+        return cls(**values)
+
+    @classmethod
     def from_spark(cls, options: Mapping[str, str]) -> WriteOptions:
         """Read the options of a reader or writer of Spark's; an unknown one is an error, as it may be a typo."""
         values: dict[str, Any] = {}

@@ -24,7 +24,7 @@ from lazydelta.row_scan.row_request import RowRequest
 from lazydelta.row_scan.row_scanner import RowScanner
 from lazydelta.row_scan.row_shares import FEW_FILES, RowShare, ShareSize, row_shares, share_stream
 from lazydelta.scan.data_file import StoredFile
-from lazydelta.spark.reading.error_order import sentence_first
+from lazydelta.spark.error_order import sentence_first
 from lazydelta.spark.reading.plain_files import PlainFiles
 from lazydelta.spark.reading.pushed_filters import pushed_predicate
 from lazydelta.spark.reading.read_options import ReadOptions

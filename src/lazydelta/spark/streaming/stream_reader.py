@@ -28,6 +28,7 @@ from lazydelta.handle import TableHandle
 from lazydelta.row_scan.row_request import RowRequest
 from lazydelta.row_scan.row_scanner import stream_files
 from lazydelta.rows.opened_file import FileToRead
+from lazydelta.spark.error_order import sentence_first
 from lazydelta.spark.reading.read_options import ReadOptions
 from lazydelta.spark.reading.spark_schema import arrow_form, in_form
 from lazydelta.stream_source import Admission, StreamOffset, StreamOptions, StreamPiece, TableStream, plan_pieces
@@ -57,6 +58,7 @@ class LazyDeltaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._options = StreamOptions.from_spark(self._given)
         self._last: int | None = None
 
+    @sentence_first()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
         """Return where a new query begins."""
         return self._stream.initial_offset().to_dict()
@@ -67,10 +69,12 @@ class LazyDeltaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             return ReadMaxBytes(self._options.max_bytes)
         return ReadMaxFiles(self._options.max_files or 1)
 
+    @sentence_first()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
         """Remember what there is now: the query ends there."""
         self._last = self._stream.newest_version()
 
+    @sentence_first()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's
         """Return how far the next micro-batch goes; the same as ``start`` where there is nothing new."""
         admission = Admission()
@@ -78,6 +82,7 @@ class LazyDeltaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             admission = Admission(self._options.max_files, self._options.max_bytes)
         return self._stream.latest_offset(StreamOffset.from_dict(start), admission, self._last).to_dict()
 
+    @sentence_first()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Divide a micro-batch among tasks."""
         first, last = StreamOffset.from_dict(start), StreamOffset.from_dict(end)
@@ -87,14 +92,15 @@ class LazyDeltaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """Read the rows of a piece, in a task."""
         if not isinstance(partition, _Partition):
             raise OptionError(f"{partition!r} is no piece of a stream of lazydelta's")
-        handle, form = self._opened(), arrow_form(self._struct)
-        request = RowRequest.of(partition.table, columns=self._struct.fieldNames())
-        # Pieces that name their files need no look at the log.
-        stream = None if partition.piece.files is not None else TableStream(handle, self._options)
-        files = partition.piece.files_of(stream)
-        while some := list[FileToRead](islice(files, _FILES_AT_ONCE)):
-            with stream_files(handle, request, some) as rows:
-                yield from in_form(rows, form)
+        with sentence_first():
+            handle, form = self._opened(), arrow_form(self._struct)
+            request = RowRequest.of(partition.table, columns=self._struct.fieldNames())
+            # Pieces that name their files need no look at the log.
+            stream = None if partition.piece.files is not None else TableStream(handle, self._options)
+            files = partition.piece.files_of(stream)
+            while some := list[FileToRead](islice(files, _FILES_AT_ONCE)):
+                with stream_files(handle, request, some) as rows:
+                    yield from in_form(rows, form)
 
     def _opened(self) -> TableHandle:
         # What is no option of reading is one of the stream, which has looked at it.

@@ -14,19 +14,20 @@ from contextlib import contextmanager
 from typing import Any
 
 from lazydelta.errors import LazyDeltaError
+from lazydelta.spark.sparks_words import in_sparks_words
 
 __all__ = ["sentence_first"]
 
 
 @contextmanager
 def sentence_first() -> Iterator[None]:
-    """Let errors of ours be printed with their sentence first, then how they came about."""
+    """Let errors of ours be printed with their sentence first, in Spark's words, then how they came about."""
     try:
         yield
     except LazyDeltaError as error:
         if "_said" in vars(error):
             raise
-        raise _beginning_with_its_sentence(error).with_traceback(error.__traceback__) from None
+        raise _beginning_with_its_sentence(in_sparks_words(error)).with_traceback(error.__traceback__) from None
 
 
 def _beginning_with_its_sentence(error: LazyDeltaError) -> LazyDeltaError:
