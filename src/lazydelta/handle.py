@@ -18,6 +18,7 @@ from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.names import LogFile
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.snapshot_opening import open_snapshot
+from lazydelta.log.tail_spans import TailSpans
 from lazydelta.lru import ByteLru, shared
 from lazydelta.metrics import ScanMetrics
 from lazydelta.options import Options
@@ -26,6 +27,7 @@ from lazydelta.scan.base import BaseScan, checkpoint_files, checkpoint_places
 from lazydelta.scan.request import ScanRequest
 from lazydelta.scan.scan_range import BasePlace, ScanRange
 from lazydelta.scan.scanner import LazyDeltaScanner
+from lazydelta.sidecar.reading.delta_spans import DeltaSpans
 from lazydelta.sidecar.reading.manifest_mirror import ManifestMirror
 from lazydelta.sidecar.reading.sidecar_base import SidecarBase
 from lazydelta.sidecar.reading.sidecar_cache import SidecarCache
@@ -96,6 +98,7 @@ class TableHandle(msgspec.Struct, frozen=True, eq=False):
             remembered=self.remembered,
             max_staleness=self.options.max_staleness,
             mirror=ManifestMirror(self.cache) if self.options.sidecar_enabled and self.options.use_manifest else None,
+            spans=DeltaSpans(self.cache, self.store) if self.options.sidecar_enabled else None,
             scan_follows=True,
         )
 
@@ -105,6 +108,10 @@ class TableHandle(msgspec.Struct, frozen=True, eq=False):
 
     def scan(self, snapshot: Snapshot, request: ScanRequest, *, within: ScanRange | None = None) -> LazyDeltaScanner:
         """Put a scan together: the tail, and the base from the sidecar where there is one; or one range of it."""
+        if (snapshot.spans.source is not None) is not self.options.sidecar_enabled:
+            # Pinned by a handle with other options, or in another process.
+            source = DeltaSpans(self.cache, self.store) if self.options.sidecar_enabled else None
+            snapshot = msgspec.structs.replace(snapshot, spans=TailSpans(source))
         if not self.options.sidecar_enabled:
             return LazyDeltaScanner(snapshot, request, self.options, open_base=checkpoint_files, within=within)
         base = self._sidecar_base()

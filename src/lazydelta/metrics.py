@@ -24,6 +24,9 @@ MEANINGS = {
     "fallback_triggered": "1 if the tail changed protocol or metadata and no checksum said so",
     "checksum_mismatches": "1 if the scan and the version checksum disagree",
     "compactions_rejected": "compacted commits that were not used",
+    "delta_sidecars": "which delta sidecars stand for commits of the tail, or why some do not",
+    "delta_commits": "commits of the tail that were read from delta sidecars, beside those above",
+    "delta_sidecars_rejected": "delta sidecars that were not used",
     "checkpoints_replaced": "how often another checkpoint took the place of the known one",
     "remove_set_size": "keys of the tail",
     "unknown_actions": "actions of the tail that are not known",
@@ -63,6 +66,9 @@ class ScanMetrics(msgspec.Struct):
     fallback_triggered: int = 0
     checksum_mismatches: int = 0
     compactions_rejected: int = 0
+    delta_sidecars: str = ""
+    delta_commits: int = 0
+    delta_sidecars_rejected: int = 0
     checkpoints_replaced: int = 0
     remove_set_size: int = 0
     unknown_actions: int = 0

@@ -25,6 +25,8 @@ _COUNTERS = {
     "checksum_mismatches": "{scan}",
     "checkpoints_replaced": "{checkpoint}",
     "compactions_rejected": "{file}",
+    "delta_commits": "{commit}",
+    "delta_sidecars_rejected": "{file}",
     "requests": "{request}",
     "bytes_read": "By",
     "row_groups_read": "{row_group}",

@@ -35,6 +35,7 @@ class FileKind(enum.Enum):
     COMPACTION = "compacted commits"
     CHECKPOINT = "checkpoint"
     CHECKSUM = "checksum"
+    SPAN = "delta sidecar"  # in a folder of its own; no listing of the log shows it
 
 
 class LogFile(msgspec.Struct, frozen=True):

@@ -41,6 +41,13 @@ def active_tail_files(
     """
     joined, target, taken, held = _JoinedCommits(extra=extra), 1, 0, 0
     for commit in commits:
+        if commit.rows is not None:
+            taken += len(joined)
+            yield from joined.active(seen)
+            yield from _span(commit, seen, metrics)
+            metrics.remove_set_size = len(seen)
+            held = 0
+            continue
         metrics.count_commits(1 + commit.file.end - commit.file.version)
         lines = next(commit.actions, [])
         more = next(commit.actions, None)
@@ -142,6 +149,23 @@ def _large_commit(
                 yield batch if fresh.all() else batch.filter(boolean_array(fresh))
     for path, vector in removed:
         seen.add(path, vector)
+
+
+def _span(commit: TailCommit, seen: RemoveSet, metrics: ScanMetrics) -> Iterator[FileBatch]:
+    """Yield the active files of commits that come as rows, in the order in which they count."""
+    for lines in commit.actions:
+        metrics.unknown_actions += sum(line.is_unknown() for line in lines)
+    newest = commit.file.end
+    for rows in commit.rows or ():
+        files = rows.files
+        hashes = hash_keys(files.path, files.deletion_vector)
+        fresh = rows.is_add & ~seen.contains(hashes)
+        fresh &= first_occurrence(hashes)
+        seen.add_hashed(files.path, hashes)
+        metrics.delta_commits += newest - rows.rest
+        newest = rows.rest
+        if fresh.any():
+            yield files if fresh.all() else files.filter(boolean_array(fresh))
 
 
 def _version_of(file: LogFile) -> int | None:

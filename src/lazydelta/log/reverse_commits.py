@@ -18,6 +18,7 @@ from lazydelta.log.actions import LogLine
 from lazydelta.log.commit_cache import CommitCache
 from lazydelta.log.commits import CHUNK_SIZE, decode_actions, read_actions
 from lazydelta.log.names import LogFile
+from lazydelta.log.tail_spans import SpanRows
 from lazydelta.storage import Pending, Store
 
 __all__ = ["LEAST_PARALLELISM", "MOST_PARALLELISM", "ReverseCommitReader", "TailCommit", "is_small"]
@@ -28,10 +29,14 @@ _BYTES_UNDER_WAY = 8 << 20
 
 
 class TailCommit(msgspec.Struct, frozen=True):
-    """A commit (or compaction) whose actions are decoded as they are pulled."""
+    """A commit (or compaction) whose actions are decoded as they are pulled.
+
+    Of a span of commits that lies ready elsewhere, ``rows`` are the actions about files and ``actions`` all others.
+    """
 
     file: LogFile
     actions: Iterator[list[LogLine]]
+    rows: Iterator[SpanRows] | None = None
 
 
 class ReverseCommitReader:

@@ -9,6 +9,7 @@ import msgspec
 
 from lazydelta.errors import CorruptLogError, LazyDeltaError
 from lazydelta.log.actions import DomainMetadata, LogLine, Metadata, Protocol, Txn
+from lazydelta.log.checkpoint.checkpoint_columns import StatsWanted
 from lazydelta.log.checkpoint_mirror import CheckpointMirror, PendingState
 from lazydelta.log.checksum import VersionChecksum, read_checksum
 from lazydelta.log.commit_cache import CommitCache
@@ -16,8 +17,9 @@ from lazydelta.log.compactions import KEY_MEMORY, TailReader
 from lazydelta.log.features import check_readable, column_mapping_mode
 from lazydelta.log.opening_cost import OpeningCost
 from lazydelta.log.replaced import checkpoint_actions, current_checkpoint, is_curable
-from lazydelta.log.reverse_commits import ReverseCommitReader, TailCommit
+from lazydelta.log.reverse_commits import TailCommit
 from lazydelta.log.segment import LogSegment
+from lazydelta.log.tail_spans import TailSpans
 from lazydelta.log.tripwire import FeatureTripwire, TailChange
 from lazydelta.storage import Store
 from lazydelta.types.schema import TableSchema
@@ -44,6 +46,7 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
     commits: CommitCache = msgspec.field(default_factory=CommitCache)
     parallelism: int | None = None
     opening: OpeningCost = msgspec.field(default_factory=OpeningCost)
+    spans: TailSpans = msgspec.field(default_factory=TailSpans)
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         # What the process has read and counted of it stays behind. The other process asks for the same objects by the
@@ -102,16 +105,29 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
     def _newest_first(self, action: str) -> Iterator[LogLine]:
         """Yield the actions of a kind, newest first: the commits of the tail from their ends, then the checkpoint."""
         field = {"txn": "txn", "domainMetadata": "domain_metadata"}[action]
-        for commit in self.tail():
+        for commit in self.tail(spans=True):
             lines = [line for lines in commit.actions for line in lines if getattr(line, field) is not None]
             yield from reversed(lines)
         yield from checkpoint_actions(self.store, self.segment, action)
 
-    def tail(self, store: Store | None = None, key_memory: int = KEY_MEMORY, *, whole: bool = False) -> TailReader:
+    def tail(
+        self,
+        store: Store | None = None,
+        key_memory: int = KEY_MEMORY,
+        *,
+        whole: bool = False,
+        spans: bool = False,
+        wanted: StatsWanted | None = None,
+    ) -> TailReader:
         """Return a reader over the tail, newest first; ``store`` counts its requests elsewhere.
 
         ``key_memory`` bounds what it takes to check a compaction; ``whole`` says that all of it will be wanted.
+        ``spans`` lets runs of commits come as rows, with the statistics ``wanted``, for those who need no more of an
+        action than a scan does.
         """
+        if spans:
+            self.spans.found(store or self.store, self.segment, self.commits.ahead)
+            self.spans.reject_strangers(self.metadata.id)
         return TailReader(
             store or self.store,
             self.segment,
@@ -119,6 +135,8 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
             cache=self.commits,
             key_memory=key_memory,
             whole=whole,
+            spans=self.spans if spans else None,
+            wanted=wanted,
         )
 
 
@@ -153,6 +171,7 @@ def load_snapshot(
     cache: CommitCache | None = None,
     mirror: CheckpointMirror | None = None,
     opening: OpeningCost | None = None,
+    spans: TailSpans | None = None,
 ) -> Snapshot:
     """Settle protocol and metadata: from the checksum, else the commits after it, else the tail and the checkpoint.
 
@@ -160,25 +179,37 @@ def load_snapshot(
     """
     cache = CommitCache() if cache is None else cache
     opening = OpeningCost() if opening is None else opening
+    spans = TailSpans() if spans is None else spans
     tripwire = FeatureTripwire()
     file = segment.checksum
     checksum = None if file is None else read_checksum(store, file, cache)
     mirrored = False
+    tail = TailReader(store, segment, parallelism=parallelism, cache=cache, whole=True, spans=spans)
     if file is not None and checksum is not None:
-        newer = [each for each in segment.commits if each.version > file.version]
-        reader = ReverseCommitReader(store, newer, parallelism=parallelism, cache=cache, whole=True)
-        opening.commits += _watch(tripwire, reader)
+        if file.version < segment.version:
+            opening.commits += _watch(tripwire, tail.uncovered(file.version))
         tripwire.fill(checksum.protocol, checksum.metadata, file.path)
     else:
         state: PendingState | None = None
         if mirror is not None and segment.checkpoint is not None:
             state = mirror.begin(store, segment.checkpoint, cache.ahead)
-        tail = TailReader(store, segment, parallelism=parallelism, cache=cache, whole=True)
-        opening.commits += _watch(tripwire, tail)
+        opening.commits += _watch(tripwire, tail.uncovered(segment.base_version))
         mirrored = _ask_checkpoint(tripwire, store, segment, state)
     protocol, metadata = tripwire.protocol, tripwire.metadata
     if protocol is None or metadata is None:
         raise _absent(segment, "protocol" if protocol is None else "metaData")
+    if spans.reject_strangers(metadata.id):
+        # What was passed by was no part of this table: look again, at the commits themselves.
+        return load_snapshot(
+            store,
+            segment,
+            has_log_tail=has_log_tail,
+            parallelism=parallelism,
+            cache=cache,
+            mirror=mirror,
+            opening=opening,
+            spans=spans,
+        )
     check_readable(protocol, metadata, has_log_tail=has_log_tail, path=tripwire.origin)
     return Snapshot(
         store=store,
@@ -192,6 +223,7 @@ def load_snapshot(
         commits=cache,
         parallelism=parallelism,
         opening=opening,
+        spans=spans,
     )
 
 

@@ -26,6 +26,7 @@ from lazydelta.log.opening_cost import OpeningCost
 from lazydelta.log.reverse_commits import LEAST_PARALLELISM, is_small
 from lazydelta.log.segment import WINDOW, LogSegment, load_segment
 from lazydelta.log.snapshot import Snapshot, load_snapshot
+from lazydelta.log.tail_spans import SpanSource, TailSpans
 from lazydelta.lru import ByteLru
 from lazydelta.storage import Store
 from lazydelta.telemetry import span
@@ -49,13 +50,14 @@ def open_snapshot(  # noqa: PLR0913 - keyword-only but for the store
     remembered: ByteLru | None = None,
     max_staleness: float = 0.0,
     mirror: CheckpointMirror | None = None,
+    spans: SpanSource | None = None,
     scan_follows: bool = False,
 ) -> Snapshot:
     """Pin ``version`` (or the newest) and settle its protocol and metadata.
 
     ``log_tail`` is what a catalog has ratified, which may be nothing that is not published; None means no catalog.
     ``mirror`` is what may lie beside a checkpoint and say the same; it is asked for early too, and so are the newest
-    commits where ``scan_follows``.
+    commits where ``scan_follows``. ``spans`` is what may stand for commits of a long tail.
     """
     newest = version is None and log_tail is None
     if newest and remembered is not None and max_staleness > 0:
@@ -71,6 +73,7 @@ def open_snapshot(  # noqa: PLR0913 - keyword-only but for the store
             window=window,
             remembered=remembered,
             mirror=mirror,
+            spans=spans,
             scan_follows=scan_follows,
         )
     if newest and remembered is not None:
@@ -78,7 +81,7 @@ def open_snapshot(  # noqa: PLR0913 - keyword-only but for the store
     return snapshot
 
 
-def _opened(
+def _opened(  # noqa: PLR0913 - what open_snapshot was asked
     store: Store,
     version: int | None,
     log_tail: Sequence[LogFile] | None,
@@ -87,6 +90,7 @@ def _opened(
     window: int,
     remembered: ByteLru | None,
     mirror: CheckpointMirror | None,
+    spans: SpanSource | None,
     scan_follows: bool,
 ) -> tuple[Snapshot, CheckpointHint | None]:
     newest = version is None and log_tail is None
@@ -103,6 +107,8 @@ def _opened(
         if newest and not is_known:
             _compare_hint(segment, hint)
         cache.ahead.keep_only({*_wanted_paths(segment), *(beside if _is_at(segment, hint) else ())})
+        if store.is_remote and spans is not None:
+            spans.ask(counted, segment, cache.ahead)
         if store.is_remote and scan_follows:
             _ask_for_newest(counted, segment, cache, parallelism)
         snapshot = load_snapshot(
@@ -113,6 +119,7 @@ def _opened(
             cache=cache,
             mirror=mirror,
             opening=opening,
+            spans=TailSpans(spans),
         )
     except BaseException:
         cache.ahead.keep_only(())

@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 _READ_AHEAD_BATCHES = 2
 _RELEASE_EVERY = 16
+_NAMED_SPANS = 3
 
 
 class LazyDeltaScanner:
@@ -130,7 +131,13 @@ class LazyDeltaScanner:
             # The base is decoded while the tail is read, but no row of it leaves before all keys are known.
             base = ReadAhead(base, depth=_READ_AHEAD_BATCHES, stop=self.io.stop)
         try:
-            commits = self.snapshot.tail(store, self.options.keys_in_memory, whole=self.plan.whole)
+            commits = self.snapshot.tail(
+                store,
+                self.options.keys_in_memory,
+                whole=self.plan.whole,
+                spans=not self.request.extra,  # who copies actions needs all that the commits have
+                wanted=pruner.wanted,
+            )
             tail = active_tail_files(
                 commits if check is None else check.watch(commits), seen, self.metrics, extra=self.request.extra
             )
@@ -203,6 +210,14 @@ class LazyDeltaScanner:
         self.metrics.requests = self._charge.requests + self.io.requests
         self.metrics.bytes_read = self._charge.bytes_read + self.io.bytes_read
         self.metrics.compactions_rejected = len(self.snapshot.commits.rejected)
+        self._count_spans()
+
+    def _count_spans(self) -> None:
+        metrics, rejected = self.metrics, self.snapshot.spans.rejected
+        metrics.delta_sidecars_rejected = len(rejected)
+        words = [f"{metrics.delta_commits} commits"] if metrics.delta_commits else []
+        words += [f"{path} not used: {reason}" for path, reason in list(rejected.items())[:_NAMED_SPANS]]
+        metrics.delta_sidecars = "; ".join(words)
 
     def _checksum_check(self) -> ChecksumCheck | None:
         """Return the comparison with the checksum, where the scan may see the whole version."""

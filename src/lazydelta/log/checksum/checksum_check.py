@@ -51,7 +51,7 @@ class ChecksumCheck(msgspec.Struct):
     def watch(self, commits: Iterable[TailCommit]) -> Iterator[TailCommit]:
         """Hand on commits, newest first, and note what they say besides files when it is read."""
         for age, commit in enumerate(commits):
-            yield TailCommit(commit.file, self._watched(commit.actions, age))
+            yield TailCommit(commit.file, self._watched(commit.actions, age), commit.rows)
 
     def mismatch(self, store: Store, *, num_files: int, size: int) -> ChecksumMismatchError | None:
         """Return what to raise or to warn of if the log, with so many files, is not what the checksum says.

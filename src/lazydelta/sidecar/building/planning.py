@@ -29,7 +29,16 @@ from lazydelta.stats.chosen_columns import stats_columns
 from lazydelta.storage import Store
 from lazydelta.types.schema import Column, TableSchema
 
-__all__ = ["MEMORY_BUDGET", "SidecarPlan", "at_checkpoint", "plan_of", "plan_sidecar", "snapshot_at_checkpoint"]
+__all__ = [
+    "MEMORY_BUDGET",
+    "PART_ROWS",
+    "SidecarPlan",
+    "at_checkpoint",
+    "columns_named_in",
+    "plan_of",
+    "plan_sidecar",
+    "snapshot_at_checkpoint",
+]
 
 T = TypeVar("T")
 
@@ -147,14 +156,15 @@ def _sampled_columns(reader: CheckpointReader) -> set[tuple[str, ...]]:
     found: set[tuple[str, ...]] = set()
     for batch in reader.files(StatsWanted()):
         for text in [] if batch.json_stats is None else batch.json_stats.slice(0, 200).to_pylist():
-            found |= _named_in(text)
+            found |= columns_named_in(text)
         if batch.parsed_stats is not None:
             found |= set(_struct_paths(batch.parsed_stats.type))
         break
     return found
 
 
-def _named_in(text: str | None) -> set[tuple[str, ...]]:
+def columns_named_in(text: str | None) -> set[tuple[str, ...]]:
+    """Return the columns that a text of statistics speaks of, by physical path."""
     try:
         stats = msgspec.json.decode(text or "{}")
     except (msgspec.MsgspecError, RecursionError):

@@ -66,6 +66,8 @@ class ColumnRole(enum.StrEnum):
     BASE_ROW_ID = "base_row_id"
     DEFAULT_ROW_COMMIT_VERSION = "default_row_commit_version"
     CLUSTERING_PROVIDER = "clustering_provider"
+    VERSION = "version"
+    REMOVED = "removed"
 
 
 STATS_NAMES = {
@@ -184,7 +186,7 @@ def _type_of(column: SidecarColumn, types: dict[tuple[str, ...], pa.DataType]) -
             return _DV[column.path[0]]
         case ColumnRole.PATH | ColumnRole.CLUSTERING_PROVIDER:
             return _TEXT
-        case ColumnRole.TIGHT_BOUNDS:
+        case ColumnRole.TIGHT_BOUNDS | ColumnRole.REMOVED:
             return pa.bool_()
         case ColumnRole.PARTITION_VALUES | ColumnRole.TAGS:
             return PARTITION_VALUES

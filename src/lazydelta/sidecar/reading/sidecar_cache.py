@@ -11,6 +11,7 @@ from typing import cast
 
 from lazydelta.log.segment import Checkpoint
 from lazydelta.lru import ByteLru, shared
+from lazydelta.sidecar.layout.delta_manifest import DeltaManifest
 from lazydelta.sidecar.layout.leaves import Leaf
 from lazydelta.sidecar.layout.manifest import ManifestIndex
 from lazydelta.sidecar.layout.part_file import PartFooter
@@ -65,6 +66,18 @@ class SidecarCache:
     def keep_leaf(self, digest: str, leaf: Leaf) -> None:
         """Keep a verified leaf."""
         self._entries.put(digest, leaf, leaf.nbytes * _PARSED)
+
+    def deltas(self, uri: str) -> DeltaManifest | None:
+        """Return the list of delta sidecars as it was when it was last read; each of them is proven by the listing."""
+        return cast("DeltaManifest | None", self._entries.get(("deltas", uri)))
+
+    def keep_deltas(self, uri: str, manifest: DeltaManifest, size: int) -> None:
+        """Keep a list of delta sidecars."""
+        self._entries.put(("deltas", uri), manifest, size * _PARSED)
+
+    def forget_deltas(self, uri: str) -> None:
+        """Drop a list of delta sidecars that names one which cannot be read."""
+        self._entries.remove(("deltas", uri))
 
     def footer(self, digest: str) -> PartFooter | None:
         """Return the footer with this digest."""
