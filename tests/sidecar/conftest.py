@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from lazydelta.sidecar.layout import part_file
+from lazydelta.sidecar.layout import part_file, tiers
 from lazydelta.sidecar.reading.sidecar_cache import shared_cache
 
 Split = Callable[[int, int], None]
@@ -42,6 +42,18 @@ def set_leaves(patch: pytest.MonkeyPatch, parts: int) -> None:
     """Let every manifest have leaves, of so many parts each."""
     patch.setattr(publication, "PARTS_IN_ROOT", 0)
     patch.setattr(leaf_writer, "LEAST_PARTS", parts)
+
+
+@pytest.fixture
+def tiered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tables with statistics of three columns have tiers, the third column in the second one."""
+    set_tiers(monkeypatch)
+
+
+def set_tiers(patch: pytest.MonkeyPatch) -> None:
+    """Let tables with statistics of three columns have tiers: of a timestamp and one more column, and of all others."""
+    patch.setattr(tiers, "TIERED_ABOVE", 2)
+    patch.setattr(planning, "_RANGES_IN_MANIFEST", 1)
 
 
 def set_sizes(patch: pytest.MonkeyPatch, rows: int, groups: int) -> None:

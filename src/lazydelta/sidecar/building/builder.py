@@ -34,7 +34,7 @@ from lazydelta.sidecar.layout.leaves import pack_groups
 from lazydelta.sidecar.layout.manifest import SidecarError
 from lazydelta.sidecar.layout.mirrored import prove
 from lazydelta.sidecar.layout.order import sortable
-from lazydelta.sidecar.layout.part_reader import check_part
+from lazydelta.sidecar.layout.part_reader import check_part, whole_layout
 from lazydelta.sidecar.layout.sidecar_columns import FOLDER, ColumnRole, sidecar_path
 from lazydelta.sidecar.layout.sidecar_rows import to_rows
 from lazydelta.sidecar.reading.discovery import check_single, read_single
@@ -148,8 +148,9 @@ def _to_replace(
     if manifest is None or force:
         return None if manifest is None else manifest.index.sha256, None
     try:
+        layout = whole_layout(store, manifest)
         for part in manifest.parts:
-            check_part(store, part, manifest.index.layout)
+            check_part(store, part, layout)
     except (SidecarError, StorageError) as error:
         logger.warning("the sidecar of version %d is damaged and built anew: %s", checkpoint.version, error)
         return manifest.index.sha256, str(error)

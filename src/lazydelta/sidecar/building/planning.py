@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from lazydelta.sidecar.layout.sidecar_columns import (
     SidecarLayout,
     SortColumn,
 )
+from lazydelta.sidecar.layout.tiers import index_tier, joined_tiers, stats_tier
 from lazydelta.stats import has_range, is_timestamp
 from lazydelta.stats.chosen_columns import stats_columns
 from lazydelta.storage import Store
@@ -53,11 +54,12 @@ _COPIES_WHILE_SORTING, _PARTS_IN_MEMORY = 10, 4
 
 @dataclass(frozen=True)
 class SidecarPlan:
-    """How a table's sidecar is laid out."""
+    """How a table's sidecar is laid out; ``index`` are the columns of its first tier, None if it has one tier only."""
 
     schema: TableSchema
     layout: SidecarLayout
     indexed: tuple[tuple[str, ...], ...]
+    index: SidecarLayout | None = None
 
     @cached_property
     def row_bytes(self) -> int:
@@ -123,16 +125,20 @@ def plan_sidecar(
     schema = snapshot.schema
     stats = _stats_columns(snapshot, CheckpointReader(snapshot.store, checkpoint, 1_000, memory_budget=memory_budget))
     sort = _sort_columns(schema, stats, sort_by)
-    return _plan(schema, SidecarLayout.of(schema, stats, sort), stats)
+    plan = _plan(schema, SidecarLayout.of(schema, stats, sort), stats)
+    index = index_tier(plan.layout, plan.indexed)
+    if index is None:
+        return plan
+    return replace(plan, layout=joined_tiers(index, stats_tier(plan.layout, index)), index=index)
 
 
-def plan_of(layout: SidecarLayout, schema: TableSchema) -> SidecarPlan:
+def plan_of(layout: SidecarLayout, schema: TableSchema, index: SidecarLayout | None = None) -> SidecarPlan:
     """Return the plan of a sidecar that is laid out already, so that new parts fit the old ones."""
     by_path = {column.physical_path: column for column in schema.leaves() if not column.is_partition}
     stats = [
         by_path[each.path] for each in layout.columns if each.role == ColumnRole.NULL_COUNT and each.path in by_path
     ]
-    return _plan(schema, layout, stats)
+    return replace(_plan(schema, layout, stats), index=index)
 
 
 def _plan(schema: TableSchema, layout: SidecarLayout, stats: Sequence[Column]) -> SidecarPlan:

@@ -33,12 +33,13 @@ from lazydelta.sidecar.layout.part_file import SidecarState, WrittenPart, encode
 from lazydelta.sidecar.layout.part_reader import part_footer
 from lazydelta.sidecar.layout.sidecar_columns import (
     FORMAT_VERSION,
-    LEAVES_FORMAT,
+    LATER_FORMAT,
     leaves_path,
     manifest_path,
     part_path,
     sidecar_path,
 )
+from lazydelta.sidecar.layout.tiers import encode_tiers
 from lazydelta.sidecar.reading.sidecar_cache import shared_cache
 from lazydelta.storage import Store
 
@@ -124,6 +125,7 @@ class Publication:
     replaces: str | None = None
     _mirrored: tuple[CheckpointFile, ...] | None = None
     _written: list[str] = field(default_factory=list)
+    _parts_written: int = 0
     _build_id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
     def begin(self) -> None:
@@ -215,16 +217,16 @@ class Publication:
         leaves = self._put_leaves(parts) if is_large else None
         transactions, domains = self._state()
         return Manifest(
-            format_version=FORMAT_VERSION if leaves is None else LEAVES_FORMAT,
+            format_version=FORMAT_VERSION if leaves is None and self.plan.index is None else LATER_FORMAT,
             version=self.checkpoint.version,
             table_id=self.snapshot.metadata.id,
             schema_hash=schema_hash(self.snapshot),
             sidecar_file=parts[0][0].file if parts else "",
-            sidecar_size_bytes=sum(part.size for part, _ in parts),
+            sidecar_size_bytes=sum(size for part in described for size in part.files.values()),
             num_files=sum(part.num_rows for part, _ in parts),
             num_row_groups=sum(part.num_row_groups for part in described),
             sort=self.plan.layout.sort,
-            columns=self.plan.layout.columns,
+            columns=(self.plan.index or self.plan.layout).columns,
             protocol=self.snapshot.protocol,
             meta_data=self.snapshot.metadata,
             txn=tuple(transactions),
@@ -247,7 +249,7 @@ class Publication:
         made = list(leaves_over([part for part, _ in parts], groups_of, range_types(self.plan.schema)))
         data = b"".join(each for _, each in made)
         self._written.append(path)
-        _undisturbed(lambda: self.store.put(path, data))
+        self._put_over(path, data)
         return ManifestLeaves(file=path, size=len(data), leaves=tuple(leaf for leaf, _ in made))
 
     def _checkpoint(self) -> tuple[CheckpointFile, ...]:
@@ -288,24 +290,39 @@ class Publication:
         )
 
     def _encode(self, table: pa.Table, num_files: int) -> WrittenPart:
-        return encode_part(table, self.sealed(num_files), self.plan.indexed)
+        state, indexed, index = self.sealed(num_files), self.plan.indexed, self.plan.index
+        return encode_part(table, state, indexed) if index is None else encode_tiers(table, state, indexed, index)
 
     def _put_part(self, table: pa.Table) -> PublishedPart:
         return self._put(self._encode(table, -1))
 
     def _put_single(self, table: pa.Table) -> PublishedPart:
-        part, path = self._encode(table, table.num_rows), sidecar_path(self.checkpoint.version)
+        written = self._encode(table, table.num_rows)
+        part, files = written.named(sidecar_path(self.checkpoint.version))
+        done: list[str] = []
         try:
-            _undisturbed(lambda: self.store.put_if_absent(path, part.data))
+            for path, data in files.items():
+                self._put_new(path, data)
+                done.append(path)
         except ObjectExistsError:
-            return self._put(part)
-        return msgspec.structs.replace(part.part, file=path), pack_groups(part.row_groups)
+            for path in done:
+                self.store.delete(path)
+            return self._put(written)
+        return part, pack_groups(written.row_groups)
 
-    def _put(self, part: WrittenPart) -> PublishedPart:
-        path = part_path(self.checkpoint.version, self._build_id, len(self._written) + 1)
-        self._written.append(path)
-        _undisturbed(lambda: self.store.put(path, part.data))
-        return msgspec.structs.replace(part.part, file=path), pack_groups(part.row_groups)
+    def _put_new(self, path: str, data: bytes) -> None:
+        _undisturbed(lambda: self.store.put_if_absent(path, data))
+
+    def _put(self, written: WrittenPart) -> PublishedPart:
+        self._parts_written += 1
+        part, files = written.named(part_path(self.checkpoint.version, self._build_id, self._parts_written))
+        for path, data in files.items():
+            self._written.append(path)
+            self._put_over(path, data)
+        return part, pack_groups(written.row_groups)
+
+    def _put_over(self, path: str, data: bytes) -> None:
+        _undisturbed(lambda: self.store.put(path, data))
 
     def _discard(self, keep: Iterable[str] = ()) -> None:
         """Remove the parts of this build, whose names nobody else has; `clean` removes what we fail to."""

@@ -41,7 +41,7 @@ from lazydelta.sidecar.layout.leaves import EveryPart, every_part, pack_groups
 from lazydelta.sidecar.layout.manifest import ManifestIndex, ManifestPart, SidecarError, file_identity
 from lazydelta.sidecar.layout.mirrored import prove
 from lazydelta.sidecar.layout.order import sortable
-from lazydelta.sidecar.layout.part_reader import part_columns, part_table
+from lazydelta.sidecar.layout.part_reader import part_columns, part_table, whole_layout
 from lazydelta.sidecar.layout.sidecar_columns import ColumnRole
 from lazydelta.sidecar.layout.sidecar_rows import vectors_of
 from lazydelta.sidecar.upkeep.lifecycle import sweep
@@ -208,8 +208,8 @@ class _Refresh:
         self._base = base
         self._settings = settings
         self._progress = progress
-        manifest = base.manifest
-        self._plan: SidecarPlan = plan_of(manifest.layout, snapshot.schema)
+        layout, first = whole_layout(store, base.every), base.manifest.layout
+        self._plan: SidecarPlan = plan_of(layout, snapshot.schema, None if layout == first else first)
         self._memory_rows = self._plan.rows_at_once(memory_budget)
         self._schema = self._plan.layout.arrow_schema(self._plan.schema)
         # By their number in the earlier sidecar, of which an empty one has a part without rows.

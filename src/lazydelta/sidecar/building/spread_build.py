@@ -36,9 +36,10 @@ from lazydelta.sidecar.building.publication import BuildResult, Publication, Pub
 from lazydelta.sidecar.layout.folder import list_folder
 from lazydelta.sidecar.layout.leaves import pack_groups
 from lazydelta.sidecar.layout.order import places_among, sortable
-from lazydelta.sidecar.layout.part_file import SidecarState, encode_part
+from lazydelta.sidecar.layout.part_file import SidecarState, WrittenPart, encode_part
 from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, part_path
 from lazydelta.sidecar.layout.sidecar_rows import to_rows
+from lazydelta.sidecar.layout.tiers import encode_tiers
 from lazydelta.storage import Store
 from lazydelta.types.schema import Column
 
@@ -140,7 +141,7 @@ class SpreadBuild:
         except BaseException:
             self.discard(())
             raise
-        self.discard(() if done.action == "already-valid" else [part.file for part, _ in parts])
+        self.discard(() if done.action == "already-valid" else [file for part, _ in parts for file in part.files])
         return done
 
     def discard(self, keep: Iterable[str]) -> None:
@@ -190,12 +191,20 @@ class SpreadBuild:
         rows = -(-table.num_rows // pieces_of)
         written = []
         for number, start in enumerate(range(0, table.num_rows, rows)):
-            part = encode_part(table.slice(start, rows).combine_chunks(), self.state, self.plan.indexed)
-            path = part_path(self.state.version, self.build_id, attempt * _PARTS_PER_ATTEMPT + number + 1)
-            self.store.put(path, part.data)
-            written.append((msgspec.structs.replace(part.part, file=path), pack_groups(part.row_groups)))
+            encoded = self._encode(table.slice(start, rows).combine_chunks())
+            place = part_path(self.state.version, self.build_id, attempt * _PARTS_PER_ATTEMPT + number + 1)
+            part, files = encoded.named(place)
+            for path, data in files.items():
+                self.store.put(path, data)
+            written.append((part, pack_groups(encoded.row_groups)))
             release_memory()
         return BucketParts(bucket, tuple(written))
+
+    def _encode(self, rows: pa.Table) -> WrittenPart:
+        index = self.plan.index
+        if index is None:
+            return encode_part(rows, self.state, self.plan.indexed)
+        return encode_tiers(rows, self.state, self.plan.indexed, index)
 
     @property
     def _part_rows(self) -> int:

@@ -15,7 +15,7 @@ from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.sidecar.layout.folder import FolderFile, list_folder
 from lazydelta.sidecar.layout.leaves import every_part
 from lazydelta.sidecar.layout.manifest import ManifestIndex, ManifestPart, ManifestRowGroup, RangeText, SidecarError
-from lazydelta.sidecar.layout.part_reader import part_footer
+from lazydelta.sidecar.layout.part_reader import part_footer, whole_layout
 from lazydelta.sidecar.layout.sidecar_columns import FOLDER, SidecarLayout
 from lazydelta.sidecar.reading.discovery import check_single, read_single
 from lazydelta.storage import Store
@@ -37,7 +37,7 @@ class ShownRowGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShownPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A Parquet file of the sidecar with its row groups."""
+    """A Parquet file of the sidecar with its row groups; ``size_bytes`` counts that of its second tier, too."""
 
     file: str
     size_bytes: int
@@ -97,7 +97,7 @@ def _describe(store: Store, snapshot: Snapshot, file: FolderFile, files: list[Fo
     if file.kind == "manifest":
         manifest = ManifestIndex.decode(store.get(file.path))
         every = every_part(store, manifest)
-        layout, needed = manifest.layout, {file.path, *every.files}
+        layout, needed = whole_layout(store, every), {file.path, *every.files}
         # A long manifest leaves row groups to the footers.
         shown = [
             _part(part, part_footer(store, part).row_groups() if groups is None else groups)
@@ -130,7 +130,7 @@ def _describe(store: Store, snapshot: Snapshot, file: FolderFile, files: list[Fo
 def _part(part: ManifestPart, groups: Sequence[ManifestRowGroup]) -> ShownPart:
     return ShownPart(
         file=part.file,
-        size_bytes=part.size,
+        size_bytes=sum(part.files.values()),
         num_rows=part.num_rows,
         row_groups=[
             ShownRowGroup(

@@ -40,7 +40,7 @@ from lazydelta.sidecar.layout.manifest import (
 from lazydelta.sidecar.layout.mirrored import prove
 from lazydelta.sidecar.layout.order import sortable
 from lazydelta.sidecar.layout.part_file import PartFooter
-from lazydelta.sidecar.layout.part_reader import open_part, typed
+from lazydelta.sidecar.layout.part_reader import OpenedPart, open_part, typed, whole_layout
 from lazydelta.sidecar.layout.range_texts import key_at, ranges_of
 from lazydelta.sidecar.layout.sidecar_columns import (
     EXTRA_NAMES,
@@ -158,15 +158,17 @@ class _Verification:
             manifest = ManifestIndex.decode(self._store.get(path))
             manifest.check(table_id=self._snapshot.metadata.id, checkpoint=self._checkpoint)
             self._prove(manifest.checkpoint)
-            every = self._every_part(manifest)
-        except ObjectNotFoundError:
-            pass
+            every = every_part(self._store, manifest)
+            layout = whole_layout(self._store, every)
+        except ObjectNotFoundError as error:
+            if error.path != path:
+                self._problems.append(f"{path} is not valid: {error}")
         except SidecarError as error:
             self._problems.append(f"{path} is not valid: {error}")
         else:
             self._check_totals(every)
             self._check_leaves(every)
-            return 1, every, manifest.layout, every.parts
+            return 1, every, layout, every.parts
         path = sidecar_path(self._checkpoint.version)
         try:
             part, footer = read_single(self._store, path)
@@ -183,13 +185,6 @@ class _Verification:
     def _prove(self, recorded: Sequence[CheckpointFile]) -> None:
         prove(self._store, recorded, [each.info for each in self._checkpoint.files])
 
-    def _every_part(self, manifest: ManifestIndex) -> EveryPart:
-        try:
-            return every_part(self._store, manifest)
-        except ObjectNotFoundError as error:
-            message = f"its leaves are gone: {error}"
-            raise SidecarError(message) from error
-
     def _check_leaves(self, every: EveryPart) -> None:
         """Compare what the root says of leaves with their parts, which are compared with their rows later."""
         leaves = () if every.index.leaves is None else every.index.leaves.leaves
@@ -205,7 +200,11 @@ class _Verification:
             ("schema_hash", manifest.schema_hash, schema_hash(self._snapshot)),
             ("num_files", manifest.num_files, sum(part.num_rows for part in parts)),
             ("num_row_groups", manifest.num_row_groups, sum(part.num_row_groups for part in parts)),
-            ("sidecar_size_bytes", manifest.sidecar_size_bytes, sum(part.size for part in parts)),
+            (
+                "sidecar_size_bytes",
+                manifest.sidecar_size_bytes,
+                sum(size for part in parts for size in part.files.values()),
+            ),
             ("metaData", manifest.meta_data, self._snapshot.metadata),
             ("protocol", manifest.protocol, self._snapshot.protocol),
             ("txn", set(manifest.txn), set(self._snapshot.transactions())),
@@ -246,7 +245,8 @@ class _Verification:
         last: bytes | None = None
         count = 0
         for number, part in enumerate(parts):
-            footer, data = open_part(self._store, part, layout)
+            opened = open_part(self._store, part, layout)
+            footer = opened.footer
             if footer.state.table_id != self._snapshot.metadata.id:
                 self._problems.append(f"{part.file} belongs to table {footer.state.table_id}")
             if footer.state.schema_hash != schema_hash(self._snapshot):
@@ -254,7 +254,7 @@ class _Verification:
             self._check_descriptions(manifest, number, part, footer)
             groups = []
             for index in range(len(footer.groups)):
-                rows = self._read_group(footer, index, layout, data, part)
+                rows = self._read_group(opened, index, layout)
                 last = self._check_group(rows, footer, index, layout, part, last)
                 if self._asked is None:
                     self._asked = PredicateCheck(layout, self._snapshot.schema, rows)
@@ -270,15 +270,8 @@ class _Verification:
                 self._check_part(pa.concat_tables(groups), layout, part)
         return count
 
-    def _read_group(
-        self, footer: PartFooter, index: int, layout: SidecarLayout, data: bytes, part: ManifestPart
-    ) -> pa.Table:
-        names = [column.name for column in layout.columns]
-        try:
-            rows = footer.read(index, names, [(0, data)], part.size)
-        except SidecarError as error:
-            message = f"{part.file}: {error}"
-            raise SidecarError(message) from error
+    def _read_group(self, opened: OpenedPart, index: int, layout: SidecarLayout) -> pa.Table:
+        rows = opened.read(index)
         return typed(pa.Table.from_batches([rows]), layout.arrow_schema(self._snapshot.schema)).combine_chunks()
 
     def _check_descriptions(
@@ -370,9 +363,9 @@ class _Verification:
 
     def _rows(self, layout: SidecarLayout, parts: Sequence[ManifestPart]) -> Iterator[pa.RecordBatch]:
         for part in parts:
-            footer, data = open_part(self._store, part, layout)
-            for index in range(len(footer.groups)):
-                yield from self._read_group(footer, index, layout, data, part).to_batches()
+            opened = open_part(self._store, part, layout)
+            for index in range(len(opened.footer.groups)):
+                yield from self._read_group(opened, index, layout).to_batches()
 
     def _checksum(self, files: int, size: int) -> str | None:
         check = ChecksumCheck.of(self._snapshot)

@@ -22,7 +22,8 @@ __all__ = ["FolderFile", "are_in_place", "list_folder", "listed_checkpoints"]
 _UUID = r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
 _NAME = re.compile(
     r"v(?P<version>0|[1-9]\d{0,18})"
-    rf"(?:(?P<manifest>\.manifest\.json)|(?P<single>\.parquet)|-{_UUID}(?:(?P<leaves>\.leaves)|-[1-9]\d*\.parquet))"
+    r"(?:(?P<manifest>\.manifest\.json)|(?P<single>\.parquet)|\.(?:index|stats)\.parquet|"
+    rf"-{_UUID}(?:(?P<leaves>\.leaves)|-[1-9]\d*(?:\.(?:index|stats))?\.parquet))"
 )
 _PARTS_ASKED_ONE_BY_ONE = 4
 

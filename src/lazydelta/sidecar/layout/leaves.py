@@ -21,6 +21,7 @@ from lazydelta.sidecar.layout.manifest import (
     ManifestRowGroup,
     SidecarError,
     check_groups,
+    is_in_folder,
 )
 from lazydelta.sidecar.layout.sidecar_columns import FOLDER
 from lazydelta.storage import Store
@@ -92,7 +93,7 @@ def decode_leaf(data: bytes, described: ManifestLeaf) -> Leaf:
     ):
         message = "a leaf has other parts than the manifest says"
         raise SidecarError(message)
-    if any(part.file.rpartition("/")[0] != FOLDER for part in parts):
+    if not all(is_in_folder(file) for part in parts for file in part.files):
         message = f"a leaf names a part that is not in {FOLDER}"
         raise SidecarError(message)
     return leaf
@@ -154,7 +155,7 @@ class EveryPart(msgspec.Struct):
 
 def files_of(parts: Iterable[ManifestPart], leaves: ManifestLeaves | None) -> dict[str, int]:
     """Return the files that a manifest of these parts and leaves refers to, with their sizes."""
-    found = {part.file: part.size for part in parts}
+    found = {file: size for part in parts for file, size in part.files.items()}
     return found if leaves is None else found | {leaves.file: leaves.size}
 
 

@@ -28,8 +28,10 @@ __all__ = [
     "OtherCheckpointError",
     "RangeText",
     "SidecarError",
+    "StatsFile",
     "check_groups",
     "file_identity",
+    "is_in_folder",
     "mirrors",
     "range_key",
     "seal",
@@ -92,8 +94,18 @@ class ManifestRowGroup(msgspec.Struct, frozen=True, kw_only=True):
     ranges: dict[str, RangeText] = {}
 
 
-class ManifestPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A Parquet file of the sidecar."""
+class StatsFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The second tier of a part: the statistics of columns that few ask for, row by row as in its first tier."""
+
+    file: str
+    size: Count
+    footer_offset: Count
+    footer_length: Count
+    footer_sha256: str
+
+
+class ManifestPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A Parquet file of the sidecar, or two of them where it has tiers."""
 
     file: str
     size: Count
@@ -105,6 +117,14 @@ class ManifestPart(msgspec.Struct, frozen=True, kw_only=True):
     first: tuple[str | None, ...]
     last: tuple[str | None, ...]
     ranges: dict[str, RangeText] = {}
+    stats: StatsFile | None = None
+
+    @property
+    def files(self) -> dict[str, int]:
+        """Return the files of the part, with their sizes."""
+        return (
+            {self.file: self.size} if self.stats is None else {self.file: self.size, self.stats.file: self.stats.size}
+        )
 
 
 class ManifestLeaf(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,9 +222,9 @@ class ManifestHead(msgspec.Struct, frozen=True, kw_only=True):
             raise OtherCheckpointError(message)
         elif not self.stretches and self.num_files:
             message = "it has files and no parts"
-        elif not all(map(_is_in_folder, [part.file for part in self.parts])):
+        elif not all(map(is_in_folder, [file for part in self.parts for file in part.files])):
             message = f"it names a part that is not in {FOLDER}"
-        elif self.leaves is not None and not _is_in_folder(self.leaves.file):
+        elif self.leaves is not None and not is_in_folder(self.leaves.file):
             message = f"it names leaves that are not in {FOLDER}"
         else:
             return
@@ -223,7 +243,8 @@ class ManifestHead(msgspec.Struct, frozen=True, kw_only=True):
             raise SidecarError(_CONTRADICTION)
 
 
-def _is_in_folder(file: str) -> bool:
+def is_in_folder(file: str) -> bool:
+    """Tell whether a file is one of the folder of sidecars."""
     return file.rpartition("/")[0] == FOLDER
 
 

@@ -29,11 +29,21 @@ from lazydelta.sidecar.layout.sidecar_columns import (
     SidecarColumn,
     SidecarLayout,
     SortColumn,
+    tier_paths,
 )
 from lazydelta.sidecar.layout.sidecar_rows import has_plain_partitions
 from lazydelta.storage import open_native
 
-__all__ = ["PartFooter", "SidecarState", "WrittenPart", "encode_part", "read_groups"]
+__all__ = [
+    "GroupFacts",
+    "PartFooter",
+    "SidecarState",
+    "WrittenPart",
+    "encode_part",
+    "group_facts",
+    "read_groups",
+    "sealed_file",
+]
 
 _PREFIX = "lazydelta."
 _SEAL = b"lazydelta.footer_sha256"
@@ -76,14 +86,30 @@ class SidecarState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WrittenPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part's bytes with what the manifest says of it; ``part`` and ``file`` are filled in where it is published."""
+    """A part's bytes with what the manifest says of it; ``part`` and ``file`` are filled in where it is published.
+
+    ``stats_data`` are the bytes of its second tier, if it has one.
+    """
 
     data: bytes
     part: ManifestPart
     row_groups: tuple[ManifestRowGroup, ...]
+    stats_data: bytes | None = None
+
+    def named(self, path: str) -> tuple[ManifestPart, dict[str, bytes]]:
+        """Return the part under its name, and the bytes of its files; those of tiers get names of their own."""
+        stats = self.part.stats
+        if stats is None or self.stats_data is None:
+            return msgspec.structs.replace(self.part, file=path), {path: self.data}
+        index_path, stats_path = tier_paths(path)
+        renamed = msgspec.structs.replace(stats, file=stats_path)
+        part = msgspec.structs.replace(self.part, file=index_path, stats=renamed)
+        return part, {index_path: self.data, stats_path: self.stats_data}
 
 
-class _GroupFacts(msgspec.Struct, frozen=True):
+class GroupFacts(msgspec.Struct, frozen=True):
+    """What a footer says of a row group, beside what Parquet says."""
+
     num_rows: int
     first: tuple[str | None, ...]
     last: tuple[str | None, ...]
@@ -93,9 +119,23 @@ class _GroupFacts(msgspec.Struct, frozen=True):
 def encode_part(rows: pa.Table, state: SidecarState, indexed: Sequence[tuple[str, ...]]) -> WrittenPart:
     """Write sorted rows as one Parquet file, sealed, and describe it."""
     layout = state.layout
-    groups = [
-        _facts(rows.slice(start, ROWS_PER_GROUP), layout, indexed) for start in range(0, rows.num_rows, ROWS_PER_GROUP)
-    ]
+    groups = group_facts(rows, layout, indexed)
+    data, footer = sealed_file(rows, state, groups, plain=has_plain_partitions(rows, layout))
+    part = msgspec.structs.replace(footer.part("", len(data)), ranges=ranges_of(rows, layout, indexed))
+    return WrittenPart(data=data, part=part, row_groups=footer.row_groups())
+
+
+def group_facts(rows: pa.Table, layout: SidecarLayout, indexed: Sequence[tuple[str, ...]]) -> list[GroupFacts]:
+    """Describe the row groups that sorted rows are cut into."""
+    starts = range(0, rows.num_rows, ROWS_PER_GROUP)
+    return [_facts(rows.slice(start, ROWS_PER_GROUP), layout, indexed) for start in starts]
+
+
+def sealed_file(
+    rows: pa.Table, state: SidecarState, groups: Sequence[GroupFacts], *, plain: bool
+) -> tuple[bytes, PartFooter]:
+    """Return the bytes of a Parquet file, and its footer."""
+    layout = state.layout
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,
@@ -114,7 +154,7 @@ def encode_part(rows: pa.Table, state: SidecarState, indexed: Sequence[tuple[str
             state.key_value()
             | {
                 f"{_PREFIX}row_groups": encoded,
-                _PLAIN.decode(): "true" if has_plain_partitions(rows, layout) else "false",
+                _PLAIN.decode(): "true" if plain else "false",
                 _SEAL.decode(): UNSEALED,
             }
         )
@@ -123,9 +163,7 @@ def encode_part(rows: pa.Table, state: SidecarState, indexed: Sequence[tuple[str
     offset = len(data) - length
     unsealed = bytes(data[offset:])
     data[offset:] = sealed(unsealed, _place(unsealed))
-    footer = PartFooter(bytes(data[offset:]))
-    part = msgspec.structs.replace(footer.part("", len(data)), ranges=ranges_of(rows, layout, indexed))
-    return WrittenPart(data=bytes(data), part=part, row_groups=footer.row_groups())
+    return bytes(data), PartFooter(bytes(data[offset:]))
 
 
 def _repeating(schema: pa.Schema, layout: SidecarLayout) -> list[str]:
@@ -143,14 +181,14 @@ def _tells_absence(column: SidecarColumn) -> bool:
     return column.role == ColumnRole.TIGHT_BOUNDS or (column.role, column.path) == (ColumnRole.DV, _VECTOR_KIND)
 
 
-def _facts(rows: pa.Table, layout: SidecarLayout, indexed: Sequence[tuple[str, ...]]) -> _GroupFacts:
+def _facts(rows: pa.Table, layout: SidecarLayout, indexed: Sequence[tuple[str, ...]]) -> GroupFacts:
     last = rows.num_rows - 1
-    return _GroupFacts(
+    return GroupFacts(
         rows.num_rows, key_at(rows, 0, layout), key_at(rows, last, layout), ranges_of(rows, layout, indexed)
     )
 
 
-def _row_group(index: int, facts: _GroupFacts, metadata: pq.FileMetaData, layout: SidecarLayout) -> ManifestRowGroup:
+def _row_group(index: int, facts: GroupFacts, metadata: pq.FileMetaData, layout: SidecarLayout) -> ManifestRowGroup:
     group = metadata.row_group(index)
     core = set(layout.names(core=True))
     spans = [(_start(group.column(i)), group.column(i)) for i in range(group.num_columns)]
@@ -215,7 +253,7 @@ class PartFooter:
             values: Mapping[bytes, bytes] = self.metadata.metadata or {}
             self.state = _state(values)
             self.plain_partitions = values.get(_PLAIN) == b"true"
-            self.groups = msgspec.json.decode(values[f"{_PREFIX}row_groups".encode()], type=list[_GroupFacts])
+            self.groups = msgspec.json.decode(values[f"{_PREFIX}row_groups".encode()], type=list[GroupFacts])
         except (pa.ArrowException, OSError, ValueError, KeyError, msgspec.MsgspecError) as error:
             message = f"its footer cannot be read: {error}"
             raise SidecarError(message) from error

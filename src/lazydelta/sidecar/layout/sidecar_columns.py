@@ -23,7 +23,7 @@ __all__ = [
     "FOLDER",
     "FORMAT_VERSION",
     "GROUPS_PER_FILE",
-    "LEAVES_FORMAT",
+    "LATER_FORMAT",
     "READ_FORMATS",
     "ROWS_PER_GROUP",
     "STATS_NAMES",
@@ -36,13 +36,14 @@ __all__ = [
     "manifest_path",
     "part_path",
     "sidecar_path",
+    "tier_paths",
 ]
 
 # 1 could have NaN as a null partition value, and timestamps that went through nanoseconds: such a sidecar is not used.
 FORMAT_VERSION = 2
-# What a reader of 2 would not understand: a manifest with leaves. All other manifests are still of format 2.
-LEAVES_FORMAT = 3
-READ_FORMATS = (FORMAT_VERSION, LEAVES_FORMAT)
+# What a reader of 2 would not understand: a manifest with leaves or tiers. All other manifests are still of format 2.
+LATER_FORMAT = 3
+READ_FORMATS = (FORMAT_VERSION, LATER_FORMAT)
 FOLDER = f"{LOG}/_sidecars"
 ROWS_PER_GROUP = 10_000
 GROUPS_PER_FILE = 16
@@ -127,9 +128,10 @@ class SidecarLayout(msgspec.Struct, frozen=True, dict=True):
 
     def names(self, *, core: bool) -> list[str]:
         """Return the names of the core columns, or of the others."""
-        return [column.name for column in self.columns if self._is_core(column) is core]
+        return [column.name for column in self.columns if self.is_core(column) is core]
 
-    def _is_core(self, column: SidecarColumn) -> bool:
+    def is_core(self, column: SidecarColumn) -> bool:
+        """Tell whether a column is read with every row group."""
         # What the rows are sorted by tells where a file belongs, so it is read with every row group.
         return column.role in CORE_ROLES or SortColumn(column.role, column.path) in self.sort
 
@@ -207,6 +209,12 @@ def sidecar_path(version: int) -> str:
 def part_path(version: int, build: str, number: int) -> str:
     """Return where part ``number`` of the build ``build`` lies."""
     return f"{FOLDER}/v{version}-{build}-{number}.parquet"
+
+
+def tier_paths(path: str) -> tuple[str, str]:
+    """Return where the two tiers of a part lie that would lie at ``path`` if it had no tiers."""
+    stem = path.removesuffix(".parquet")
+    return f"{stem}.index.parquet", f"{stem}.stats.parquet"
 
 
 def leaves_path(version: int, build: str) -> str:

@@ -16,13 +16,15 @@ from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.later_stats import StatsColumns
 from lazydelta.log.segment import Checkpoint
-from lazydelta.sidecar.layout.manifest import ManifestPart, ManifestRowGroup, SidecarError
+from lazydelta.sidecar.layout.manifest import ManifestPart, ManifestRowGroup, SidecarError, StatsFile
 from lazydelta.sidecar.layout.part_file import PartFooter, read_groups
+from lazydelta.sidecar.layout.part_reader import joined_rows, part_footer
 from lazydelta.sidecar.layout.sidecar_columns import STATS_OF_COLUMNS, SidecarLayout
 from lazydelta.sidecar.layout.sidecar_rows import from_rows
+from lazydelta.sidecar.layout.tiers import check_aligned, joined_tiers
 from lazydelta.storage import Store
 
-__all__ = ["GroupStats", "stats_column_names"]
+__all__ = ["GroupStats", "stats_column_names", "wants_second_tier"]
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +48,27 @@ class GroupStats(msgspec.Struct, frozen=True):
             return {} if self.checkpoint is None else _from_checkpoint(files, self.store, self.checkpoint)
 
     def _from_sidecar(self, tier: int) -> pa.Array | None:
+        rows, layout = self._first_tier(), self.layout
+        if self.part.stats is not None:
+            others = self._second_tier(self.part.stats)
+            layout = joined_tiers(layout, others.state.layout)
+            rows = joined_rows([rows, self._rest(self.part.stats, others)])
+        return from_rows(rows, layout, tier=tier).parsed_stats
+
+    def _second_tier(self, stats: StatsFile) -> PartFooter:
+        footer = part_footer(self.store, stats)
+        check_aligned(self.footer, footer)
+        return footer
+
+    def _rest(self, stats: StatsFile, footer: PartFooter) -> pa.RecordBatch:
+        names = [column.name for column in footer.state.columns]
+        indices = [group.index for group in self.groups]
+        spans = [span for index in indices for span in footer.spans(index, names)]
+        found = self.store.fetch_ranges(stats.file, spans).result()
+        blocks = [(start, data) for (start, _), data in zip(spans, found, strict=True)]
+        return read_groups(footer, indices, names, blocks, stats.size)
+
+    def _first_tier(self) -> pa.RecordBatch:
         names, file = stats_column_names(self.layout, StatsWanted()), self.part.file
         cores = [
             self.store.fetch(file, start=group.byte_offset, length=group.core_byte_length) for group in self.groups
@@ -56,22 +79,28 @@ class GroupStats(msgspec.Struct, frozen=True):
         for some, pending in zip(spans, named, strict=True):
             blocks += [(start, data) for (start, _), data in zip(some, pending.result(), strict=True)]
         columns = [*self.layout.names(core=True), *names]
-        rows = read_groups(self.footer, [group.index for group in self.groups], columns, blocks, self.part.size)
-        return from_rows(rows, self.layout, tier=tier).parsed_stats
+        return read_groups(self.footer, [group.index for group in self.groups], columns, blocks, self.part.size)
 
 
 def stats_column_names(layout: SidecarLayout, wanted: StatsWanted | None) -> list[str]:
     """Return the sidecar's columns with the statistics that are wanted, but for those that are read anyway."""
     if wanted is None or wanted.columns == ():
         return []
-    others = set(layout.names(core=False))
     return [
         column.name
         for column in layout.columns
-        if column.name in others
-        and column.role in STATS_OF_COLUMNS
+        if column.role in STATS_OF_COLUMNS
         and (wanted.columns is None or column.path in wanted.columns)
+        and not layout.is_core(column)
     ]
+
+
+def wants_second_tier(first: SidecarLayout, wanted: StatsWanted | None) -> bool:
+    """Tell whether statistics are wanted that the first of two tiers does not have."""
+    if wanted is None or wanted.columns is None:
+        return wanted is not None
+    known = {column.path for column in first.columns if column.role in STATS_OF_COLUMNS}
+    return not known.issuperset(wanted.columns)
 
 
 def _from_checkpoint(files: FileBatch, store: Store, checkpoint: Checkpoint) -> StatsColumns:

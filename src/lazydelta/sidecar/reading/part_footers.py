@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lazydelta.scan.base import BaseScan
-from lazydelta.sidecar.layout.manifest import ManifestPart, SidecarError
+from lazydelta.sidecar.layout.manifest import ManifestPart, SidecarError, StatsFile
 from lazydelta.sidecar.layout.part_file import PartFooter
 from lazydelta.sidecar.layout.sidecar_columns import SidecarLayout
 from lazydelta.sidecar.reading.sidecar_cache import SidecarCache
@@ -13,7 +13,10 @@ __all__ = ["PartFooters"]
 
 
 class PartFooters:
-    """Footers by the file that they are of; ``keeps`` tells whether they are remembered when the scan is over."""
+    """Footers by the file that they are of; ``keeps`` tells whether they are remembered when the scan is over.
+
+    ``layout`` is that of first tiers. Those of second tiers speak for themselves.
+    """
 
     def __init__(self, scan: BaseScan, layout: SidecarLayout, cache: SidecarCache) -> None:
         self._scan = scan
@@ -22,7 +25,7 @@ class PartFooters:
         self._found: dict[str, PartFooter | Pending[bytes]] = {}
         self.keeps = True
 
-    def fetch(self, part: ManifestPart) -> None:
+    def fetch(self, part: ManifestPart | StatsFile) -> None:
         """Ask for a footer, unless that was done."""
         if part.file in self._found:
             return
@@ -35,12 +38,12 @@ class PartFooters:
                 part.file, start=part.footer_offset, length=part.footer_length
             )
 
-    def of(self, part: ManifestPart) -> PartFooter:
+    def of(self, part: ManifestPart | StatsFile) -> PartFooter:
         """Return the footer of a part that was asked for, waiting for it."""
         found = self._found[part.file]
         if isinstance(found, Pending):
             found = PartFooter(found.result(), expected=part.footer_sha256)
-            if found.state.layout != self._layout:
+            if isinstance(part, ManifestPart) and found.state.layout != self._layout:
                 message = f"{part.file} has other columns than the manifest says"
                 raise SidecarError(message)
             self._found[part.file] = found
@@ -48,7 +51,7 @@ class PartFooters:
                 self._cache.keep_footer(part.footer_sha256, found)
         return found
 
-    def at_hand(self, part: ManifestPart) -> PartFooter | None:
+    def at_hand(self, part: ManifestPart | StatsFile) -> PartFooter | None:
         """Return the footer of a part if nothing has to be waited for."""
         found = self._found.get(part.file)
         return found if isinstance(found, PartFooter) else None

@@ -15,14 +15,16 @@ from lazydelta.execution import in_parallel, release_memory
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.later_stats import with_later_stats
 from lazydelta.scan.base import BaseScan
-from lazydelta.sidecar.layout.manifest import ManifestPart, ManifestRowGroup, SidecarError
+from lazydelta.sidecar.layout.manifest import ManifestPart, ManifestRowGroup, SidecarError, StatsFile
 from lazydelta.sidecar.layout.part_file import PartFooter, read_groups
+from lazydelta.sidecar.layout.part_reader import joined_rows
 from lazydelta.sidecar.layout.range_texts import key_at
-from lazydelta.sidecar.layout.sidecar_columns import ColumnRole
+from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, SidecarLayout
 from lazydelta.sidecar.layout.sidecar_rows import from_rows
+from lazydelta.sidecar.layout.tiers import check_aligned, joined_tiers
 from lazydelta.sidecar.reading.discovery import Sidecar
 from lazydelta.sidecar.reading.group_choice import ChosenGroup, GroupChoice
-from lazydelta.sidecar.reading.group_stats import GroupStats, stats_column_names
+from lazydelta.sidecar.reading.group_stats import GroupStats, stats_column_names, wants_second_tier
 from lazydelta.sidecar.reading.newest_first import dated_rows
 from lazydelta.sidecar.reading.part_footers import PartFooters
 from lazydelta.sidecar.reading.sidecar_cache import SidecarCache
@@ -36,27 +38,40 @@ _TOGETHER = 4  # decoded as one, where there are many: what a batch costs beside
 _DECODERS = 2  # at work side by side, where there are many
 
 
+class _Named(msgspec.Struct, frozen=True):
+    """Columns of a row group under way."""
+
+    spans: Sequence[tuple[int, int]]
+    pending: Pending[list[bytes]]
+
+    def blocks(self) -> list[tuple[int, bytes]]:
+        """Wait for the bytes, and return them with where they begin."""
+        return [(start, data) for (start, _), data in zip(self.spans, self.pending.result(), strict=True)]
+
+
 class _Reading(msgspec.Struct, eq=False, weakref=True):
-    """A row group under way: its core, and the statistics asked for as soon as the footer tells where they are."""
+    """A row group under way: its core, and the statistics asked for as soon as the footer tells where they are.
+
+    ``rest`` are statistics in its second tier.
+    """
 
     part: ManifestPart
     group: ManifestRowGroup
     core: Pending[bytes]
-    spans: Sequence[tuple[int, int]] = ()
-    named: Pending[list[bytes]] | None = None
+    named: _Named | None = None
+    rest: _Named | None = None
 
     def blocks(self) -> list[tuple[int, bytes]]:
-        """Wait for the bytes, and return them with where they begin."""
-        found = [(self.group.byte_offset, self.core.result())]
-        if self.named is not None:
-            found += [(start, data) for (start, _), data in zip(self.spans, self.named.result(), strict=True)]
-        return found
+        """Wait for the bytes of the first tier, and return them with where they begin."""
+        core = (self.group.byte_offset, self.core.result())
+        return [core] if self.named is None else [core, *self.named.blocks()]
 
     def cancel(self) -> None:
         """Stop the reads."""
         self.core.cancel()
-        if self.named is not None:
-            self.named.cancel()
+        for each in (self.named, self.rest):
+            if each is not None:
+                each.pending.cancel()
 
 
 class _Decoded(msgspec.Struct, frozen=True):
@@ -66,6 +81,7 @@ class _Decoded(msgspec.Struct, frozen=True):
     groups: tuple[ManifestRowGroup, ...]
     footer: PartFooter
     rows: pa.RecordBatch
+    layout: SidecarLayout
 
 
 class _Fetched(msgspec.Struct, frozen=True):
@@ -75,16 +91,25 @@ class _Fetched(msgspec.Struct, frozen=True):
     footer: PartFooter
     names: Sequence[str]
     frugal: bool
+    second: tuple[PartFooter, Sequence[str]] | None = None
 
     def decode(self) -> _Decoded:
         """Wait for the bytes and decode them."""
         part = self.together[0].part
         blocks = [block for each in self.together for block in each.blocks()]
         indices = [each.group.index for each in self.together]
-        rows = read_groups(self.footer, indices, self.names, blocks, part.size, frugal=self.frugal)
+        rows, layout = read_groups(self.footer, indices, self.names, blocks, part.size, frugal=self.frugal), None
+        if self.second is not None and part.stats is not None:
+            footer, names = self.second
+            layout = joined_tiers(self.footer.state.layout, footer.state.layout)
+            rest = [block for each in self.together if each.rest is not None for block in each.rest.blocks()]
+            others = read_groups(footer, indices, names, rest, part.stats.size, frugal=self.frugal)
+            rows = joined_rows([rows, others])
         if self.frugal:
             release_memory()  # a short scan takes little else
-        return _Decoded(part, tuple(each.group for each in self.together), self.footer, rows)
+        return _Decoded(
+            part, tuple(each.group for each in self.together), self.footer, rows, layout or self.footer.state.layout
+        )
 
 
 class RowGroups:
@@ -99,9 +124,10 @@ class RowGroups:
         self._started: deque[_Reading] = deque()
         self._under_way: WeakSet[_Reading] = WeakSet()  # those too that are being decoded
         self._frugal = True
-        self._file = ""
+        self._file = self._stats_file = ""
         self._names = stats_column_names(sidecar.layout, scan.wanted)
         self._all_names = [*sidecar.layout.names(core=True), *self._names]
+        self._wants_rest = wants_second_tier(sidecar.layout, scan.wanted)
         self._aside: Generator[_Decoded] | None = None
         self._maps = sidecar.layout.name_of(ColumnRole.PARTITION_VALUES)
 
@@ -174,7 +200,7 @@ class RowGroups:
         """Ask for as many row groups as may be under way."""
         while len(self._started) < ahead and (chosen := next(waiting, None)) is not None:
             part, group = chosen.part, chosen.group
-            self._footers.fetch(part)
+            self._fetch_footers(part)
             core = self._scan.store.fetch(part.file, start=group.byte_offset, length=group.core_byte_length)
             reading = _Reading(part, group, core)
             self._started.append(reading)
@@ -183,10 +209,36 @@ class RowGroups:
 
     def _fetch_named(self, reading: _Reading) -> None:
         """Ask for the statistics of a row group, once its part's footer is there."""
-        footer = self._footers.at_hand(reading.part)
-        if self._names and footer is not None and reading.named is None:
-            reading.spans = footer.spans(reading.group.index, self._names)
-            reading.named = self._scan.store.fetch_ranges(reading.part.file, reading.spans)
+        part = reading.part
+        if self._names and reading.named is None:
+            reading.named = self._fetch_columns(part, reading.group, self._names)
+        if self._wants_rest and part.stats is not None and reading.rest is None:
+            second = self._footers.at_hand(part.stats)
+            names = () if second is None else stats_column_names(second.state.layout, self._scan.wanted)
+            reading.rest = self._fetch_columns(part.stats, reading.group, names) if names else None
+
+    def _fetch_columns(
+        self, file: ManifestPart | StatsFile, group: ManifestRowGroup, names: Sequence[str]
+    ) -> _Named | None:
+        footer = self._footers.at_hand(file)
+        if footer is None:
+            return None
+        spans = footer.spans(group.index, names)
+        return _Named(spans, self._scan.store.fetch_ranges(file.file, spans))
+
+    def _fetch_footers(self, part: ManifestPart) -> None:
+        self._footers.fetch(part)
+        if self._wants_rest and part.stats is not None:
+            self._footers.fetch(part.stats)
+
+    def _second_tier(self, part: ManifestPart) -> tuple[PartFooter, Sequence[str]] | None:
+        """Return the footer of the second tier and the columns that are wanted of it, if there are some."""
+        if not self._wants_rest or part.stats is None:
+            return None
+        footer = self._footers.of(part.stats)
+        check_aligned(self._footers.of(part), footer)
+        names = stats_column_names(footer.state.layout, self._scan.wanted)
+        return (footer, names) if names else None
 
     def _with_footer(self, together: Sequence[_Reading]) -> _Fetched:
         part = together[0].part
@@ -194,16 +246,18 @@ class RowGroups:
             # Row groups come part by part: the one before is done with, and so is its footer, but for undated files.
             if all(each.part.file != self._file for each in self._started):
                 self._footers.forget(self._file)
+                self._footers.forget(self._stats_file)
             self._file = part.file
-        self._footers.fetch(part)
-        footer = self._footers.of(part)
+            self._stats_file = "" if part.stats is None else part.stats.file
+        self._fetch_footers(part)
+        footer, second = self._footers.of(part), self._second_tier(part)
         for each in (*together, *self._started):
             self._fetch_named(each)
         left_out: set[str | None] = {*footer.absent([each.group.index for each in together])}
         if footer.plain_partitions:
             left_out.add(self._maps)
         names = [name for name in self._all_names if name not in left_out]
-        return _Fetched(together, footer, names, self._frugal)
+        return _Fetched(together, footer, names, self._frugal, second)
 
     def _described(self, found: _Decoded) -> list[tuple[FileBatch, Used]]:
         """Check row groups that were read, and return their files; those without a sort key apart, where they wait."""
@@ -220,7 +274,7 @@ class RowGroups:
             if start != rows.num_rows or not start:
                 message = f"{part.file} has {rows.num_rows} rows where the manifest has {start or 'none'}"
                 raise SidecarError(message)
-            files = from_rows(rows, layout, tier=self._sidecar.tier)
+            files = from_rows(rows, found.layout, tier=self._sidecar.tier)
             dated = dated_rows(rows, layout) if self._scan.newest_first else rows.num_rows
             spans = [span for span in ((0, dated), (dated, rows.num_rows - dated)) if span[1]]
             used = [Used.of(rows.slice(*span), layout) for span in spans]
