@@ -10,6 +10,8 @@ PYTHON      ?=
 # Two are faster than one on two cores, and every test has its own folders, ports and services.
 WORKERS     ?= 2
 ARGS        ?=
+# Files in the table of `make bench`: 100k, 1M, 10M.
+SCALE       ?= 1M
 # Folders that not every branch has yet.
 SOURCES     := $(wildcard src tests scripts benchmarks)
 
@@ -19,10 +21,10 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup azurite kusto jdbc capi demo test lint unit soak bench docs lock clean distclean
+.PHONY: help setup azurite kusto jdbc capi demo test lint unit soak bench bench-check gates docs lock clean distclean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(VENV)/.deps $(PEERS)/.deps $(VENV)/.delta-spark azurite kusto jdbc $(VENV)/.mono  ## install everything into .venv (a second run is quick)
 
@@ -43,7 +45,13 @@ unit: setup  ## the tests alone; ARGS="-k name" chooses some
 soak: setup  ## the tests that take minutes
 	$(PY) -m pytest -m slow --timeout 3600 $(ARGS)
 
-bench: setup  ## benchmarks beside deltalake and the other peers
+bench: setup  ## the ladder, its peers, growth, object store and writers; SCALE=10M for a larger table
+	$(PY) -m benchmarks.full_run --scale $(SCALE) $(ARGS)
+
+bench-check: setup  ## a short run of the ladder beside the committed one; fails on a regression
+	$(PY) -m benchmarks.bench_check $(ARGS)
+
+gates: setup  ## what is promised, measured beside deltalake and the other peers
 	$(PY) -m benchmarks $(ARGS)
 
 capi: $(VENV)/.deps  ## build libdelta_lazy.so and its header into build/capi

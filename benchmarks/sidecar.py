@@ -18,7 +18,7 @@ from lazydelta.log.hint.hint_writer import write_last_checkpoint
 from lazydelta.showcase.bench import MadeTable, make_table
 from lazydelta.storage import open_store
 
-__all__ = ["GATED_FILES", "cases", "table_with_sidecar"]
+__all__ = ["GATED_FILES", "builders", "cases", "grown_table", "table_with_sidecar"]
 
 GATED_FILES = 10_000_000
 _DEVICE = "sensor-04242"
@@ -33,9 +33,7 @@ def cases(files: int) -> list[Case]:
     """Return the cases for a table of this size with a sidecar; all is made now that is not there."""
     folder, made = table_with_sidecar(files)
     truth = true_counts(folder, made)
-    with (folder.parent / f"{folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        grown = _grow(folder)
+    grown = grown_table(folder)
     uri, hour = str(folder), made.last_hour
 
     def ours(work: str, *arguments: object) -> Contender:
@@ -44,15 +42,7 @@ def cases(files: int) -> list[Case]:
     def theirs(work: str, *arguments: object) -> Contender:
         return Contender("deltalake", work, (uri, *arguments), THEIRS, shared=True)
 
-    def without_sidecar() -> None:
-        shutil.rmtree(grown / _SIDECARS, ignore_errors=True)
-
-    def with_old_sidecar() -> None:
-        without_sidecar()
-        _link(folder / _SIDECARS, grown / _SIDECARS)
-
-    built = Contender("lazydelta", "build_sidecar", (str(grown),), OURS, without_sidecar, shared=True)
-    refreshed = Contender("lazydelta", "refresh_sidecar", (str(grown),), OURS, with_old_sidecar)
+    built, refreshed = builders(folder, grown)
     hours, opened = theirs("files_of_hour", hour), theirs("open_table")
     device = (("device_id", "=", _DEVICE),)
     one_hour, total = ours("files_of_hour", hour), truth["all"] + _COMMITS * _ADDS
@@ -75,6 +65,22 @@ def cases(files: int) -> list[Case]:
     ]
 
 
+def builders(folder: Path, grown: Path) -> tuple[Contender, Contender]:
+    """Return who builds the sidecar of the grown table, and who refreshes the one that it had before it grew."""
+
+    def without_sidecar() -> None:
+        shutil.rmtree(grown / _SIDECARS, ignore_errors=True)
+
+    def with_old_sidecar() -> None:
+        without_sidecar()
+        _link(folder / _SIDECARS, grown / _SIDECARS)
+
+    return (
+        Contender("lazydelta", "build_sidecar", (str(grown),), OURS, without_sidecar, shared=True),
+        Contender("lazydelta", "refresh_sidecar", (str(grown),), OURS, with_old_sidecar),
+    )
+
+
 def table_with_sidecar(files: int) -> tuple[Path, MadeTable]:
     """Return a table of this size with its sidecar, both made now unless they are there."""
     folder, made = cached_table(files=files, checksum=True, seed=5)
@@ -94,8 +100,14 @@ def _build(folder: Path) -> None:
     (folder / _BUILT).touch()
 
 
-def _grow(folder: Path) -> Path:
+def grown_table(folder: Path) -> Path:
     """Return the same table after ten more commits and a checkpoint of them; what did not change is linked."""
+    with (folder.parent / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _grow(folder)
+
+
+def _grow(folder: Path) -> Path:
     grown = folder / _GROWN
     if (grown / _BUILT).exists():
         return grown

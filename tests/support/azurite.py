@@ -14,7 +14,7 @@ import os
 import signal
 import subprocess
 import time
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["Azurite", "azurite"]
+__all__ = ["Azurite", "azurite", "azurite_script", "running_azurite"]
 
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -90,11 +90,21 @@ class Azurite:
 @pytest.fixture(scope="session")
 def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
     """Run Azurite's blob service in memory for the length of the session."""
-    script = install_azurite.entry_point(install_azurite.location())
-    if not script.exists():
+    if not azurite_script().exists():
         unavailable(f"Azurite {install_azurite.AZURITE_VERSION} is not installed: run `make setup`")
-    folder = tmp_path_factory.mktemp("azurite")
-    process, port = _start(script, folder)
+    with running_azurite(tmp_path_factory.mktemp("azurite")) as service:
+        yield service
+
+
+def azurite_script() -> Path:
+    """Return where Azurite is, if it is installed."""
+    return install_azurite.entry_point(install_azurite.location())
+
+
+@contextmanager
+def running_azurite(folder: Path) -> Iterator[Azurite]:
+    """Run the service for the length of a block; its log goes to the folder."""
+    process, port = _start(azurite_script(), folder)
     try:
         yield Azurite(port)
     finally:

@@ -1,0 +1,98 @@
+"""``make bench``: the ladder, the object store, growth and the write side in one run, as tables, JSON and plots."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.growth import growth
+from benchmarks.ladder import ladder
+from benchmarks.object_store import object_store
+from benchmarks.published import PUBLISHED, publish
+from benchmarks.records import Record, Run, disagreements, machine, packages
+from benchmarks.text_tables import grids
+from benchmarks.write_side import write_side
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RESULTS = Path(__file__).resolve().parent / "results"
+_PARTS = ("ladder", "object-store", "growth", "write")
+_SCALE = re.compile(r"(\d+)\s*([kKmM]?)")
+_TIMES = {"": 1, "k": 1_000, "m": 1_000_000}
+
+
+def files_of(scale: str) -> int:
+    """Return the number of files that ``1M`` or ``100k`` says."""
+    match = _SCALE.fullmatch(scale.strip())
+    if match is None or not int(match[1]):
+        raise click.BadParameter(f"{scale!r} is no size: write 100k, 1M, 10M")
+    return int(match[1]) * _TIMES[match[2].lower()]
+
+
+@click.command()
+@click.option("--scale", default="1M", show_default=True, help="Files in the table: 100k, 1M, 10M.")
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Medians are over these.")
+@click.option("--part", "parts", type=click.Choice(_PARTS), multiple=True, help="Run these parts; all without it.")
+@click.option("--spark/--no-spark", default=True, help="Whether Spark and Delta-Spark are measured.")
+@click.option("--publish", "publishes", is_flag=True, help="Write the page, the plots and the JSON in docs, too.")
+def main(*, scale: str, rounds: int, parts: tuple[str, ...], spark: bool, publishes: bool) -> None:
+    """Measure lazydelta and its peers; exit with 1 where they find different files."""
+    files = files_of(scale)
+    described = machine()
+    work: dict[str, Callable[[], list[Record]]] = {
+        "ladder": lambda: ladder(files, rounds, spark=spark),
+        "object-store": lambda: object_store(min(files, 100_000)),
+        "growth": lambda: growth(files, rounds),
+        "write": lambda: write_side(files, rounds, spark=spark),
+    }
+    records: list[Record] = []
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    file = RESULTS / f"run-{files}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json"
+    for name in parts or _PARTS:
+        click.echo(f"{name}", err=True)
+        records += work[name]()
+        run = Run(files, tuple(records), described, packages())
+        run.save(file)  # after each part: a run takes long, and may be stopped
+    show(Run.load(file))
+    click.echo(f"written to {file}")
+    if publishes:
+        if parts and PUBLISHED.exists():
+            run = _merged(Run.load(PUBLISHED), run)
+        run.save(PUBLISHED)
+        for each in publish(Run.load(PUBLISHED)):
+            click.echo(f"written to {each}")
+    wrong = disagreements(records)
+    for each in wrong:
+        click.echo(f"different answers: {each}", err=True)
+    sys.exit(1 if wrong else 0)
+
+
+def _merged(old: Run, new: Run) -> Run:
+    """Put parts that were measured anew in the place of those before; runs of another size have nothing in common."""
+    if old.scale != new.scale:
+        return new
+    sections = {each.section for each in new.records}
+    kept = tuple(each for each in old.records if each.section not in sections)
+    return Run(new.scale, new.records + kept, new.machine, new.packages, new.time)
+
+
+def show(run: Run) -> None:
+    """Print all tables."""
+    console = Console(width=None if Console().is_terminal else 160)
+    for grid in grids(run):
+        table = Table(*grid.head, title=grid.title, title_justify="left")
+        for row in grid.rows:
+            table.add_row(*row)
+        console.print(table)
+
+
+if __name__ == "__main__":
+    main()

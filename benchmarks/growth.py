@@ -1,0 +1,110 @@
+"""What grows with what: time and memory against the size of the table, its tail, its statistics and its removed files.
+
+Tables of up to ten million files are made and measured; larger ones have a made-up manifest and the few parts of their
+sidecar that a query touches, where ``benchmarks.synthetic_manifests`` can make them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from benchmarks.ladder import Asked, ask_all
+from benchmarks.ladder_tables import LADDER_TABLE, indexed_table
+from benchmarks.measure import Measurement, measure
+from benchmarks.questions import HOURS, Question, questions
+from benchmarks.records import Record, record_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from lazydelta.showcase.bench import MadeTable
+
+__all__ = ["SECTIONS", "WITHOUT_SIDECAR", "WITH_SIDECAR", "growth", "sizes", "synthetic"]
+
+SECTIONS = ("growth: files", "growth: tail", "growth: columns", "growth: removes")
+WITH_SIDECAR, WITHOUT_SIDECAR = "lazydelta", "lazydelta, no sidecar"
+_SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
+_SYNTHETIC = (100_000_000, 1_000_000_000)
+_TAILS = (10, 100, 1_000, 10_000)
+_COLUMNS = (10, 100, 1_000, 3_000)
+_REMOVES = (0, 10_000, 1_000_000)
+_SMALL, _WIDE = 100_000, 1_000
+_MODULE = "benchmarks.synthetic_manifests"
+_OURS = ("lazydelta", "pyarrow.parquet", "obstore")
+
+
+def growth(scale: int, rounds: int) -> list[Record]:
+    """Measure everything up to tables of so many files."""
+    found: list[Record] = []
+    for size in sizes(scale):
+        found += _measured(SECTIONS[0], size, rounds, ("one hour", "all files", "statistics"), {"files": size})
+    for size in _SYNTHETIC:
+        found.append(synthetic(size))
+    small = min(scale, _SMALL)
+    for tail in _TAILS:
+        variant = {"files": small, "tail": tail}
+        found += _measured(SECTIONS[1], small, rounds, ("one hour", "take 100"), variant, tail=tail, removes=0)
+    for columns in _COLUMNS:
+        variant = {"files": _WIDE, "columns": columns}
+        found += _measured(SECTIONS[2], _WIDE, rounds, ("one hour", "statistics"), variant, columns=columns, removes=0)
+    for removes in _REMOVES:
+        if 2 * removes <= scale:
+            variant = {"files": scale, "removes": removes}
+            found += _measured(SECTIONS[3], scale, rounds, ("one hour", "all files"), variant, removes=removes)
+    return found
+
+
+def sizes(scale: int) -> list[int]:
+    """Return the sizes of table up to the one that was asked for."""
+    return sorted({size for size in _SIZES if size < scale} | {scale})
+
+
+def _measured(
+    section: str, files: int, rounds: int, names: Sequence[str], variant: dict[str, Any], **recipe: Any
+) -> list[Record]:
+    click.echo(f"{section}: {variant}", err=True)
+    folder, made = indexed_table(files, **(LADDER_TABLE | {"hours": HOURS} | recipe))
+    return ask_all(section, _contenders(folder), _chosen(made, names), rounds, variant)
+
+
+def _chosen(made: MadeTable, names: Sequence[str]) -> list[Question]:
+    return [each for each in questions(made) if each.name in names]
+
+
+def _contenders(folder: Path) -> list[Asked]:
+    return [
+        Asked(WITH_SIDECAR, _lazydelta(str(folder), {"cache_size": 0})),
+        Asked(WITHOUT_SIDECAR, _lazydelta(str(folder), {"cache_size": 0, "delta.sidecar.enabled": False})),
+        Asked("deltalake", _deltalake(str(folder))),
+    ]
+
+
+def _lazydelta(uri: str, options: dict[str, Any]) -> Callable[[Question], Measurement]:
+    work = "benchmarks.ladder_work:ask"
+    return lambda question: measure(work, uri, question.as_dict(), options, True, False, imports=_OURS)  # noqa: FBT003
+
+
+def _deltalake(uri: str) -> Callable[[Question], Measurement]:
+    work = "benchmarks.peer_work:deltalake"
+    return lambda question: measure(work, uri, question.as_dict(), imports=("deltalake", "pyarrow"))
+
+
+def synthetic(files: int) -> Record:
+    """Measure an hour of a table of so many files of which only the manifest and the touched parts exist.
+
+    ``synthetic_manifests.one_hour(files)`` returns the folder of such a table and the condition of its hour.
+    """
+    name = "one hour"
+    variant = {"files": files, "synthetic": True}
+    if find_spec(_MODULE) is None or not hasattr(module := importlib.import_module(_MODULE), "one_hour"):
+        failure = "not available: there is no generator of such manifests"
+        return Record(SECTIONS[0], WITH_SIDECAR, name, variant, failure=failure)
+    folder, where = module.one_hour(files)
+    return record_of(
+        SECTIONS[0], WITH_SIDECAR, name, [_lazydelta(str(folder), {"cache_size": 0})(Question(name, where))], variant
+    )

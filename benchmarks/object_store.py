@@ -1,0 +1,146 @@
+"""The questions over an object store: Azurite behind a delay line, with the round trips that waited for each other.
+
+Latencies, tails and version checksums differ one at a time from a tail of ten commits, a checksum and 30 ms. A floor is
+the latency times the round trips: what is left of the time when nothing is computed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from benchmarks.growth import WITH_SIDECAR, WITHOUT_SIDECAR
+from benchmarks.measure import Measurement, measure
+from benchmarks.questions import HOURS, Question, questions
+from benchmarks.records import Record, record_of
+from lazydelta.showcase.bench import MadeTable, make_table
+from lazydelta.sidecar import build
+from lazydelta.storage import open_store
+from tests.support.azurite import Azurite, azurite_script, running_azurite
+from tests.support.latency import LatencyProxy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["SECTION", "Circumstances", "circumstances", "measured", "object_store", "uploaded"]
+
+SECTION = "object store"
+_NAMES = ("one hour", "take 100")
+_OURS = ("lazydelta", "pyarrow.parquet", "obstore")
+_BY_COMMIT = "lazydelta, one commit at a time"
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """How far away the store is, and what the log is like."""
+
+    latency_ms: int = 30
+    tail: int = 10
+    checksum: bool = True
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return them in words."""
+        checksum = "with" if self.checksum else "without"
+        return {"latency": f"{self.latency_ms} ms", "tail": self.tail, "checksum": checksum}
+
+
+def circumstances() -> list[Circumstances]:
+    """Return those that are measured."""
+    usual = Circumstances()
+    return [
+        *(replace(usual, latency_ms=latency) for latency in (0, 10, 30, 100)),
+        replace(usual, checksum=False),
+        replace(usual, tail=150),
+        replace(usual, tail=150, checksum=False),
+    ]
+
+
+def object_store(files: int) -> list[Record]:
+    """Measure a table of so many files; nothing where Azurite is not installed."""
+    if not azurite_script().exists():
+        click.echo("  Azurite is not installed: nothing is measured over an object store", err=True)
+        return []
+    with tempfile.TemporaryDirectory(prefix="lazydelta-bench-azurite-") as name, running_azurite(Path(name)) as azurite:
+        return [
+            record
+            for uri, made, each in _tables(azurite, Path(name), files)
+            for record in measured(azurite, uri, made, each)
+        ]
+
+
+def _tables(azurite: Azurite, folder: Path, files: int) -> Iterator[tuple[str, MadeTable, Circumstances]]:
+    known: dict[tuple[int, bool], tuple[str, MadeTable]] = {}
+    for each in circumstances():
+        key = (each.tail, each.checksum)
+        if key not in known:
+            known[key] = uploaded(azurite, folder, files, each)
+        yield *known[key], each
+
+
+def uploaded(azurite: Azurite, folder: Path, files: int, wanted: Circumstances) -> tuple[str, MadeTable]:
+    """Make a table, put it on the store and build its sidecar there."""
+    name = f"tail-{wanted.tail}-{'with' if wanted.checksum else 'without'}"
+    local = folder / name
+    made = make_table(local, files=files, hours=HOURS, tail=wanted.tail, checksum=wanted.checksum, seed=5)
+    container = azurite.container("benchmark")
+    uri = f"abfss://{container}@{azurite.account}.dfs.core.windows.net/{name}"
+    store = open_store(uri, azurite.storage_options())
+    for file in sorted((local / "_delta_log").iterdir()):
+        if file.is_file():
+            store.put(f"_delta_log/{file.name}", file.read_bytes())
+    build(uri, storage_options=azurite.storage_options())
+    return uri, made
+
+
+def measured(
+    azurite: Azurite, uri: str, made: MadeTable, each: Circumstances, names: Sequence[str] = _NAMES
+) -> list[Record]:
+    """Ask everybody once, each through a delay line of its own."""
+    found: list[Record] = []
+    for question in (asked for asked in questions(made) if asked.name in names):
+        click.echo(f"  {SECTION}: {question.name}, {each.as_dict()}", err=True)
+        for name, options in (
+            (WITH_SIDECAR, {"cache_size": 0}),
+            (WITHOUT_SIDECAR, {"cache_size": 0, "delta.sidecar.enabled": False}),
+            (_BY_COMMIT, {"cache_size": 0, "delta.commit.parallelism": 1}),
+            ("deltalake", None),
+        ):
+            run = _once(azurite, uri, question, each, options)
+            record = record_of(SECTION, name, question.name, [run], each.as_dict())
+            found.append(record)
+            if name == WITH_SIDECAR and record.round_trips is not None:
+                found.append(_floor(record, each))
+    return found
+
+
+def _floor(record: Record, each: Circumstances) -> Record:
+    waited = each.latency_ms / 1000
+    first = None if record.first_round_trips is None else record.first_round_trips * waited
+    seconds = (record.round_trips or 0) * waited
+    return Record(SECTION, "floor", record.question, record.variant, seconds=seconds, first_seconds=first)
+
+
+def _once(
+    azurite: Azurite, uri: str, question: Question, each: Circumstances, options: dict[str, Any] | None
+) -> Measurement:
+    with LatencyProxy(azurite.port, each.latency_ms / 1000) as proxy:
+        endpoint = {"azure_storage_endpoint": f"http://127.0.0.1:{proxy.port}/{azurite.account}"}
+        storage = azurite.storage_options() | endpoint
+        if options is None:
+            arguments = (uri, question.as_dict(), storage)
+            run = measure("benchmarks.peer_work:deltalake", *arguments, imports=("deltalake", "pyarrow"))
+        else:
+            asked = (uri, question.as_dict(), options, True, False, storage)
+            run = measure("benchmarks.ladder_work:ask", *asked, imports=_OURS)
+        if run.failure is None:
+            # The clock that a child reads is the machine's, and so is that of the delay line.
+            began, first, ended = run.answer["moments"]
+            run.answer["round_trips"] = proxy.round_trips(began, ended)
+            if first is not None:
+                run.answer["first_round_trips"] = proxy.round_trips(began, first)
+            run.answer.setdefault("requests", len(proxy.exchanges))
+    return run

@@ -1,0 +1,129 @@
+"""The page and the plots that a run is published as: ``docs/benchmarks.md``, its SVG files, and the README.
+
+    python -m benchmarks.published
+
+Everything here follows from ``docs/benchmarks/run.json`` alone, so that a number on the page that no run has is an
+error that a test finds.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.growth import SECTIONS
+from benchmarks.records import Record, Run
+from benchmarks.svg import Bar, Series, bar_plot, bytes_text, count_text, line_plot, seconds_text
+from benchmarks.text_tables import Grid, grids
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["FOLDER", "PUBLISHED", "page", "plots", "publish", "readme_part"]
+
+_ROOT = Path(__file__).resolve().parents[1]
+FOLDER = _ROOT / "docs" / "benchmarks"
+PUBLISHED = FOLDER / "run.json"
+_BEGIN, _END = "<!-- measured: begin -->", "<!-- measured: end -->"
+_README_PLOTS = ("growth-time.svg", "growth-memory.svg")
+
+
+def publish(run: Run) -> list[Path]:
+    """Write plots and pages; return what was written."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, text in plots(run).items():
+        (FOLDER / name).write_text(text)
+        written.append(FOLDER / name)
+    for file, part in ((_ROOT / "docs" / "benchmarks.md", page(run)), (_ROOT / "README.md", readme_part(run))):
+        file.write_text(between_marks(file.read_text(), part))
+        written.append(file)
+    return written
+
+
+def between_marks(text: str, part: str) -> str:
+    """Put what was measured where the page has its place."""
+    pattern = re.compile(f"{re.escape(_BEGIN)}.*?{re.escape(_END)}", re.DOTALL)
+    if not pattern.search(text):
+        raise ValueError(f"the page has no {_BEGIN} … {_END}")
+    return pattern.sub(lambda _: f"{_BEGIN}\n{part}\n{_END}", text, count=1)
+
+
+def plots(run: Run) -> dict[str, str]:
+    """Draw all plots that the run has numbers for."""
+    found = {}
+    for name, title, up, value in (
+        ("growth-time.svg", "Files of one hour: seconds, opening included", seconds_text, lambda each: each.seconds),
+        ("growth-memory.svg", "Files of one hour: peak memory above imports", bytes_text, lambda each: each.peak_bytes),
+    ):
+        series = _by_size(run.of(SECTIONS[0]), "one hour", value)
+        if series:
+            found[name] = line_plot(title, "files in the table", series, across=count_text, up=up)
+    rungs = [each for each in run.of("ladder") if each.question == "one hour" and each.contender != "floor"]
+    for name, title, across, value in (
+        ("ladder-time.svg", "The ladder: files of one hour, seconds", seconds_text, lambda each: each.seconds),
+        ("ladder-first.svg", "The ladder: first file, seconds", seconds_text, lambda each: each.first_seconds),
+        ("ladder-memory.svg", "The ladder: peak memory above imports", bytes_text, lambda each: each.peak_bytes),
+    ):
+        bars = [Bar(each.contender, value(each), each.failure or "", ours=_is_rung(each.contender)) for each in rungs]
+        if any(bar.value is not None for bar in bars):
+            heading = f"{title} ({count_text(run.scale)} files)"
+            found[name] = bar_plot(heading, bars, across=across)
+    return found
+
+
+def _is_rung(contender: str) -> bool:
+    return re.match(r"L[1-8]$", contender) is not None
+
+
+def _by_size(records: Sequence[Record], question: str, value: Callable[[Record], float | None]) -> list[Series]:
+    points: dict[str, list[tuple[float, float]]] = {}
+    for each in records:
+        found = value(each)
+        if each.question == question and found:
+            points.setdefault(each.contender, []).append((float(each.variant["files"]), float(found)))
+    return [Series(name, sorted(places)) for name, places in points.items()]
+
+
+def page(run: Run) -> str:
+    """Return what stands on the page between its marks."""
+    parts = [_described(run), ""]
+    drawn = plots(run)
+    for name in drawn:
+        parts += [f"![{name.removesuffix('.svg').replace('-', ', ')}](benchmarks/{name})", ""]
+    for grid in grids(run):
+        parts += [f"### {grid.title}", "", *_markdown(grid), ""]
+        if grid.note:
+            parts += [grid.note, ""]
+    return "\n".join(parts).rstrip()
+
+
+def readme_part(run: Run) -> str:
+    """Return what stands in the README."""
+    drawn = plots(run)
+    lines = [_described(run), ""]
+    lines += [f"![{name.removesuffix('.svg')}](docs/benchmarks/{name})" for name in _README_PLOTS if name in drawn]
+    return "\n".join(lines).rstrip()
+
+
+def _described(run: Run) -> str:
+    machine = run.machine
+    busy = machine.get("load_before", 0) > machine["cores"] / 4
+    state = f"which was busy with other work (load {machine['load_before']})" if busy else "otherwise idle"
+    return (
+        f"Measured {run.time[:10]} with a table of {run.scale:,} files on {machine['cores']} cores"
+        f" ({machine['cpu'] or machine['platform']}, {machine['memory_gb']} GB, Python {machine['python']}), {state}."
+    )
+
+
+def _markdown(grid: Grid) -> list[str]:
+    def row(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(cells)} |"
+
+    return [row(grid.head), row(["---"] * len(grid.head)), *(row(each) for each in grid.rows)]
+
+
+if __name__ == "__main__":
+    for written in publish(Run.load(PUBLISHED)):
+        print(written.relative_to(_ROOT))

@@ -1,0 +1,77 @@
+"""What counts as a regression: a changed number fails, and noise does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from benchmarks.bench_check import regressions
+from benchmarks.records import Record, Run
+
+MB = 1 << 20
+THEIRS = Record("ladder", "L0 deltalake", "one hour", seconds=10.0, peak_bytes=900 * MB, answer=70)
+OURS = Record(
+    "ladder", "L6", "one hour", seconds=0.1, peak_bytes=20 * MB, requests=30, bytes=500_000, answer=70, rounds=[0.1]
+)
+
+
+def _run(*records: Record, scale: int = 100_000) -> Run:
+    return Run(scale, records, {}, {}, "2026-11-16T00:00:00Z")
+
+
+COMMITTED = _run(THEIRS, OURS)
+
+
+def test_the_same_run_is_no_regression() -> None:
+    assert regressions(COMMITTED, COMMITTED) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seconds": 0.25}, "40.0 times as fast as deltalake, 100.0 before"),
+        ({"peak_bytes": 40 * MB}, "41,943,040 bytes of memory, 20,971,520 before"),
+        ({"requests": 40}, "40 requests, 30 before"),
+        ({"bytes": 700_000}, "700,000 bytes read, 500,000 before"),
+        ({"answer": 69}, "69 files, not 70"),
+        ({"failure": "exit code 1: boom"}, "exit code 1: boom"),
+    ],
+    ids=["time", "memory", "requests", "bytes", "answer", "failure"],
+)
+def test_each_number_that_is_worse_is_named(change: dict[str, Any], words: str) -> None:
+    assert regressions(_run(THEIRS, replace(OURS, **change)), COMMITTED) == [f"one hour, L6: {words}"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seconds": 0.15},
+        {"seconds": 0.01},
+        {"peak_bytes": 24 * MB},
+        {"requests": 33},
+        {"requests": 2},
+        {"bytes": 520_000},
+    ],
+    ids=str,
+)
+def test_noise_and_progress_are_no_regressions(change: dict[str, Any]) -> None:
+    assert regressions(_run(THEIRS, replace(OURS, **change)), COMMITTED) == []
+
+
+def test_a_machine_that_is_slow_for_both_is_no_regression() -> None:
+    slow = _run(replace(THEIRS, seconds=40.0), replace(OURS, seconds=0.4))
+    assert regressions(slow, COMMITTED) == []
+
+
+def test_what_is_not_measured_any_more_is_a_regression_and_peers_are_not_ours() -> None:
+    assert regressions(_run(THEIRS), COMMITTED) == ["one hour, L6: not measured any more"]
+    worse = replace(THEIRS, answer=1, seconds=10.0, peak_bytes=1 << 40)
+    assert regressions(_run(worse, OURS), COMMITTED) == []
+
+
+def test_runs_of_other_sizes_are_not_compared() -> None:
+    assert regressions(_run(OURS, scale=5), COMMITTED) == [
+        "the runs are of 5 and 100000 files: compare runs of one size"
+    ]
