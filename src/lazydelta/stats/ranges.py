@@ -9,10 +9,11 @@ import msgspec
 import pyarrow as pa
 
 from lazydelta import compute as pc
+from lazydelta.arrays import typed_scalar
 from lazydelta.errors import PredicateError
 from lazydelta.types.schema import Column
 
-__all__ = ["ColumnRange", "Ranges", "combine"]
+__all__ = ["ColumnRange", "Ranges", "combine", "narrowed_floats"]
 
 
 class ColumnRange(msgspec.Struct, frozen=True):
@@ -68,6 +69,15 @@ def combine(ranges: Sequence[Ranges]) -> Ranges:
         functools.reduce(_coalesce, (each.tight_bounds for each in ranges)),
         columns,
     )
+
+
+def narrowed_floats(doubles: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return doubles as a type of floats, null where they are too large for it."""
+    if target == pa.float64():
+        return doubles
+    singles = pc.cast(doubles, target, safe=False)
+    overflowed = pc.and_(pc.is_inf(singles), pc.is_finite(doubles))
+    return pc.if_else(overflowed, typed_scalar(None, target), singles)
 
 
 def _fill(first: ColumnRange, second: ColumnRange) -> ColumnRange:
