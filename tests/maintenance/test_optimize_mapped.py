@@ -39,7 +39,11 @@ def _stored(table: Path) -> list[tuple[Any, ...]]:
     state = replay(table / "_delta_log")
     assert all(vector is None for _, vector in state.files)
     paths = [str(table / path) for path, _ in state.files]
-    found = duckdb.sql(f"""SELECT "p-id", "p-nested"."p-inner", "p-list" FROM read_parquet({paths})""").fetchall()
+    found = (
+        duckdb.connect()
+        .execute(f"""SELECT "p-id", "p-nested"."p-inner", "p-list" FROM read_parquet({paths})""")
+        .fetchall()
+    )
     return sorted(found)
 
 

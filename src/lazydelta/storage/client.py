@@ -19,7 +19,7 @@ from lazydelta.storage.storage_options import is_secret, sort_options
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from obstore import AsyncWritableFile, BytesStream, GetOptions, ListStream, ObjectMeta, PutMode
+    from obstore import AsyncWritableFile, BytesStream, GetOptions, ListResult, ListStream, ObjectMeta, PutMode
     from obstore.store import ObjectStore, RetryConfig
 
     from lazydelta.storage.location import Location
@@ -150,6 +150,10 @@ class Client:
     def pages(self, prefix: str, offset: str | None, size: int) -> ListStream[Sequence[ObjectMeta]]:
         """Begin a recursive listing below a folder."""
         return obstore.list(self._store, prefix or None, offset=offset, chunk_size=size)
+
+    async def level(self, prefix: str) -> ListResult[Sequence[ObjectMeta]]:
+        """List what is directly in a folder, sub-folders included."""
+        return await obstore.list_with_delimiter_async(self._store, prefix or None)
 
     def upload(self, key: str, part_size: int, concurrency: int) -> AsyncWritableFile:
         """Begin a multipart upload: nothing is visible before it is closed."""

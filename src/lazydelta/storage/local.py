@@ -134,14 +134,14 @@ class FileStore(Store):
                 if stat.S_ISREG(info.st_mode):
                     yield _info(prefix + name, info)
 
-    def walk(self, hides: Hides) -> Walk:
+    def walk(self, hides: Hides, *, below: str = "", deep: bool = True) -> Walk:
         walk = Walk()
 
         def found() -> Iterator[ObjectInfo]:
-            self._guard("LIST", "", lambda: self._announce("LIST", ""))
-            objects = walk_folder(self._file(""), hides, _info, walk)
+            self._guard("LIST", below, lambda: self._announce("LIST", below))
+            objects = walk_folder(self._file(""), hides, _info, walk, below=below, deep=deep)
             while True:
-                info = self._guard("LIST", "", lambda: next(objects, None))
+                info = self._guard("LIST", below, lambda: next(objects, None))
                 if info is None:
                     return
                 yield info

@@ -127,19 +127,33 @@ class ObjectStore(Store):
                 offset, floor, seen = jump, max(floor, previous), 0
                 pages = self._pages(folder, prefix, offset)
 
-    def walk(self, hides: Hides) -> Walk:
-        return Walk(self._below_root(hides))
+    def walk(self, hides: Hides, *, below: str = "", deep: bool = True) -> Walk:
+        walk = Walk()
+        return walk.over(self._everything_below(below, hides) if deep else self._level(below, hides, walk))
 
-    def _below_root(self, hides: Hides) -> Iterator[ObjectInfo]:
-        prefix = self._key("")
-        below = f"{prefix}/" if prefix else ""
+    def _level(self, folder: str, hides: Hides, walk: Walk) -> Iterator[ObjectInfo]:
+        prefix, root = self._key(folder), self._key("")
+        above = len(root) + 1 if root else 0
+        found = self._run("LIST", folder, lambda: self._client.level(prefix))
+        for each in found["common_prefixes"]:
+            path = each.rstrip("/")[above:]
+            if _is_below(path) and is_hidden(path, hides) is None:
+                walk.folders.append(path)
+        for meta in found["objects"]:
+            path = meta["path"][above:]
+            if _is_below(path) and is_hidden(path, hides) is None:
+                yield self._info(path, meta)
+
+    def _everything_below(self, folder: str, hides: Hides) -> Iterator[ObjectInfo]:
+        prefix, root = self._key(folder), self._key("")
+        below = f"{root}/" if root else ""
         page_size = _PAGE_OF.get(self._location.kind, _PAGE)
         seen, offset = 0, ""
-        pages = self._pages("", prefix, None)
+        pages = self._pages(folder, prefix, None)
         while True:
-            if seen % page_size == 0 and (failure := self._begin("LIST", "")) is not None:
+            if seen % page_size == 0 and (failure := self._begin("LIST", folder)) is not None:
                 raise failure
-            page = run(self._guarded("LIST", "", next_of(pages)))
+            page = run(self._guarded("LIST", folder, next_of(pages)))
             if page is None:
                 return
             seen += len(page)
@@ -155,7 +169,7 @@ class ObjectStore(Store):
             last = page[-1]["path"]
             if passed is not None and self._jumps and len(page) >= _PAGE and last.startswith(f"{below}{passed}/"):
                 offset, seen = f"{below}{passed}/{_LAST_NAME}", 0
-                pages = self._pages("", prefix, offset)
+                pages = self._pages(folder, prefix, offset)
 
     def _past_subfolder(self, page: Sequence[ObjectMeta], below: str, offset: str | None) -> str | None:
         """Return a start key past the sub-folder that a full page ended in, if it pays to begin again there."""

@@ -127,9 +127,11 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def walk(self, hides: Hides) -> Walk:
+    def walk(self, hides: Hides, *, below: str = "", deep: bool = True) -> Walk:
         """Return every object below the root, in no order, but for what ``hides`` passes by; pages as they are needed.
 
+        Of a folder only, if ``below`` names one. A walk that is not ``deep`` enters no folder below it and tells which
+        there are; object stores show one level in one answer, so that it is for folders of few files.
         Names that could lead out of the root are left out. Temporary files of local writers are among the objects.
         """
 

@@ -25,12 +25,14 @@ class Walk:
     """An iterator over objects; complete only when it was pulled to its end.
 
     ``linked`` are the paths below the root that symbolic links lead to, ``empty`` folders that hold nothing, each with
-    the time of its last change (epoch milliseconds). Object stores have neither.
+    the time of its last change (epoch milliseconds). Object stores have neither. ``folders`` are those that a walk of
+    one level only has met and not entered.
     """
 
     def __init__(self, objects: Iterator[ObjectInfo] | None = None) -> None:
         self.linked: list[str] = []
         self.empty: list[tuple[str, int]] = []
+        self.folders: list[str] = []
         self._objects: Iterator[ObjectInfo] = iter(()) if objects is None else objects
 
     def over(self, objects: Iterator[ObjectInfo]) -> Walk:
@@ -55,13 +57,19 @@ def is_hidden(path: str, hides: Hides) -> str | None:
 
 
 def walk_folder(
-    root: str, hides: Hides, info_of: Callable[[str, os.stat_result], ObjectInfo], walk: Walk
+    root: str,
+    hides: Hides,
+    info_of: Callable[[str, os.stat_result], ObjectInfo],
+    walk: Walk,
+    *,
+    below: str = "",
+    deep: bool = True,
 ) -> Iterator[ObjectInfo]:
-    """Yield the files below a folder of a file system, folder by folder in no order."""
+    """Yield the files below a folder of a file system, or of ``below`` in it, folder by folder in no order."""
     real = os.path.realpath(root)
-    waiting = [""]
-    while waiting:
-        folder = waiting.pop()
+    waiting, enters = [below], True
+    while waiting and enters:
+        folder, enters = waiting.pop(), deep
         place = f"{root}/{folder}" if folder else root
         count = 0
         try:
@@ -86,6 +94,7 @@ def walk_folder(
             continue  # gone, or replaced since it was listed
         if count == 0 and folder:
             walk.empty.append((folder, changed))
+    walk.folders += waiting
 
 
 def _is_text(name: str) -> bool:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import TypeAlias
 
 from lazydelta.errors import LazyDeltaError, OptionError, StorageError
@@ -24,6 +23,7 @@ from lazydelta.handle import TableHandle
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.maintenance.once import after_commit
 from lazydelta.maintenance.vacuum.kept_files import KeptFiles
+from lazydelta.maintenance.vacuum.listing import Lister, ListingJob, in_one_walk
 from lazydelta.maintenance.vacuum.orphans import Orphan, Orphans
 from lazydelta.maintenance.vacuum.references import keep_active, keep_committed, keep_removed
 from lazydelta.maintenance.vacuum.table_names import TableNames
@@ -41,7 +41,6 @@ VacuumProgress: TypeAlias = Callable[[str, int, int | None], None]
 """Told what is being done (``kept``, ``listed``, ``deleted``), how many files it was done to, and of how many."""
 
 _PARALLEL_DELETES = 16
-_LISTED_AT_ONCE = 1000
 # A store that refuses so many will refuse the rest as well.
 _MOST_FAILURES = 1000
 
@@ -81,7 +80,7 @@ class VacuumResult:
             raise StorageError(message, path=first.path, hint="nothing that is needed is gone; run VACUUM again")
 
 
-def vacuum(
+def vacuum(  # noqa: PLR0913 - keyword-only but for the table
     handle: TableHandle,
     *,
     retention: timedelta | None = None,
@@ -91,13 +90,14 @@ def vacuum(
     progress: VacuumProgress | None = None,
     now: datetime | None = None,
     note: CommitNote | None = None,
+    lister: Lister = in_one_walk,
 ) -> VacuumResult:
     """Delete the files below the table's root that no version within the retention refers to.
 
     ``retention`` is by default what the table promises in ``delta.deletedFileRetentionDuration`` (7 days where it says
     nothing), and may be shorter only without ``enforce_retention``. Files that are younger stay whoever wrote them: a
     writer may be about to commit them. ``keep_versions`` stay readable however old they are.
-    ``note`` is what the commits say that record it.
+    ``note`` is what the commits say that record it, ``lister`` shows what there is.
     """
     snapshot = handle.newest()
     check_vacuumable(snapshot.protocol, path=handle.uri)
@@ -106,7 +106,7 @@ def vacuum(
     work = _Vacuum(handle, snapshot, settled, result, progress)
     try:
         work.keep(keep_versions)
-        work.find()
+        work.find(lister)
         if dry_run:
             work.tell()
         else:
@@ -130,7 +130,6 @@ class _Vacuum:
         self._progress = progress or (lambda _what, _done, _total: None)
         self._kept = KeptFiles(handle.store, handle.options.remove_set_memory_limit)
         self._orphans = Orphans()
-        self._names = TableNames(snapshot.metadata)
         self._spared: tuple[str, ...] = ()
         self._empty: list[str] = []
 
@@ -150,23 +149,26 @@ class _Vacuum:
         self._result.kept = len(kept)
         self._progress("kept", len(kept), None)
 
-    def find(self) -> None:
+    def find(self, lister: Lister) -> None:
         """Find the orphans."""
-        result, cutoff = self._result, self._retention.cutoff
-        walk = self._store.walk(self._names.hides)
-        objects = iter(walk)
-        while page := list(islice(objects, _LISTED_AT_ONCE)):
-            result.listed += len(page)
-            old = [info for info in page if info.last_modified < cutoff]
-            for info, stays in zip(old, self._kept.has([info.path for info in old]), strict=True):
-                if not stays:
-                    self._orphans.add(info.path, info.size)
-            self._progress("listed", result.listed, None)
-        for folder in self._names.nested:
+        result, levels = self._result, len(self._snapshot.metadata.partition_columns)
+        spared: set[str] = set()
+        nested: set[str] = set()
+        names = TableNames(self._snapshot.metadata)
+        for listed in lister(ListingJob(self._store, names, self._retention.cutoff, levels, len(self._kept))):
+            result.listed += listed.count
+            stays = self._kept.has([each.path for each in listed.old])
+            for each, kept in zip(listed.old, stays, strict=True):
+                if not kept:
+                    self._orphans.add(each.path, each.size)
+            spared.update(listed.linked)
+            nested.update(listed.nested)
+            self._empty.extend(listed.empty)
+            if listed.count:
+                self._progress("listed", result.listed, None)
+        for folder in sorted(nested):
             _log.warning("%s in %s has a log of its own and is left alone", folder, self._store.uri)
-        # Only now is it known what the walk has met on its way.
-        self._spared = tuple({*walk.linked, *self._names.nested})
-        self._empty = [folder for folder, changed in walk.empty if changed < cutoff]
+        self._spared = tuple(spared | nested)
 
     def tell(self) -> None:
         """Say what would go."""
