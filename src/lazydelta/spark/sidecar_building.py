@@ -17,9 +17,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lazydelta.errors import OptionError
+from lazydelta.log.checkpoint.checkpoint_units import Unit
 from lazydelta.sidecar.building.builder import MEMORY_BUDGET, Progress, build
 from lazydelta.sidecar.building.publication import BuildResult, Publication
-from lazydelta.sidecar.building.spread_build import BucketParts, SpreadBuild, Unit, UnitKeys, splitters_of
+from lazydelta.sidecar.building.spread_build import BucketParts, SpreadBuild, UnitKeys, splitters_of
 from lazydelta.spark.sparks_words import error_of_ours
 
 __all__ = ["build_sidecar"]

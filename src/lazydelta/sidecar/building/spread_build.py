@@ -25,8 +25,8 @@ from lazydelta.arrays import from_numpy
 from lazydelta.errors import LazyDeltaError
 from lazydelta.execution import release_memory
 from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader, StatsWanted
+from lazydelta.log.checkpoint.checkpoint_units import Unit, units_of
 from lazydelta.log.file_batch import FILE_COLUMNS, FileBatch
-from lazydelta.log.names import LogFile
 from lazydelta.log.segment import Checkpoint
 from lazydelta.scan.timestamp_check import false_timestamps, without_bounds
 from lazydelta.sidecar.building.key_sample import KeySample
@@ -43,7 +43,7 @@ from lazydelta.sidecar.layout.tiers import encode_tiers
 from lazydelta.storage import Store
 from lazydelta.types.schema import Column
 
-__all__ = ["BucketParts", "SpreadBuild", "Unit", "UnitKeys", "splitters_of"]
+__all__ = ["BucketParts", "SpreadBuild", "UnitKeys", "splitters_of"]
 
 _ROWS_PER_BATCH = 65_536
 _SAMPLED_KEYS = 4_096
@@ -51,14 +51,6 @@ _SAMPLED_KEYS = 4_096
 _FULL = 0.85
 # An attempt has this many numbers for its parts; a bucket has a few.
 _PARTS_PER_ATTEMPT = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """Some row groups of a file of the checkpoint; all of it where ``groups`` is None."""
-
-    part: LogFile
-    groups: range | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +106,7 @@ class SpreadBuild:
 
     def units(self, rows: int) -> list[Unit]:
         """Cut the checkpoint into units of about so many rows; a row group is never cut."""
-        reader, found = self._reader(), []
-        for part in reader.parts():
-            counts = reader.row_counts(part)
-            if counts is None:
-                found.append(Unit(part))
-                continue
-            start = held = 0
-            for number, count in enumerate(counts):
-                held += count
-                if held >= rows or number + 1 == len(counts):
-                    found.append(Unit(part, range(start, number + 1)))
-                    start, held = number + 1, 0
-        return found
+        return units_of(self._reader(), rows)
 
     def buckets(self, files: int) -> int:
         """Return into how many buckets so many files are cut."""

@@ -8,20 +8,18 @@ leaves nothing that a reader could see.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from datetime import timedelta
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lazydelta.errors import LazyDeltaError, ObjectNotFoundError, WriteError
-from lazydelta.execution import release_memory
 from lazydelta.log.checkpoint.checkpoint_columns import corrupt_if_unreadable
 from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader
 from lazydelta.log.checkpoint.checkpoint_result import CheckpointResult
+from lazydelta.log.checkpoint.writing.checkpoint_file import AlreadyThereError, CheckpointFile
 from lazydelta.log.checkpoint.writing.checkpoint_rows import CheckpointLayout
 from lazydelta.log.checkpoint.writing.checkpoint_state import CheckpointState
+from lazydelta.log.checkpoint.writing.reconciled_rows import ReconciledRows
 from lazydelta.log.checksum.checksum_writer import start_checksums
 from lazydelta.log.features.writable import check_copyable
 from lazydelta.log.names import LOG, FileKind, LogFile
@@ -32,29 +30,17 @@ from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.storage import Store
 
-__all__ = ["MEMORY_BUDGET", "Progress", "write_checkpoint"]
+__all__ = ["MEMORY_BUDGET", "Progress", "existing", "state_of", "write_checkpoint"]
 
 Progress = Callable[[int, int | None], None]
 """Called with the files done so far and, where it is known, how many there are."""
 
 MEMORY_BUDGET = 256 << 20
-_GROUP_ROWS = 65_536
 # Rows are in memory as they are read, as they are collected, and as Parquet pages: what is collected may have a part.
 _GROUP_SHARE = 6
 _KEYS_SHARE = 4
 _ROW_BYTES = 4_096
-_PAGE_BYTES = 1 << 20
 _LEAST_BATCH_ROWS, _MOST_BATCH_ROWS = 1_024, 16_384
-# One leaf of each action has Parquet statistics: its nulls tell readers which row groups hold none of that kind. Ranges
-# of the other columns serve nobody and would make the footer grow with the table.
-_COLUMNS_WITH_NULL_COUNTS = (
-    "txn.appId",
-    "add.path",
-    "remove.path",
-    "metaData.id",
-    "protocol.minReaderVersion",
-    "domainMetadata.domain",
-)
 
 
 def write_checkpoint(
@@ -91,35 +77,40 @@ def _written(
 ) -> CheckpointResult:
     checkpoint = snapshot.segment.checkpoint
     if checkpoint is not None and checkpoint.version >= (snapshot.version if enough is None else enough):
-        return _existing(store, checkpoint)
+        return existing(store, checkpoint)
     check_copyable(snapshot.protocol, path=store.uri)
-    state = _state(snapshot, memory_budget, int(time.time() * 1000) if now is None else now)
+    state = state_of(snapshot, memory_budget, int(time.time() * 1000) if now is None else now)
     path = f"{LOG}/{snapshot.version:020}.checkpoint.parquet"
-    writing = _Writing(store, path, state, memory_budget // _GROUP_SHARE, progress)
+
+    def advanced() -> None:
+        if progress is not None:
+            progress(state.rows.num_adds, None)
+
+    writing = CheckpointFile(state.rows.layout, path, snapshot.version, memory_budget // _GROUP_SHARE)
     try:
-        size_in_bytes = store.put_stream(path, writing.chunks())
-    except _AlreadyThereError:
+        size_in_bytes = store.put_stream(path, writing.chunks(store, state.batches(), advanced))
+    except AlreadyThereError:
         found = LogFile(FileKind.CHECKPOINT, snapshot.version, store.head(path), snapshot.version)
-        return _existing(store, Checkpoint(snapshot.version, (found,)))
-    start_checksums(snapshot, num_files=state.num_adds, size=state.size_of_adds)
+        return existing(store, Checkpoint(snapshot.version, (found,)))
+    start_checksums(snapshot, num_files=state.rows.num_adds, size=state.rows.size_of_adds)
     return CheckpointResult(
         action="written",
         version=snapshot.version,
         path=path,
         size_in_bytes=size_in_bytes,
         size=writing.rows,
-        num_of_add_files=state.num_adds,
+        num_of_add_files=state.rows.num_adds,
     )
 
 
-def _state(snapshot: Snapshot, memory_budget: int, now: int) -> CheckpointState:
+def state_of(snapshot: Snapshot, memory_budget: int, now: int) -> CheckpointState:
+    """Return what the checkpoint of a version holds, by the table's properties at ``now`` (epoch milliseconds)."""
     properties = TableProperties.of(snapshot.metadata)
     forgotten = properties.transaction_retention
     rows = memory_budget // _GROUP_SHARE // _ROW_BYTES
     return CheckpointState(
         snapshot,
-        CheckpointLayout.of(snapshot),
-        removed_after=_before(now, properties.deleted_file_retention),
+        ReconciledRows(CheckpointLayout.of(snapshot), _before(now, properties.deleted_file_retention)),
         seen_after=None if forgotten is None else _before(now, forgotten),
         batch_rows=min(max(rows, _LEAST_BATCH_ROWS), _MOST_BATCH_ROWS),
         key_memory=max(1, memory_budget // _KEYS_SHARE),
@@ -131,104 +122,7 @@ def _before(now: int, retention: timedelta) -> int:
     return max(0, now - retention // timedelta(milliseconds=1))
 
 
-class _AlreadyThereError(LazyDeltaError):
-    """Another process was faster; raised into our own upload to end it, and caught where it was begun."""
-
-
-class _Writing:
-    """The chunks of one checkpoint file, encoded while they are pulled."""
-
-    def __init__(
-        self, store: Store, path: str, state: CheckpointState, group_bytes: int, progress: Progress | None
-    ) -> None:
-        self._store = store
-        self._path = path
-        self._state = state
-        self._group_bytes = group_bytes
-        self._progress = progress
-        self.rows = 0
-
-    def chunks(self) -> Iterator[bytes]:
-        try:
-            yield from self._encoded()
-        except LazyDeltaError:
-            raise
-        except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError, KeyError) as error:
-            message = f"The checkpoint {self._path} cannot be written: {error}"
-            hint = "the table is unharmed and readable without it; report the cause"
-            raise WriteError(message, path=self._path, version=self._state.snapshot.version, hint=hint) from error
-
-    def _encoded(self) -> Iterator[bytes]:
-        sink = _Sink()
-        with closing(
-            pq.ParquetWriter(
-                pa.PythonFile(sink, mode="w"),
-                self._state.layout.schema,
-                compression="zstd",
-                write_statistics=list(_COLUMNS_WITH_NULL_COUNTS),
-                write_page_checksum=True,
-                # A page is cut where it is full, which is looked at only after so many rows; readers decode it whole.
-                write_batch_size=self._state.layout.rows_in(_PAGE_BYTES),
-                store_schema=False,
-            )
-        ) as writer:
-            for table in self._row_groups():
-                writer.write_table(table, row_group_size=table.num_rows)
-                self.rows += table.num_rows
-                if self._progress is not None:
-                    self._progress(self._state.num_adds, None)
-                yield from sink.take()
-                release_memory()
-        # The last bytes make the file: look once more whether somebody else's is there, and leave that one if so.
-        if _size_of(self._store, self._path) > 0:
-            raise _AlreadyThereError(f"{self._path} was written by another process meanwhile", path=self._path)
-        yield from sink.take()
-
-    def _row_groups(self) -> Iterator[pa.Table]:
-        held: list[pa.RecordBatch] = []
-        rows = size = 0
-        for batch in self._state.batches():
-            held.append(batch)
-            rows += batch.num_rows
-            size += batch.nbytes
-            if rows >= _GROUP_ROWS or size >= self._group_bytes:
-                yield pa.Table.from_batches(held)
-                held, rows, size = [], 0, 0
-        if rows:
-            yield pa.Table.from_batches(held)
-
-
-class _Sink:
-    """A file that gives away what was written to it."""
-
-    closed = False
-
-    def __init__(self) -> None:
-        self._chunks: list[bytes] = []
-
-    def write(self, data: bytes | memoryview) -> int:
-        self._chunks.append(bytes(data))
-        return len(data)
-
-    def take(self) -> list[bytes]:
-        chunks, self._chunks = self._chunks, []
-        return [b"".join(chunks)] if chunks else []
-
-    def flush(self) -> None:
-        """Do nothing: nothing waits anywhere else."""
-
-    def close(self) -> None:
-        """Keep what was written: the caller takes it."""
-
-
-def _size_of(store: Store, path: str) -> int:
-    try:
-        return store.head(path).size
-    except ObjectNotFoundError:
-        return 0
-
-
-def _existing(store: Store, checkpoint: Checkpoint) -> CheckpointResult:
+def existing(store: Store, checkpoint: Checkpoint) -> CheckpointResult:
     """Describe a checkpoint that is there, by its footers; one that cannot be read is an error that names it."""
     first = checkpoint.files[0]
     is_v1 = not first.is_json and (first.parts > 1 or first.path.endswith(".checkpoint.parquet"))
