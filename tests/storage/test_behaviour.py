@@ -363,3 +363,18 @@ def test_a_path_that_leaves_the_root_never_reaches_the_store(store: Store, path:
 def test_a_name_that_is_not_unicode_is_refused_by_name(store: Store) -> None:
     with pytest.raises(StorageError):
         store.get("a\ud800b")
+
+
+def test_folders_are_those_directly_in_a_folder(store: Store) -> None:
+    for path in ("lake/b/t/_delta_log/0.json", "lake/a b/x", "lake/é/x", "lake/file", "other/x"):
+        store.put(path, b"1")
+    requests: list[Request] = []
+    with observe(requests.append):
+        assert list(store.folders("lake")) == ["a b", "b", "é"]
+        assert list(store.folders("lake/b/")) == ["t"]
+        assert list(store.folders("lake/b/t")) == ["_delta_log"]
+        assert list(store.folders("lake/nowhere")) == list(store.folders("lake/file")) == []
+        assert {"lake", "other"} <= set(store.folders(""))
+    assert {each.verb for each in requests} == {"LIST"}
+    asked = [each.path.strip("/") for each in requests]
+    assert asked == ["lake", "lake/b", "lake/b/t", "lake/nowhere", "lake/file", ""]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,6 +25,7 @@ from lazydelta.errors import (
     UnauthenticatedError,
 )
 from lazydelta.execution import ClosesItself
+from lazydelta.warned import LazyDeltaWarning
 from lazydelta.wire import ScanCommand, error_from
 
 if TYPE_CHECKING:
@@ -100,9 +102,16 @@ class Connection(ClosesItself):
         self._closed = False
         self._pause = pause
 
-    def tables(self) -> list[str]:
-        """Return the names of the tables that the server offers to this client."""
-        found = self.retried(lambda client: list(client.list_flights(options=self.options())))
+    def tables(self, prefix: str = "") -> list[str]:
+        """Return the names of the tables that the server offers to this client and that begin with ``prefix``.
+
+        Those below a root are named by their folders (``lake/sales/orders``). A server names so many at once; where
+        there may be others, it is warned of (``LazyDeltaWarning``), and a longer ``prefix`` finds them.
+        """
+        found = self.retried(lambda client: list(client.list_flights(prefix.encode(), self.options())))
+        if any(info.app_metadata for info in found):
+            message = f"{self.location} names {len(found)} tables, and there may be others: give a prefix"
+            warnings.warn(message, LazyDeltaWarning, stacklevel=2)
         return [b"/".join(info.descriptor.path).decode() for info in found]
 
     def table(self, name: str, version: int | str | None = None) -> RemoteTable:

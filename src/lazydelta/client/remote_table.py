@@ -11,9 +11,11 @@ import msgspec
 import pyarrow as pa
 
 from lazydelta.client.connection import Connection
+from lazydelta.client.not_over_the_wire import NotOverTheWire
 from lazydelta.client.remote_files import RemoteFileStream
 from lazydelta.client.remote_rows import RemoteRowStream
 from lazydelta.client.resuming import DeliveredFiles, DeliveredRows, ResumedStream
+from lazydelta.deltalake_api.deprecated_parameters import instead_of
 from lazydelta.errors import OptionError
 from lazydelta.log.actions import Metadata, Protocol
 from lazydelta.log.table_description import ProtocolVersions, TableMetadata
@@ -24,6 +26,8 @@ from lazydelta.wire import ScanCommand
 if TYPE_CHECKING:
     import pandas as pd
 
+    from lazydelta.row_scan.pieces import RowEstimate
+
 __all__ = ["RemoteTable"]
 
 
@@ -33,7 +37,7 @@ class _Description(msgspec.Struct):
     protocol: Protocol
 
 
-class RemoteTable:
+class RemoteTable(NotOverTheWire):
     """A table of a server at one version, pinned when it is opened.
 
     Predicates are SQL text, JSON or tuples, as for ``DeltaTable``; a PyArrow expression cannot be sent.
@@ -60,6 +64,21 @@ class RemoteTable:
     def protocol(self) -> ProtocolVersions:
         """Return the reader and writer versions and features that the table asks for."""
         return ProtocolVersions.of(self._described.protocol)
+
+    @property
+    def table_uri(self) -> str:
+        """The server's location and the table's name there."""
+        return f"{self._connection.location}/{self.name}"
+
+    def domain_metadata(self) -> dict[str, str]:
+        """Return the configuration of every metadata domain."""
+        found: dict[str, str] = self._told("domains", self._command(None))
+        return found
+
+    def history(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """Return the provenance of the versions, newest first, as far back as their commits are kept."""
+        found: list[dict[str, Any]] = self._told("history", self._command(None, limit=limit))
+        return found
 
     def load_as_version(self, version: int | str) -> None:
         """Pin another version, by number or by moment."""
@@ -115,6 +134,35 @@ class RemoteTable:
         command = self._command(where, of="rows", columns=named, limit=limit, strategy=strategy)
         return self._row_streams(command)[0]
 
+    def get_add_actions(self, flatten: bool = False) -> pa.Table:  # noqa: FBT001, FBT002 - DeltaTable's parameter
+        """Return every active file as a row: path, size, time, record count, statistics, partition values."""
+        from lazydelta.scan.add_actions import AddActions  # noqa: PLC0415 - few ask for it
+
+        metadata = self._described.metadata
+        schema = TableSchema.parse(metadata.schema_string, partition_columns=metadata.partition_columns)
+        actions = AddActions.of(schema, metadata)
+        with self.files(stats_columns=actions.stats_columns) as files:
+            return actions.table(files.batches(), flatten=flatten)
+
+    def partitions(
+        self, partition_filters: Any = None, *, file_pruning_predicate: Any = None
+    ) -> list[dict[str, str | None]]:
+        """Return the distinct partitions of the active files, which the server finds out."""
+        where = instead_of("partition_filters", partition_filters, file_pruning_predicate)
+        found: list[dict[str, str | None]] = self._told("partitions", self._command(where))
+        return found
+
+    def estimate(self, where: Any = None) -> RowEstimate:
+        """Return how many files, bytes and rows a scan would read at most, by the log alone."""
+        from lazydelta.row_scan.pieces import RowEstimate  # noqa: PLC0415 - as above
+
+        found = self._told("estimate", self._command(where))
+        return RowEstimate(found["files"], found["size"], found["rows"])
+
+    def scan(self, columns: list[str] | None = None, predicate: Any = None) -> pa.RecordBatchReader:
+        """Return the rows that match ``predicate`` as a stream of record batches."""
+        return self.rows(columns, predicate).to_reader()
+
     def fragments(
         self, number: int, *, columns: Sequence[str] | None = None, where: Any = None
     ) -> list[RemoteRowStream]:
@@ -124,9 +172,8 @@ class RemoteTable:
 
     def count_rows(self, where: Any = None) -> int:
         """Return the number of rows that match; the server counts them."""
-        command = self._command(where, of="rows")
-        found: dict[str, int] = msgspec.json.decode(self._connection.action("count", msgspec.json.encode(command)))
-        return found["rows"]
+        rows: int = self._told("count", self._command(where, of="rows"))["rows"]
+        return rows
 
     def count(self) -> int:
         """Return the number of live rows."""
@@ -176,9 +223,11 @@ class RemoteTable:
         )
 
     def _explain(self, command: ScanCommand) -> dict[str, Any]:
-        asked = msgspec.structs.replace(command, endpoints=1)
-        found: dict[str, Any] = msgspec.json.decode(self._connection.action("explain", msgspec.json.encode(asked)))
+        found: dict[str, Any] = self._told("explain", msgspec.structs.replace(command, endpoints=1))
         return found
+
+    def _told(self, action: str, command: ScanCommand) -> Any:
+        return msgspec.json.decode(self._connection.action(action, msgspec.json.encode(command)))
 
     def _describe(self, version: int | str | None) -> _Description:
         command = ScanCommand(table=self.name, version=version)

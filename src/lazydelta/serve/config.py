@@ -73,6 +73,7 @@ class LimitSettings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     sql_memory: int = 256 << 20
     seconds: float | None = None
     command_bytes: int = MAX_COMMAND_BYTES
+    listed_tables: int = 1000
 
     def budgets(self) -> Budgets:
         """Return the room for streams."""
@@ -89,7 +90,7 @@ class LimitSettings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     def of_requests(self) -> ServerLimits:
         """Return what a single request may take."""
-        return ServerLimits(self.command_bytes, self.files_memory, self.rows_memory, self.seconds)
+        return ServerLimits(self.command_bytes, self.files_memory, self.rows_memory, self.seconds, self.listed_tables)
 
 
 class ServeConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

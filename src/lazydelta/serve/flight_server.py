@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,13 +21,14 @@ from lazydelta.serve.access_log import AccessLog
 from lazydelta.serve.answers import Answer, answer_to, predicate_of
 from lazydelta.serve.authentication import MIDDLEWARE, IdentityFactory, identity_of
 from lazydelta.serve.budgets import Budgets
-from lazydelta.serve.descriptions import describe
 from lazydelta.serve.flight_sql.flight_sql import FlightSql, SqlLimits
 from lazydelta.serve.parts import parts_by_size
 from lazydelta.serve.refusals import refusal
 from lazydelta.serve.served_tables import ANYONE, Identity, ServedTables
+from lazydelta.serve.server_actions import ACTIONS, ServerActions
 from lazydelta.serve.serving_metrics import ServingMetrics
 from lazydelta.serve.streams import Outcome, ServedStream
+from lazydelta.serve.table_listing import TableListing
 from lazydelta.serve.ticket import Part, Ticket, TicketSigner
 from lazydelta.serve.tokens import TokenFile
 from lazydelta.wire import MAX_COMMAND_BYTES, ScanCommand, parse_command
@@ -34,14 +36,6 @@ from lazydelta.wire import MAX_COMMAND_BYTES, ScanCommand, parse_command
 __all__ = ["FlightServer", "ServerLimits"]
 
 T = TypeVar("T")
-
-_ACTIONS = {
-    "health": "whether the server takes streams, and how many are running",
-    "metrics": "all metrics, as Prometheus reads them",
-    "describe": "version, schema and metadata of a table; the body is a command",
-    "count": "how many rows match; the body is a command",
-    "explain": "how a scan went, after it was run and its files were dropped; the body is a command",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +46,7 @@ class ServerLimits:
     files_memory: int = 64 << 20
     rows_memory: int = 150 << 20
     seconds: float | None = None
+    listed_tables: int = 1000
 
     def memory_of(self, command: ScanCommand) -> int:
         """Return the memory that a stream for a command reserves."""
@@ -94,6 +89,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             )
         self._signer = signer
         self._log = access_log or AccessLog(None)
+        self._actions = ServerActions(self, command_bytes=self.limits.command_bytes, cleaned=tables.without_places)
         self._streams: WeakSet[ServedStream] = WeakSet()
         self._streams_lock = threading.Lock()
         self._ending = False
@@ -102,9 +98,9 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     # --- what Flight calls
 
-    def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:  # noqa: ARG002 - Flight has it
-        """Yield the tables that the client may read, each with the schema of its rows."""
-        return iter(self._answered(context, "list", lambda who: [self._listed(name, who) for name in self._names(who)]))
+    def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:
+        """Yield the tables that the client may read and whose names begin with ``criteria``."""
+        return iter(self._answered(context, "list", lambda who: self._list(context, who, criteria)))
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """Return schema and tickets of a command."""
@@ -120,7 +116,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         command = self._parsed(context, "schema", descriptor)
 
         def schema(who: Identity) -> Any:
-            table, ticket = self._pin(who, command)
+            table, ticket = self.pin(who, command)
             return fl.SchemaResult(self._answer(table, ticket).schema)
 
         return self._answered(context, "schema", schema, command)
@@ -145,7 +141,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         """Return the actions with a word on each."""
         more = [] if self.sql is None else self.sql.list_actions()
-        return self._answered(context, "list_actions", lambda _: [*_ACTIONS.items(), *more])
+        return self._answered(context, "list_actions", lambda _: [*ACTIONS.items(), *more])
 
     def do_action(self, context: Any, action: Any) -> Any:
         """Run an action."""
@@ -156,8 +152,8 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         if (sql := self.sql) is not None and sql.handles_action(action.type):
             return self._answered(context, "sql action", lambda _: sql.do_action(context, action))
         data = b"" if body is None else body.to_pybytes()
-        kind = action.type if action.type in _ACTIONS else "action"
-        return iter([self._answered(context, kind, lambda who: self._act(context, who, action.type, data))])
+        kind = action.type if action.type in ACTIONS else "action"
+        return iter([self._answered(context, kind, lambda who: self._actions.run(context, who, action.type, data))])
 
     # --- shutting down
 
@@ -178,7 +174,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
     # --- how it is done
 
     def _planned(self, context: Any, who: Identity, command: ScanCommand, descriptor: Any) -> Any:
-        table, ticket = self._pin(who, command)
+        table, ticket = self.pin(who, command)
         answer = self._answer(table, ticket)
         if command.endpoints == 1:
             tickets = [ticket]
@@ -189,8 +185,9 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         told = {"version": ticket.command.version, "at": ticket.command.at, "table_id": ticket.table_id}
         return fl.FlightInfo(answer.schema, descriptor, endpoints, -1, -1, app_metadata=msgspec.json.encode(told))
 
-    def _pin(self, who: Identity, command: ScanCommand) -> tuple[DeltaTable, Ticket]:
-        table = self.tables.open(command.table, who, command.version)
+    def pin(self, who: Identity, command: ScanCommand) -> tuple[DeltaTable, Ticket]:
+        """Return the table of a command, and the ticket that pins it."""
+        table = self.opened(who, command)
         snapshot = pinned(table)[1]
         moment = time.time_ns() if command.at is None else command.at
         asked = msgspec.structs.replace(command, version=table.version(), at=moment, endpoints=1)
@@ -201,7 +198,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         return answer_to(table, ticket, self.limits.memory_of(ticket.command))
 
     def _parts(self, context: Any, table: DeltaTable, command: ScanCommand, number: int) -> list[Part]:
-        give_back = self.budgets.reserve(_client(context), self.limits.files_memory)
+        give_back = self.room(context)
         try:
             with table.files(predicate_of(table, command), strategy="forward") as files:
                 return parts_by_size(_while_there(context, files.batches()), number)
@@ -254,45 +251,46 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
     def _signed(self, stream: ServedStream, ticket: Ticket) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         return _Signed(stream, ticket, self._signer, self._refusal)
 
-    def _act(self, context: Any, who: Identity, kind: str, body: bytes) -> bytes:
-        if kind == "health":
-            state = "ending" if self._ending else "serving"
-            return msgspec.json.encode({"state": state, "streams": self.budgets.streams})
-        if kind == "metrics":
-            return self.metrics.text()
-        if kind not in _ACTIONS:
-            _refuse(f"There is no action {kind[:100]!r}", "list_actions has those that there are")
-        command = parse_command(body, most=self.limits.command_bytes)
-        if kind == "describe":
-            return describe(self.tables.open(command.table, who, command.version), command.table)
-        table, ticket = self._pin(who, msgspec.structs.replace(command, of="rows" if kind == "count" else command.of))
-        if kind == "count":
-            return self._counted(context, who, table, ticket)
+    # --- what actions need
+
+    def health(self) -> dict[str, Any]:
+        """Return whether streams are taken, and how many are running."""
+        return {"state": "ending" if self._ending else "serving", "streams": self.budgets.streams}
+
+    def metrics_text(self) -> bytes:
+        """Return the metrics as Prometheus reads them."""
+        return self.metrics.text()
+
+    def opened(self, who: Identity, command: ScanCommand) -> DeltaTable:
+        """Return the table of a command."""
+        return self.tables.open(command.table, who, command.version)
+
+    def begin(self, context: Any, who: Identity, table: DeltaTable, ticket: Ticket) -> tuple[Answer, ServedStream]:
+        """Begin what a ticket stands for, for the server to take."""
         answer = self._answer(table, ticket)
-        stream = self._served(context, who, answer, ticket.command)
-        for _ in stream:
-            pass
-        explained = answer.explain()
-        explained["plan"]["table"] = command.table
-        return msgspec.json.encode(explained, enc_hook=str)
+        return answer, self._served(context, who, answer, ticket.command)
 
-    def _counted(self, context: Any, who: Identity, table: DeltaTable, ticket: Ticket) -> bytes:
-        # Rows without columns: those that the log has proven to match need not be read, but then nobody could be told
-        # while it is done. So all are, and the client may leave at any moment.
-        command = msgspec.structs.replace(ticket.command, columns=[])
-        answer = self._answer(table, msgspec.structs.replace(ticket, command=command))
-        rows = sum(batch.num_rows for batch, _ in self._served(context, who, answer, command))
-        return msgspec.json.encode({"rows": rows, "version": command.version})
+    def room(self, context: Any) -> Callable[[], None]:
+        """Take the room of a stream of files."""
+        return self.budgets.reserve(_client(context), self.limits.files_memory)
 
-    def _names(self, who: Identity) -> list[str]:
-        return self.tables.names_for(who)
+    # --- how it is done
 
-    def _listed(self, name: str, who: Identity) -> Any:
-        try:
-            schema = self.tables.open(name, who).schema().to_arrow()
-        except LazyDeltaError:
-            schema = pa.schema([])  # one table that cannot be opened must not hide all others
-        return fl.FlightInfo(schema, fl.FlightDescriptor.for_path(name), [], -1, -1)
+    def _list(self, context: Any, who: Identity, criteria: bytes) -> list[Any]:
+        if len(criteria) > self.limits.command_bytes:
+            self._too_long(len(criteria))
+        listing = TableListing(self.tables, who, most=self.limits.listed_tables, left=context.is_cancelled)
+        names = listing.names(criteria.decode("utf-8", "replace"))
+        cut = msgspec.json.encode({"more": True}) if listing.is_cut else b""
+        return [self._listed(name, who, cut if name == names[-1] else b"") for name in names]
+
+    def _listed(self, name: str, who: Identity, told: bytes) -> Any:
+        schema = pa.schema([])
+        if "/" not in name:  # below roots there may be thousands
+            # One table that cannot be opened must not hide all others.
+            with contextlib.suppress(LazyDeltaError):
+                schema = self.tables.open(name, who).schema().to_arrow()
+        return fl.FlightInfo(schema, fl.FlightDescriptor.for_path(name), [], -1, -1, app_metadata=told)
 
     def _sql_for(self, command: bytes | None) -> FlightSql | None:
         """Return Flight SQL for a command or a ticket that is its own; what is too long is not looked at."""

@@ -11,7 +11,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,11 +23,11 @@ from lazydelta.errors import OptionError, TableNotFoundError
 from lazydelta.handle import TableHandle
 from lazydelta.serve.confinement import Confinement
 
-__all__ = ["ANYONE", "Identity", "ServedTables", "TablePlace"]
+__all__ = ["ANYONE", "LONGEST_NAME", "Identity", "ServedTables", "TablePlace", "is_folder_name"]
 
 _SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=\- ]*")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
-_LONGEST_NAME = 512
+LONGEST_NAME = 512
 _SNAPSHOTS_KEPT = 16
 
 
@@ -44,6 +44,17 @@ class Identity:
             return True
         return any(
             table == each or (each.endswith("/*") and table.startswith(each[:-1])) or each == "*"
+            for each in self.tables
+        )
+
+    def may_read_below(self, folder: str) -> bool:
+        """Tell whether there may be tables in a folder, or deeper, that this one may read."""
+        if self.tables is None:
+            return True
+        return any(
+            each in {"*", folder}
+            or each.startswith(f"{folder}/")
+            or (each.endswith("/*") and f"{folder}/".startswith(each[:-1]))
             for each in self.tables
         )
 
@@ -99,6 +110,15 @@ class ServedTables:
     def names_for(self, identity: Identity) -> list[str]:
         """Return the configured tables that somebody may read; those below roots are not looked for."""
         return sorted(name for name in self._tables if identity.may_read(name))
+
+    def roots(self) -> list[str]:
+        """Return the names of the configured roots."""
+        return sorted(self._roots)
+
+    def folders(self, root: str, below: str) -> Sequence[str]:
+        """Return the names of the folders in a folder below a root; a link is none."""
+        place = self._roots[root]
+        return TableHandle.open(place.uri, dict(place.storage_options) or None).store.folders(below)
 
     def open(
         self, name: str, identity: Identity, version: int | str | None = None, *, base: int | None = None
@@ -173,7 +193,7 @@ class ServedTables:
                     yield written.rstrip("/"), name
 
     def _place(self, name: str, identity: Identity) -> tuple[TablePlace, str]:
-        if len(name) > _LONGEST_NAME or not identity.may_read(name):
+        if len(name) > LONGEST_NAME or not identity.may_read(name):
             raise _not_there(name)
         place = self._tables.get(name)
         if place is not None:
@@ -199,7 +219,12 @@ class ServedTables:
             raise _not_there(name)
 
 
+def is_folder_name(name: str) -> bool:
+    """Tell whether a folder below a root can be a part of a table's name."""
+    return _SEGMENT.fullmatch(name) is not None
+
+
 def _not_there(name: object) -> TableNotFoundError:
     shown = repr(name)
-    shown = shown if len(shown) <= _LONGEST_NAME else f"{shown[:_LONGEST_NAME]}…"
+    shown = shown if len(shown) <= LONGEST_NAME else f"{shown[:LONGEST_NAME]}…"
     return TableNotFoundError(f"There is no table {shown} here", hint="list the tables to see which there are for you")

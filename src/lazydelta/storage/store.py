@@ -126,6 +126,17 @@ class Store(ABC):
         there; whole sub-folders that fill a page are jumped over.
         """
 
+    def folders(self, folder: str) -> Sequence[str]:
+        """Return the names of the folders directly in ``folder``, sorted; links to folders are not among them.
+
+        A folder that does not exist has none. Object stores have no folders but in the names of their objects; what is
+        in the folders is not listed.
+        """
+        walk = self.walk(lambda _: False, below=folder.strip("/"), deep=False)
+        for _ in walk:
+            pass  # files are not asked for; the folders between them are
+        return sorted(path.rpartition("/")[2] for path in walk.folders)
+
     @abstractmethod
     def walk(self, hides: Hides, *, below: str = "", deep: bool = True) -> Walk:
         """Return every object below the root, in no order, but for what ``hides`` passes by; pages as they are needed.
