@@ -18,7 +18,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import format_datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import pytest
 
@@ -28,8 +28,9 @@ from tests.support import free_port, unavailable
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+    from types import TracebackType
 
-__all__ = ["Azurite", "azurite", "azurite_script", "running_azurite"]
+__all__ = ["Azurite", "AzuriteToStop", "azurite", "azurite_script", "running_azurite"]
 
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -111,16 +112,64 @@ def running_azurite(folder: Path) -> Iterator[Azurite]:
         _stop(process)
 
 
+class AzuriteToStop:
+    """A service of one test, on one port, whose data are in a folder and outlive it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._script = install_azurite.entry_point(install_azurite.location())
+        if not self._script.exists():
+            unavailable(f"Azurite {install_azurite.AZURITE_VERSION} is not installed: run `make setup`")
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._process, port = _start(self._script, folder, kept=True)
+        self.service = Azurite(port)
+
+    def settle(self, last: str) -> None:
+        """Wait until it has written down that it has ``last``, which it does in its own time."""
+        deadline = time.monotonic() + _START_SECONDS
+        while last not in self._index():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    def _index(self) -> str:
+        place = self._folder / "__azurite_db_blob__.json"
+        return place.read_text(encoding="utf-8") if place.exists() else ""
+
+    def stop(self) -> None:
+        """End it at once, with all its connections: asked kindly, it waits for those who keep one."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            _stop(self._process)
+        self._process = None
+
+    def start(self) -> None:
+        """Start it again, where it was."""
+        if self._process is None:
+            self._process, _ = _start(self._script, self._folder, kept=True, port=self.service.port)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
 def _connect(port: int) -> http.client.HTTPConnection:
     return http.client.HTTPConnection("127.0.0.1", port, timeout=30)
 
 
-def _start(script: Path, folder: Path) -> tuple[subprocess.Popen[bytes], int]:
+def _start(
+    script: Path, folder: Path, *, kept: bool = False, port: int | None = None
+) -> tuple[subprocess.Popen[bytes], int]:
     """Start on a free port; try again if another process took the port in between."""
-    log = folder / "azurite.log"
+    log, asked = folder / "azurite.log", port
     for _ in range(_ATTEMPTS):
-        port = free_port()
-        flags = ["--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent"]
+        port = free_port() if asked is None else asked
+        persistence = ["--location", str(folder)] if kept else ["--inMemoryPersistence"]
+        flags = [*persistence, "--skipApiVersionCheck", "--disableTelemetry", "--silent"]
         address = ["--blobHost", "127.0.0.1", "--blobPort", str(port)]
         with log.open("wb") as output:
             process = subprocess.Popen(

@@ -20,12 +20,22 @@ import pyarrow.flight as fl
 
 from lazydelta.arrays import boolean_array
 from lazydelta.client.connection import Connection, is_passing, our_error
-from lazydelta.errors import LazyDeltaError, PositionLostError, ServerUnreachableError, TicketError
+from lazydelta.errors import (
+    LazyDeltaError,
+    PositionLostError,
+    ServerUnreachableError,
+    StorageError,
+    StorageTimeoutError,
+    TicketError,
+)
 from lazydelta.log.keys import hash_keys
 from lazydelta.log.remove_set import RemoveSet
 
 __all__ = ["DeliveredFiles", "DeliveredRows", "ResumedStream"]
 
+# No more particular ones: an object that is not there, or that may not be read, will be so the next time.
+_STORE_FAILS = (StorageError, StorageTimeoutError)
+_STORE_ATTEMPTS = 3
 _IN_MEMORY = 1 << 20
 _KEYS_AT_ONCE = 1 << 16
 _KEY_BYTES = 16
@@ -189,7 +199,10 @@ class ResumedStream:
         if self._closed:
             return
         lost = isinstance(error, PositionLostError | TicketError)
-        if not (lost or is_passing(error)) or failed >= self._connection.attempts:
+        # The server has tried for a while before it told us that its store does not answer.
+        of_store = type(error) in _STORE_FAILS
+        attempts = min(self._connection.attempts, _STORE_ATTEMPTS) if of_store else self._connection.attempts
+        if not (lost or of_store or is_passing(error)) or failed >= attempts:
             if isinstance(error, ServerUnreachableError) and failed > 1:
                 message = f"{error.args[0]}, after {failed} attempts"
                 raise ServerUnreachableError(message, hint=error.hint) from None
