@@ -15,6 +15,7 @@ from lazydelta.log.snapshot import Snapshot
 from lazydelta.maintenance.once import after_commit
 from lazydelta.write.commit_note import CommitNote
 from lazydelta.write.job import WriteJob, WriteResult
+from lazydelta.write.parquet_encoding import ParquetEncoding
 from lazydelta.write.plan import is_merging
 from lazydelta.write.transaction import Transaction
 from lazydelta.write.write_options import WriteOptions, shows_options
@@ -67,11 +68,13 @@ def commit_arrow(
     *,
     note: CommitNote | None = None,
     replaces_schema: bool = False,
+    encoding: ParquetEncoding | None = None,
 ) -> WriteResult:
     """Write rows as `write_arrow` does, and return how that went.
 
     ``mode`` may also be ``error`` or ``ignore``, for a table that must not exist yet, or is left alone if it does.
     ``note`` is what the commit says beside, and ``replaces_schema`` lets an overwrite give the table other columns.
+    ``encoding`` is what the caller decides about the files.
     """
     if options.app_id is not None and options.app_version is None:
         raise OptionError("app_id and app_version belong together", hint="give both or neither")
@@ -93,7 +96,7 @@ def commit_arrow(
         known = transaction.snapshot
         if known is not None and mode in _CREATING:
             return _left_alone(known, mode)
-        job = WriteJob.within(transaction, place, source, options, doing, **more)
+        job = WriteJob.within(transaction, place, source, options, doing, encoding, **more)
         result = job.count(batches) if transaction.already_committed else job.write(batches)
         try:
             done = job.commit([result], txn=txn, begun=transaction)

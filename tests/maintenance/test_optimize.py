@@ -463,12 +463,13 @@ def test_deltalakes_parameters_are_taken(table: Path) -> None:
     optimizer = lazydelta.DeltaTable(table).optimize
     assert optimizer.compact([("hour", "=", "a")], target_size=1 << 20)["partitionsOptimized"] == 1
     assert optimizer.compact(min_commit_interval=timedelta(0), max_concurrent_tasks=2)["partitionsOptimized"] == 2
+    assert optimizer.compact(max_spill_size=1 << 30, max_temp_directory_size=1 << 30)["numFilesAdded"] == 0
     assert lazydelta.DeltaTable(table).version() == COMMITS + 2  # a commit for each partition
     for refused in (
         {"writer_properties": object()},
+        {"max_temp_directory_size": 1, "sort_by": ["id"]},
         {"commit_properties": object()},
         {"commit_properties": lazydelta.CommitProperties(max_commit_retries=1)},
-        {"max_temp_directory_size": 1},
         {"target_size": 0},
         {"target_size": 1 << 63},
     ):

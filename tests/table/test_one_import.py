@@ -375,11 +375,9 @@ def test_what_would_make_the_log_wrong_is_refused_by_both(tmp_path: Path, noted:
 
 
 def test_what_our_writer_does_not_do_is_refused_by_name(tmp_path: Path) -> None:
-    encoded = lazydelta.ColumnProperties(dictionary_enabled=True)
     refused: list[tuple[dict[str, Any], str]] = [
         ({"writer_properties": lazydelta.WriterProperties(compression="BROTLI")}, "BROTLI"),
-        ({"writer_properties": lazydelta.WriterProperties(max_row_group_size=5)}, "max_row_group_size"),
-        ({"writer_properties": lazydelta.WriterProperties(column_properties={"id": encoded})}, "column_properties"),
+        ({"writer_properties": lazydelta.WriterProperties(statistics_truncate_length=5)}, "truncate_length"),
         ({"post_commithook_properties": lazydelta.PostCommitHookProperties(cleanup_expired_logs=True)}, "cleanup"),
     ]
     for keywords, name in refused:

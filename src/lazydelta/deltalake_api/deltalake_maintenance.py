@@ -49,11 +49,16 @@ class TableOptimizer:
         """Pack the small files of each partition, and return deltalake's metrics.
 
         ``sort_by`` orders the rows of what is packed. ``max_spill_size`` is the memory that it may take; one file is
-        packed at a time, so ``max_concurrent_tasks`` changes nothing. ``args`` are the commit's properties by position,
-        which deltalake calls deprecated. What is left is deltalake's own and refused.
+        packed at a time, so ``max_concurrent_tasks`` changes nothing. Without ``sort_by`` no row lies in a temporary
+        file, whatever ``max_temp_directory_size`` says; with it there is no limit, and the parameter is refused.
+        ``args`` are the commit's properties by position, which deltalake calls deprecated. ``writer_properties`` are
+        refused.
         """
-        if max_temp_directory_size is not None or writer_properties is not None:
-            message = "max_temp_directory_size and writer_properties of compact() are deltalake's own"
+        if max_temp_directory_size is not None and sort_by:
+            message = "Rows that are sorted lie in temporary files without a limit"
+            raise OptionError(message, hint="leave max_temp_directory_size or sort_by out")
+        if writer_properties is not None:
+            message = "compact() writes files as lazydelta finds best, and takes no writer_properties"
             raise OptionError(message, hint="leave them out")
         noted, hooks = deprecate_positional_commit_args(
             "compact",

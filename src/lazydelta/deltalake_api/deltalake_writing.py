@@ -14,7 +14,7 @@ from lazydelta.deltalake_api.commit_properties import (
     note_of,
 )
 from lazydelta.deltalake_api.left_to_deltalake import refuse
-from lazydelta.deltalake_api.parquet_properties import WriterProperties, compression_of
+from lazydelta.deltalake_api.parquet_properties import WriterProperties, compression_of, encoding_of
 from lazydelta.errors import OptionError
 from lazydelta.write.data_files import TARGET_FILE_SIZE
 from lazydelta.write.write_options import WriteOptions
@@ -64,6 +64,7 @@ def write_deltalake(  # noqa: PLR0913 - deltalake's parameters
         message = "schema_mode='overwrite' replaces the table's columns, and with them all of its rows"
         raise OptionError(message, hint="say mode='overwrite' without a predicate, or schema_mode='merge'")
     table = getattr(table_or_uri, "_handle", None)
+    encoding = encoding_of(writer_properties)
     options = WriteOptions(
         partition_by=[partition_by] if isinstance(partition_by, str) else partition_by,
         merge_schema=schema_mode == "merge",
@@ -79,7 +80,7 @@ def write_deltalake(  # noqa: PLR0913 - deltalake's parameters
     )
     place: Any = os.fspath(table_or_uri) if table is None else table
     note = note_of(commit_properties, None if table is None else table_or_uri.transaction_version)
-    commit_arrow(place, data, options, mode, note=note, replaces_schema=replaces)
+    commit_arrow(place, data, options, mode, note=note, replaces_schema=replaces, encoding=encoding)
     if table is not None:
         table_or_uri.update_incremental()
 

@@ -1,27 +1,29 @@
-"""How data files are encoded, by deltalake's names; what our writer decides by itself is refused by name.
+"""How data files are encoded, by deltalake's names.
 
-Row groups, pages, dictionaries and statistics are made as the reader of sidecars and the memory budget need them, so of
-these properties the compression is the caller's.
+What they leave open our writer decides by the rows. Statistics of files in the log are the table's to decide
+(``delta.dataSkippingStatsColumns``): those of a column in Parquet say nothing about them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
 
 from lazydelta.errors import OptionError, UnsupportedOperationError
+from lazydelta.write.parquet_encoding import ColumnEncoding, ParquetEncoding
 
-__all__ = ["BloomFilterProperties", "ColumnProperties", "WriterProperties", "compression_of"]
+__all__ = ["BloomFilterProperties", "ColumnProperties", "WriterProperties", "compression_of", "encoding_of"]
 
 _LEVELS = {"GZIP": (0, 10), "BROTLI": (0, 11), "ZSTD": (1, 22)}
 _DEFAULT_LEVELS = {"GZIP": 6, "BROTLI": 1, "ZSTD": 1}
 _COMPRESSIONS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "BROTLI", "LZ4", "ZSTD", "LZ4_RAW")
 _OURS = {"UNCOMPRESSED": "none", "SNAPPY": "snappy", "GZIP": "gzip", "ZSTD": "zstd"}
+# A page has statistics where the file's index has them, which is always written.
+_STATISTICS = {None: None, "NONE": False, "CHUNK": True, "PAGE": True}
 
 
 @dataclass
 class BloomFilterProperties:
-    """A Bloom filter of a column; lazydelta writes none."""
+    """A Bloom filter of a column."""
 
     set_bloom_filter_enabled: bool | None
     fpp: float | None = None
@@ -38,7 +40,7 @@ class BloomFilterProperties:
 
 @dataclass
 class ColumnProperties:
-    """How one column is encoded; lazydelta decides that by itself."""
+    """How one column is encoded."""
 
     dictionary_enabled: bool | None = None
     statistics_enabled: str | None = None
@@ -59,7 +61,11 @@ class ColumnProperties:
 
 @dataclass
 class WriterProperties:
-    """How Parquet files are written. ``compression`` is taken; anything else is refused when a table is written."""
+    """How Parquet files are written; what is left out is decided by the rows.
+
+    Files are compressed with SNAPPY, GZIP or ZSTD, or not at all, and ``statistics_truncate_length`` is refused when a
+    table is written.
+    """
 
     data_page_size_limit: int | None = None
     dictionary_page_size_limit: int | None = None
@@ -98,25 +104,50 @@ class WriterProperties:
         return f"WriterProperties({', '.join(f'{name}: {value}' for name, value in shown.items())})"
 
 
-def _asks(value: Any) -> bool:
-    """Tell whether a property asks for anything: those of columns may be there and leave everything open."""
-    if isinstance(value, dict):
-        return any(_asks(each) for each in value.values())
-    return value != ColumnProperties() if isinstance(value, ColumnProperties) else value is not None
-
-
-def compression_of(properties: Any, default: str) -> str:
-    """Return how files are compressed; every other property is refused by name."""
-    if properties is None:
-        return default
-    for each in fields(properties):
-        if each.name != "compression" and _asks(getattr(properties, each.name)):
-            message = f"lazydelta decides by itself what {each.name} of WriterProperties says"
-            raise UnsupportedOperationError(message, hint="leave it out, or write the table with deltalake")
-    if properties.compression is None:
+def compression_of(properties: WriterProperties | None, default: str) -> str:
+    """Return how files are compressed."""
+    if properties is None or properties.compression is None:
         return default
     name = properties.compression.partition("(")[0]
     if name not in _OURS:
         message = f"lazydelta does not write files compressed with {name}"
         raise UnsupportedOperationError(message, hint=f"it writes {', '.join(_OURS)}")
     return _OURS[name]
+
+
+def encoding_of(properties: WriterProperties | None) -> ParquetEncoding | None:
+    """Return how files are encoded beyond that; what PyArrow has no setting for is refused by name."""
+    if properties is None:
+        return None
+    if properties.statistics_truncate_length is not None:
+        message = "lazydelta decides by itself what statistics_truncate_length of WriterProperties says"
+        raise UnsupportedOperationError(message, hint="leave it out, or write the table with deltalake")
+    level = properties.compression_level
+    if level is not None and properties.compression == "GZIP(10)":
+        raise UnsupportedOperationError("lazydelta compresses with GZIP up to level 9", hint="say 9")
+    return ParquetEncoding(
+        compression_level=level,
+        page_bytes=properties.data_page_size_limit,
+        page_rows=properties.data_page_row_count_limit,
+        dictionary_bytes=properties.dictionary_page_size_limit,
+        batch_rows=properties.write_batch_size,
+        row_group_rows=properties.max_row_group_size,
+        every=_column(properties.default_column_properties),
+        columns={name: _column(each) for name, each in (properties.column_properties or {}).items()},
+    )
+
+
+def _column(given: ColumnProperties | None) -> ColumnEncoding:
+    if given is None:
+        return ColumnEncoding()
+    statistics = None if given.statistics_enabled is None else given.statistics_enabled.upper()
+    if statistics not in _STATISTICS:
+        message = f"statistics_enabled={given.statistics_enabled!r} makes no sense"
+        raise OptionError(message, hint="say NONE, CHUNK or PAGE")
+    bloom = given.bloom_filter_properties
+    return ColumnEncoding(
+        dictionary=given.dictionary_enabled,
+        statistics=_STATISTICS[statistics],
+        encoding=None if given.encoding is None else given.encoding.upper(),
+        bloom_filter=(bloom.ndv, bloom.fpp) if bloom is not None and bloom.set_bloom_filter_enabled else None,
+    )

@@ -26,6 +26,7 @@ from lazydelta.stats.collector import StatsCollector
 from lazydelta.storage import Store
 from lazydelta.types.partition_text import can_partition, folder_name, logged_path
 from lazydelta.write.column_mapping import PhysicalColumns
+from lazydelta.write.parquet_encoding import ParquetEncoding, leaf_columns
 from lazydelta.write.partition_rows import Partition, coded, compact, groups_of, pieces
 from lazydelta.write.uploads import Chunks, Uploads
 
@@ -56,7 +57,7 @@ class DataFileWriter:
     ``memory_budget`` bounds what is buffered, encoded and under way; when it is reached, the largest file is finished
     early, so that a small budget costs larger files, never memory. ``first_number`` is where the numbers in file names
     begin, ``family`` what all names have in common. ``physical`` are the columns of the files where the table maps its
-    own to others.
+    own to others. ``encoding`` is what the caller decides about the files.
     """
 
     def __init__(  # noqa: PLR0913 - keyword-only but for where and what, and each stands for itself
@@ -72,6 +73,7 @@ class DataFileWriter:
         first_number: int = 0,
         physical: PhysicalColumns | None = None,
         family: str = "",
+        encoding: ParquetEncoding | None = None,
     ) -> None:
         if compression not in COMPRESSIONS:
             raise OptionError(f"compression={compression!r} makes no sense", hint=f"say one of {COMPRESSIONS}")
@@ -80,7 +82,10 @@ class DataFileWriter:
             raise OptionError(message)
         self._schema = schema
         self._partition_columns = tuple(partition_columns)
-        self._recipe = _Recipe(_file_schema(schema, self._partition_columns), properties, compression, physical)
+        stored = _file_schema(schema, self._partition_columns)
+        if encoding is not None:
+            encoding.check(stored, self._partition_columns)
+        self._recipe = _Recipe(stored, properties, compression, physical, encoding)
         self._logged_columns = self._partition_columns if physical is None else physical.partition_columns
         self._target = target_file_size
         self._row_group = min(_ROW_GROUP_BYTES, target_file_size, max(1, memory_budget // 2))
@@ -249,6 +254,7 @@ class _Recipe:
         properties: TableProperties | None,
         compression: str,
         physical: PhysicalColumns | None = None,
+        encoding: ParquetEncoding | None = None,
     ) -> None:
         self.schema = schema
         self.stored: pa.Schema = schema if physical is None else physical.schema
@@ -258,6 +264,7 @@ class _Recipe:
             self.properties = msgspec.structs.replace(properties, stats_columns=named)
         self.compression = compression
         self._physical = physical
+        self._encoding = encoding or ParquetEncoding()
         self._repetitive: list[str] | None = None
 
     def statistics(self) -> StatsCollector:
@@ -273,13 +280,17 @@ class _Recipe:
             pa.PythonFile(sink, mode="w"),
             self.stored,
             compression=self.compression,
-            use_dictionary=self._dictionaries(rows),
             version="2.6",
             coerce_timestamps="us",
             write_page_index=True,
             write_page_checksum=True,
             store_schema=False,
+            **self._encoding.settings(self.schema, self.stored, self._dictionaries(rows)),
         )
+
+    def row_group_rows(self, rows: pa.RecordBatch) -> int:
+        """Return how many of these rows are a row group."""
+        return min(self._encoding.row_group_rows or rows.num_rows, rows.num_rows)
 
     def _dictionaries(self, rows: pa.RecordBatch) -> list[str]:
         """Return the columns that a dictionary makes smaller; for others it costs a fourth of the size and much time.
@@ -287,7 +298,7 @@ class _Recipe:
         What was found for one file of some size is used for the writer's others.
         """
         if self._repetitive is None:
-            chosen = [leaf for field in self.stored for leaf in _leaves(field) if _repeats(rows, field)]
+            chosen = [leaf for field in self.stored for leaf in leaf_columns(field) if _repeats(rows, field)]
             if rows.num_rows < _SAMPLE_ROWS:
                 return chosen
             self._repetitive = chosen
@@ -302,19 +313,6 @@ def _repeats(rows: pa.RecordBatch, field: pa.Field) -> bool:
         return bool(2 * pc.count_distinct(sample, mode="all").as_py() <= len(sample))
     except pa.ArrowNotImplementedError:
         return True
-
-
-def _leaves(field: pa.Field, above: str = "") -> list[str]:
-    """Return the names that Parquet has for the leaf columns of a field."""
-    name, kind = f"{above}{field.name}", field.type
-    if pa.types.is_struct(kind):
-        return [leaf for each in kind for leaf in _leaves(each, f"{name}.")]
-    if pa.types.is_map(kind):
-        parts = (kind.key_field.with_name("key"), kind.item_field.with_name("value"))
-        return [leaf for each in parts for leaf in _leaves(each, f"{name}.key_value.")]
-    if pa.types.is_list(kind):
-        return _leaves(kind.value_field.with_name("element"), f"{name}.list.")
-    return [name]
 
 
 class _Finished:
@@ -383,7 +381,7 @@ class _OpenFile:
             self.stats.update(rows)
             if self._writer is None:
                 self._writer = self._recipe.writer(self._sink, rows)
-            self._writer.write_batch(rows, row_group_size=rows.num_rows)
+            self._writer.write_batch(rows, row_group_size=self._recipe.row_group_rows(rows))
             self.encoded_rows += rows.num_rows
 
     def close(self) -> Chunks:
@@ -406,7 +404,8 @@ class _faults:  # noqa: N801 - used like a function
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, pa.ArrowException | NotImplementedError):
+        # What goes wrong with a file in memory is the encoder's doing, also where it has the class of a disk's faults.
+        if isinstance(error, pa.ArrowException | NotImplementedError | OSError):
             raise WriteError(f"Rows cannot be written as Parquet: {error}", hint="nothing was committed") from error
 
 

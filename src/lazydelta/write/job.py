@@ -35,6 +35,7 @@ from lazydelta.write.data_files import DataFileWriter
 from lazydelta.write.earlier_attempts import FAMILY_DIGITS, clear_earlier_attempts
 from lazydelta.write.file_commit import commit_files, delete_files, unnamed_files
 from lazydelta.write.max_rejected import MaxRejected
+from lazydelta.write.parquet_encoding import ParquetEncoding
 from lazydelta.write.partitions_written import partitions_of
 from lazydelta.write.plan import WritePlan, schema_of
 from lazydelta.write.rejected import RejectedRowsCounter, RejectedRowsWriter, commit_rejected
@@ -88,6 +89,7 @@ class WriteJob:
     version: int = -1
     alone: bool = False
     family: str = field(default_factory=lambda: uuid.uuid4().hex[:FAMILY_DIGITS], repr=False)
+    encoding: ParquetEncoding | None = field(default=None, repr=False)
 
     @classmethod
     def prepare(cls, uri: str, source: pa.Schema, options: WriteOptions, mode: str = "append") -> WriteJob:
@@ -115,11 +117,12 @@ class WriteJob:
         source: pa.Schema,
         options: WriteOptions,
         mode: str = "append",
+        encoding: ParquetEncoding | None = None,
         **more: Any,
     ) -> WriteJob:
         """Prepare a job that is alone, and whose commit is that of a transaction that was begun; see ``commit``.
 
-        ``more`` are fields of the plan that are no options.
+        ``encoding`` is what the caller decides about the files, ``more`` are fields of the plan that are no options.
         """
         plan, snapshot = replace(options.plan(mode), **more), transaction.snapshot
         if transaction.already_committed:  # what an overwrite removes does not matter then, and had to be looked for
@@ -128,7 +131,7 @@ class WriteJob:
         transaction.parameters = plan.parameters
         metadata = plan.stage(transaction, plan.incoming(source))
         version = -1 if snapshot is None else snapshot.version
-        job = cls(_absolute(uri), options, plan, source, metadata, version=version, alone=True)
+        job = cls(_absolute(uri), options, plan, source, metadata, version=version, alone=True, encoding=encoding)
         job.__dict__["handle"] = transaction.handle  # it is open already
         return job
 
@@ -226,6 +229,7 @@ class WriteJob:
             first_number=number,
             physical=None if table.column_mapping == "none" else PhysicalColumns(table),
             family=self.family,
+            encoding=self.encoding,
         )
 
     # --- where the job was begun
