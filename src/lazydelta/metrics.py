@@ -145,6 +145,7 @@ WATCH_MEANINGS = {
     "builds": "sidecars that were built or refreshed",
     "checkpoints_written": "checkpoints that nobody else wrote",
     "checksums_written": "version checksums that nobody else wrote",
+    "deltas_written": "delta sidecars that were written",
     "busy": "looks that were left to another process, which was at the table",
     "failures": "looks in which something failed",
     "version": "the newest version of the table",
@@ -161,7 +162,7 @@ WATCH_MEANINGS = {
 class WatchMetrics(msgspec.Struct):
     """How a watched table does; ``as_dict`` gives the values their ``delta.lazy.watch.*`` names.
 
-    The first six count since the watch began; the others are as they were at the last look, None where there is
+    The first seven count since the watch began; the others are as they were at the last look, None where there is
     nothing to tell of.
     """
 
@@ -169,6 +170,7 @@ class WatchMetrics(msgspec.Struct):
     builds: int = 0
     checkpoints_written: int = 0
     checksums_written: int = 0
+    deltas_written: int = 0
     busy: int = 0
     failures: int = 0
     version: int | None = None

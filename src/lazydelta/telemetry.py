@@ -46,6 +46,7 @@ _WATCH_COUNTERS = {
     "builds": "{build}",
     "checkpoints_written": "{checkpoint}",
     "checksums_written": "{checksum}",
+    "deltas_written": "{file}",
     "busy": "{look}",
     "failures": "{look}",
 }

@@ -90,7 +90,7 @@ def test_every_random_log_reads_as_its_plain_replay(chunk: int, tmp_path: Path, 
 def test_predicates_leave_what_the_judge_allows(chunk: int, tmp_path: Path) -> None:
     """Native statistics prune as the logged ones do, under every strategy, newest first where that is asked for."""
     from_deltas = pruned = 0
-    for log, rng in covered_logs(90_000 + 1_000 * chunk, 4, tmp_path):
+    for log, rng in covered_logs(90_000 + 1_000 * chunk, 2, tmp_path):
         snapshot = log.expected(log.latest)
         table, added = DeltaTable(str(log.path)), added_at(log, log.latest)
         for _ in range(3):

@@ -29,7 +29,7 @@ STRANGERS = [
     f"{FOLDER}/x1.manifest.json",
     f"{FOLDER}/v1.json",
     f"{FOLDER}/v1.index.parquet",
-    f"{FOLDER}/v1_2.delta.parquet",
+    f"{FOLDER}/v1.delta.parquet",
 ]
 DEBRIS = f"{FOLDER}/v0-016ae953-37a9-438e-8683-9a9a4a79a395-1.parquet"
 

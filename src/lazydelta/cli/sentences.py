@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lazydelta.maintenance.watching import Foreseen, Look
-    from lazydelta.sidecar import BuildResult, CleanResult, SidecarInfo, VerifyReport
+    from lazydelta.sidecar import BuildResult, CleanResult, DeltaResult, SidecarInfo, VerifyReport
     from lazydelta.sidecar.building.build_preview import BuildPreview
 
 __all__ = [
     "appended",
     "checkpointed",
     "created",
+    "deltas_built",
     "ingested",
     "log_cleaned",
     "optimized",
@@ -105,6 +106,20 @@ def sidecar_built(result: BuildResult) -> Iterator[str]:
         yield f"Everything was built anew: {text.one_line(result.reason)}"
 
 
+def deltas_built(result: DeltaResult) -> Iterator[str]:
+    """Say which delta sidecars there are now."""
+    since = "since the table was created" if result.checkpoint is None else f"since checkpoint {result.checkpoint}"
+    yield (
+        f"{result.covered:,} of {_counted(result.commits, 'commit')} {since} are in "
+        f"{_counted(len(result.deltas), 'delta sidecar')}, {len(result.written):,} of them new"
+    )
+    for each in result.deltas[-_LISTED:]:
+        yield (
+            f"{text.printable(each.file)}: commits {each.first} to {each.last}, {_counted(each.adds, 'file')} added, "
+            f"{each.removes:,} removed, {text.size(each.size_bytes)}"
+        )
+
+
 def sidecar_foreseen(found: BuildPreview) -> Iterator[str]:
     """Say what a build would do."""
     deed = {
@@ -170,6 +185,8 @@ def watch_looked(look: Look) -> Iterator[str]:
     if look.built is not None and look.built.action != "already-valid":
         took = "" if look.metrics.build_ms is None else f" in {text.duration(look.metrics.build_ms)}"
         deeds.append(f"sidecar {look.built.version} {look.built.action}{took}")
+    if look.deltas:
+        deeds.append(f"{_counted(look.deltas, 'delta sidecar')} written")
     if look.checksum is not None:
         deeds.append(f"checksum {look.checksum} written")
     states = {
@@ -188,6 +205,7 @@ def watch_foreseen(found: Foreseen) -> Iterator[str]:
         for words, is_due in (
             (f"write checkpoint {found.version}", found.checkpoint),
             ("bring the sidecar to it", found.sidecar),
+            ("write delta sidecars", found.deltas),
             ("write the checksum at the head", found.checksum),
         )
         if is_due

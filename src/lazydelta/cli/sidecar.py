@@ -1,4 +1,4 @@
-"""The group ``sidecar``: build, refresh, watch, verify, show, clean and drop; the library does the work."""
+"""The group ``sidecar``: build, refresh, delta, watch, verify, show, clean and drop; the library does the work."""
 
 from __future__ import annotations
 
@@ -154,6 +154,32 @@ def refresh(target: Target, *, memory: int) -> None:
     with target.watched("read"):
         result = library.refresh(target.uri, memory_budget=memory * _MIB, progress=target.progress, **target.common)
     target.out.tell(result, sentences.sidecar_built)
+
+
+@sidecar.command("delta", context_settings=CONTEXT)
+@_sidecar_command
+@click.option(
+    "--at-least",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=100,
+    show_default=True,
+    help="Write one only for so many commits that are in none yet.",
+)
+@_memory_option
+def delta(target: Target, *, at_least: int, memory: int) -> None:
+    """Write delta sidecars for the commits since the newest checkpoint.
+
+    In a long gap between checkpoints, scans read these few files instead of a commit each. Those that are there are
+    read from end to end and kept if they are good, and small ones are merged.
+    """
+    from lazydelta import sidecar as library  # noqa: PLC0415
+
+    with target.watched("read"):
+        result = library.build_deltas(
+            target.uri, at_least=at_least, memory_budget=memory * _MIB, progress=target.progress, **target.common
+        )
+    target.out.tell(result, sentences.deltas_built)
 
 
 @sidecar.command("verify", context_settings=CONTEXT)

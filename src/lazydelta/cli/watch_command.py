@@ -47,6 +47,14 @@ _QUIET = frozenset({"unchanged", "resting", "busy"})
     is_flag=True,
     help="Write the version checksum at the head where its writer wrote none, from a replay of the whole table.",
 )
+@click.option(
+    "--delta",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=100,
+    show_default=True,
+    help="Write a delta sidecar for N commits since the checkpoint that are in none; 0 for never.",
+)
 @click.option("--once", is_flag=True, help="Look once, and end; the exit code is 2 if something failed.")
 @click.option(
     "--memory",
@@ -67,6 +75,7 @@ def watch(  # noqa: PLR0913 - each is an option
     interval: float,
     checkpoint: int | None,
     checksum: bool,
+    delta: int,
     once: bool,
     memory: int,
     dry_run: bool,
@@ -87,7 +96,7 @@ def watch(  # noqa: PLR0913 - each is an option
             raise click.UsageError("an argument begins with '='; write an option's value as key=value.")
         check_uri(each)
     out = output(as_json=as_json)
-    settings = WatchSettings(checkpoint, checksum, memory * _MIB)
+    settings = WatchSettings(checkpoint, checksum, memory * _MIB, delta or None)
     watching = _Watching(out)
     watches = [
         TableWatch(TableHandle.open(each, storage_option or None, option), settings, progress=watching.progress)

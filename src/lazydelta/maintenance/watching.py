@@ -2,7 +2,8 @@
 
 A look costs one listing from the checkpoint that is known and one question after its manifest. Whoever published a
 checkpoint, the sidecar follows it. Where it is asked for, a look also writes the checkpoint that nobody else writes and
-the version checksum at the head, without which opening reads all commits of the tail.
+the version checksum at the head, without which opening reads all commits of the tail. Where checkpoints are far apart,
+delta sidecars keep up with the commits in between.
 
 One process of a machine looks at a table at a time. Two machines may do work in vain, and no harm: each object is put
 where there is none, or only ever moved forward.
@@ -32,8 +33,10 @@ from lazydelta.maintenance.table_lock import table_lock
 from lazydelta.metrics import WatchMetrics
 from lazydelta.scan.request import ScanRequest, ScanStrategy
 from lazydelta.sidecar.building.builder import MEMORY_BUDGET, Progress
+from lazydelta.sidecar.building.delta_builder import write_deltas
 from lazydelta.sidecar.building.publication import BuildResult
 from lazydelta.sidecar.layout.sidecar_columns import manifest_path
+from lazydelta.sidecar.reading.delta_spans import LONG_TAIL
 from lazydelta.storage import ObjectInfo
 from lazydelta.telemetry import export_watch
 
@@ -50,15 +53,21 @@ class WatchSettings:
     """What a watch does beyond keeping the sidecar.
 
     ``checkpoint_every`` is after how many commits without a checkpoint it writes one, None for never; ``checksum`` is
-    whether it writes the version checksum at the head.
+    whether it writes the version checksum at the head; ``delta_every`` is how many commits since the checkpoint make a
+    delta sidecar, None for none.
     """
 
     checkpoint_every: int | None = None
     checksum: bool = False
     memory_budget: int = MEMORY_BUDGET
+    delta_every: int | None = LONG_TAIL
 
     def __post_init__(self) -> None:
-        every = self.checkpoint_every
+        every, delta = self.checkpoint_every, self.delta_every
+        if delta is not None and delta < 1:
+            raise OptionError(
+                f"A delta sidecar every {delta} commits makes no sense", hint="1 or more, or None for none"
+            )
         if every is not None and every < 1:
             raise OptionError(f"A checkpoint every {every} commits makes no sense", hint="1 or more, or None for never")
 
@@ -67,7 +76,8 @@ class Look(msgspec.Struct, kw_only=True, frozen=True):
     """What one look at a table found and did.
 
     ``state`` is done, unchanged, waiting (there is no checkpoint that a sidecar could mirror), busy (another process
-    of this machine is at the table), resting (after failures) or failed, with ``error``.
+    of this machine is at the table), resting (after failures) or failed, with ``error``. ``deltas`` is how many delta
+    sidecars it wrote.
     """
 
     table: str
@@ -75,6 +85,7 @@ class Look(msgspec.Struct, kw_only=True, frozen=True):
     built: BuildResult | None = None
     checkpoint: int | None = None
     checksum: int | None = None
+    deltas: int = 0
     error: str | None = None
     metrics: WatchMetrics
 
@@ -87,6 +98,7 @@ class Foreseen(msgspec.Struct, kw_only=True, frozen=True):
     checkpoint: bool
     sidecar: bool
     checksum: bool
+    deltas: bool = False
 
 
 @dataclass(slots=True)
@@ -96,12 +108,13 @@ class _Done:
     built: BuildResult | None = None
     checkpoint: int | None = None
     checksum: int | None = None
+    deltas: int = 0
     waiting: bool = False
 
     @property
     def state(self) -> str:
         is_new = self.built is not None and self.built.action != "already-valid"
-        if is_new or self.checkpoint is not None or self.checksum is not None:
+        if is_new or self.checkpoint is not None or self.checksum is not None or self.deltas:
             return "done"
         return "waiting" if self.waiting else "unchanged"
 
@@ -126,6 +139,7 @@ class TableWatch:
         self._made: int | None = None
         self._unwritable = False
         self._counted: int | None = None
+        self._in_deltas = -1
         self._failures = self._rest = 0
 
     def look(self, *, patient: bool = True) -> Look:
@@ -174,6 +188,7 @@ class TableWatch:
             # A manifest that is there is judged by the refresh, which would read it.
             sidecar=lacks_checkpoint or (segment.checkpoint is not None and manifest is None),
             checksum=self._settings.checksum and _lacks_checksum(segment),
+            deltas=not lacks_checkpoint and self._lacks_deltas(segment),
         )
 
     def _told(self, state: str, done: _Done | None = None, error: str | None = None) -> Look:
@@ -184,6 +199,7 @@ class TableWatch:
             built=done.built,
             checkpoint=done.checkpoint,
             checksum=done.checksum,
+            deltas=done.deltas,
             error=error,
             metrics=msgspec.structs.replace(self.metrics),
         )
@@ -195,12 +211,29 @@ class TableWatch:
             self._maintain(segment, done, lacks_checkpoint=lacks_checkpoint)
             segment, manifest = self._found()
         done.waiting = segment.checkpoint is None
+        if self._lacks_deltas(segment):
+            self._write_deltas(done)
         if self._settings.checksum and not self._unwritable:
             self._write_checksum(segment, done)
 
     def _lacks_checkpoint(self, segment: LogSegment) -> bool:
         every = self._settings.checkpoint_every
         return every is not None and segment.version - segment.base_version >= every
+
+    def _lacks_deltas(self, segment: LogSegment) -> bool:
+        every = self._settings.delta_every
+        return every is not None and segment.version - max(segment.base_version, self._in_deltas) >= every
+
+    def _write_deltas(self, done: _Done) -> None:
+        settings = self._settings
+        every = LONG_TAIL if settings.delta_every is None else settings.delta_every
+        result = write_deltas(
+            self.handle, at_least=every, memory_budget=settings.memory_budget, progress=self._progress
+        )
+        # Whatever came of it: what stayed JSON would stay so again.
+        self._in_deltas = result.version
+        done.deltas = len(result.written)
+        self.metrics.deltas_written += done.deltas
 
     def _found(self) -> tuple[LogSegment, ObjectInfo | None]:
         """Return the log as it is now, and the manifest of its newest checkpoint; both are measured."""

@@ -1,7 +1,7 @@
 """The sidecar: native statistics sorted by time, beside the checkpoint that they mirror.
 
-``build`` and ``refresh`` make it, ``verify`` proves that it equals the log, ``show`` describes it, ``clean`` and
-``drop`` delete. Tables use it by themselves.
+``build`` and ``refresh`` make it, and ``build_deltas`` what stands for the commits of a long gap behind it. ``verify``
+proves that it equals the log, ``show`` describes it, ``clean`` and ``drop`` delete. Tables use all of it by themselves.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lazydelta.sidecar.building.builder import build
+    from lazydelta.sidecar.building.delta_builder import DeltaFile, DeltaResult, build_deltas
     from lazydelta.sidecar.building.publication import BuildResult
     from lazydelta.sidecar.building.refresher import refresh
     from lazydelta.sidecar.inspection.show import SidecarInfo, show
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
 __all__ = [
     "BuildResult",
     "CleanResult",
+    "DeltaFile",
+    "DeltaResult",
     "SidecarInfo",
     "VerifyReport",
     "build",
+    "build_deltas",
     "clean",
     "drop",
     "refresh",
@@ -34,9 +38,12 @@ __all__ = [
 _HOMES = {
     "BuildResult": "building.publication",
     "CleanResult": "upkeep.lifecycle",
+    "DeltaFile": "building.delta_builder",
+    "DeltaResult": "building.delta_builder",
     "SidecarInfo": "inspection.show",
     "VerifyReport": "inspection.verification",
     "build": "building.builder",
+    "build_deltas": "building.delta_builder",
     "clean": "upkeep.lifecycle",
     "drop": "upkeep.lifecycle",
     "refresh": "building.refresher",

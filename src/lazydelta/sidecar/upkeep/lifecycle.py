@@ -28,6 +28,7 @@ from lazydelta.sidecar.layout.manifest import CheckpointFile, ManifestIndex, Sid
 from lazydelta.sidecar.layout.part_file import checkpoint_of
 from lazydelta.sidecar.layout.sidecar_columns import FOLDER
 from lazydelta.sidecar.reading.discovery import read_single
+from lazydelta.sidecar.upkeep.delta_upkeep import list_deltas, parted_deltas
 from lazydelta.storage import Store
 
 __all__ = ["GRACE_HOURS", "CleanResult", "clean", "drop", "sweep"]
@@ -70,8 +71,9 @@ def clean(
     if not grace_hours >= 0:
         raise OptionError(f"A grace period of {grace_hours} hours makes no sense", hint="0 or more")
     store = _open(table_uri, storage_options, options)
-    table_id = open_snapshot(store).metadata.id
-    survey = _survey(store, table_id, list_folder(store), grace_hours)
+    snapshot = open_snapshot(store)
+    survey = _survey(store, snapshot.metadata.id, list_folder(store), grace_hours)
+    _survey_deltas(store, snapshot, survey, grace_hours)
     survey.doomed.extend(_abandoned(store, FOLDER, grace_hours))
     # Commits and checkpoints are written there at any time: a short grace period was not meant for them.
     survey.doomed.extend(_abandoned(store, LOG, max(grace_hours, GRACE_HOURS)))
@@ -94,7 +96,7 @@ def drop(
     store = _open(table_uri, storage_options, options)
     results: list[CleanResult] = []
     for _ in range(_MAX_ROUNDS):
-        doomed = [*list_folder(store), *_abandoned(store, FOLDER, 0)]
+        doomed = [*list_folder(store), *list_deltas(store), *_abandoned(store, FOLDER, 0)]
         if not doomed and results:
             break
         results.append(_delete(store, _Survey([], doomed, []), dry_run=dry_run, progress=progress))
@@ -120,7 +122,9 @@ def sweep(store: Store, snapshot: Snapshot) -> None:
         now = _now()
         old = [file for file in files if now - file.info.last_modified > GRACE_HOURS * _HOUR_MS]
         if old and sum(file.kind == "manifest" for file in files) <= _MANIFESTS_READ_AT_ONCE:
-            _delete(store, _survey(store, snapshot.metadata.id, files, GRACE_HOURS), dry_run=False, progress=None)
+            survey = _survey(store, snapshot.metadata.id, files, GRACE_HOURS)
+            _survey_deltas(store, snapshot, survey, GRACE_HOURS)
+            _delete(store, survey, dry_run=False, progress=None)
     except LazyDeltaError as error:
         logger.warning("old sidecar files of %s are left to clean: %s", store.uri, error)
 
@@ -180,6 +184,14 @@ def _survey(store: Store, table_id: str, files: Sequence[FolderFile], grace_hour
             staying.add(file.path)
     doomed = [file for file in files if file.path not in staying]
     return _Survey(kept, doomed, [file for file in files if file.path in staying])
+
+
+def _survey_deltas(store: Store, snapshot: Snapshot, survey: _Survey, grace_hours: float) -> None:
+    """Decide about delta sidecars, too."""
+    deadline = _now() - grace_hours * _HOUR_MS
+    doomed, staying = parted_deltas(store, list_deltas(store), snapshot.segment.base_version, deadline)
+    survey.doomed.extend(doomed)
+    survey.staying.extend(staying)
 
 
 def _abandoned(store: Store, folder: str, grace_hours: float) -> list[FolderFile]:
