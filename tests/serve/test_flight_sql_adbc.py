@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import gc
 import threading
 from collections.abc import Iterator
 from decimal import Decimal
@@ -27,18 +26,8 @@ from tests.row_scan.made_table import MadeTable, make_rich_table, make_table
 from tests.row_scan.watching import hand_out_one_file_a_pull, no_threads_are_left, watch
 from tests.serve.flight_sql_server import WAIT, Gate, SqlServer, serving, wait_for
 
-# A cursor of ADBC whose call failed says so once more when it is collected, which is nobody's business by then.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Exception ignored in. <function (Cursor|Connection).__del__:pytest.PytestUnraisableExceptionWarning"
-)
 QUERIES = 24
 ROWS = 3000
-
-
-@pytest.fixture(autouse=True)
-def _cursors_are_collected_here() -> Iterator[None]:
-    yield
-    gc.collect()
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,17 +19,6 @@ from lazydelta.serve.tokens import TokenFile, add_token
 from tests.serve.serving import connected, location, plan, serving
 
 LIMITS = SqlLimits(memory=128 << 20, reading_memory=64 << 20)
-
-# A cursor of ADBC whose call failed says so once more when it is collected, which is nobody's business by then.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Exception ignored in. <function (Cursor|Connection).__del__:pytest.PytestUnraisableExceptionWarning"
-)
-
-
-@pytest.fixture(autouse=True)
-def _cursors_are_collected_here() -> Iterator[None]:
-    yield
-    gc.collect()
 
 
 @pytest.fixture
