@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,22 @@ import pytest
 
 import lazydelta
 from lazydelta import errors
-from lazydelta.errors import LazyDeltaError, OptionError, TableNotFoundError, TicketError, UnauthenticatedError
+from lazydelta.errors import (
+    KqlError,
+    LazyDeltaError,
+    OptionError,
+    QueryError,
+    TableNotFoundError,
+    TicketError,
+    UnauthenticatedError,
+)
 from lazydelta.serve.config import LimitSettings, ServeConfig, ServerSettings, TableSettings, read_config
 from lazydelta.serve.flight_server import FlightServer, ServerLimits
+from lazydelta.serve.flight_sql.flight_sql import SqlLimits
+from lazydelta.serve.flight_sql.messages import packed
 from lazydelta.serve.served_tables import ServedTables, TablePlace
 from lazydelta.serve.shutdown import drain
-from lazydelta.serve.ticket import TicketSigner
+from lazydelta.serve.ticket import Ticket, TicketSigner
 from lazydelta.serve.tokens import TokenFile, add_token
 from lazydelta.storage import Request, observe
 from lazydelta.wire import ScanCommand, error_from, parse_command
@@ -224,10 +235,28 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FlightSe
     (folder / "lake" / "link").symlink_to(folder / "secret")
     roots = {"lake": TablePlace(str(folder / "lake"))}
     tables = ServedTables({"t": TablePlace(str(folder / "lake" / "t"))}, roots)
-    limits = ServerLimits(command_bytes=10_000)
-    server = FlightServer("grpc://127.0.0.1:0", tables, TicketSigner(KEY), limits=limits)
+    (folder / "secret.csv").write_text("a\nunseen\n", encoding="utf-8")
+    limits, sql = ServerLimits(command_bytes=10_000), SqlLimits(memory=64 << 20, reading_memory=16 << 20)
+    server = FlightServer("grpc://127.0.0.1:0", tables, TicketSigner(KEY), limits=limits, sql=sql)
     yield server, folder
     drain(server, 0)
+
+
+class _Bearing:
+    """A plain client that sends headers with each call."""
+
+    def __init__(self, where: str, *headers: tuple[bytes, bytes]) -> None:
+        self._client: Any = fl.connect(where)
+        self._options = fl.FlightCallOptions(headers=list(headers))
+
+    def get_flight_info(self, descriptor: Any) -> Any:
+        return self._client.get_flight_info(descriptor, self._options)
+
+    def do_action(self, action: Any) -> Any:
+        return self._client.do_action(action, self._options)
+
+    def do_get(self, ticket: Any) -> Any:
+        return self._client.do_get(ticket, self._options)
 
 
 def _forged(ticket: bytes, rng: random.Random) -> bytes:
@@ -297,33 +326,108 @@ def _requests(rng: random.Random, ticket: bytes) -> Iterator[tuple[str, Ask]]:
             yield "ticket", _got(body)
     for action in ("nope", "", "health/../x", "x" * 5000):
         yield "command", _done(action, b"")
+    yesterday = TicketSigner(KEY, lifetime=-86_400.0)
+    body = json.loads(ticket)["ticket"]
+    for limit in range(10):
+        command = ScanCommand(table="t", version=0, limit=limit)
+        old = Ticket(command, body["table_id"], body["base"], body["holder"], yesterday.expiry())
+        yield "expired", _got(yesterday.encode(old))
 
 
-def test_three_hundred_hostile_requests_each_get_the_right_error(hostile: tuple[FlightServer, Path]) -> None:
+def _statements(folder: Path) -> Iterator[tuple[str, Ask]]:
+    """Yield SQL and KQL that would read a file or reach the network, as statements and prepared."""
+    file, address = folder / "secret.csv", "127.0.0.1:1"
+    for text in (
+        f"SELECT * FROM '{file}'",
+        f"SELECT * FROM read_csv('{file}')",
+        f"SELECT * FROM read_text('{folder}/*')",
+        f"SELECT * FROM glob('{folder}/*')",
+        f"SELECT * FROM delta('{folder}/secret')",
+        f"SELECT * FROM delta_scan('{folder}/secret')",
+        f"SELECT * FROM read_csv('http://{address}/x')",
+        f"SELECT * FROM parquet_scan('s3://bucket/x?s3_endpoint={address}')",
+        f"COPY (SELECT 1) TO '{folder}/new.csv'",
+        f"ATTACH 'http://{address}/x.db'",
+        "INSTALL httpfs FROM 'http://127.0.0.1:1'",
+        "SELECT getenv('HOME')",
+        "SET enable_external_access = true",
+        f"kql: externaldata(a:string)['http://{address}/x']",
+        "kql: external_table('secret') | take 1",
+    ):
+        yield "sql", _planned(fl.FlightDescriptor.for_command(packed("CommandStatementQuery", query=text)))
+        prepare = packed("ActionCreatePreparedStatementRequest", query=text)
+        yield "sql", _done("CreatePreparedStatement", prepare)
+
+
+def _wrong_headers(token: str) -> list[list[tuple[bytes, bytes]]]:
+    name, _, secret = token.partition(".")
+    texts = [
+        f"Bearer {name}.{secret[:-1]}",
+        f"Bearer {name}.{secret[::-1]}",
+        f"Bearer {name}.",
+        f"Bearer nobody.{secret}",
+        f"Bearer {name}",
+        "Bearer ",
+        f"Basic {token}",
+        token,
+        f"Bearer {name}.{'x' * 600}",
+        "Bearer ../../etc/passwd",
+    ]
+    wrong = [[(b"authorization", text.encode())] for text in texts]
+    return [[], [(b"authorization", f"Bearer {token}".encode())] * 2, *wrong]
+
+
+_RIGHT: dict[str, tuple[type[LazyDeltaError], ...]] = {
+    "name": (TableNotFoundError,),
+    "ticket": (TicketError,),
+    "expired": (TicketError,),
+    "sql": (QueryError, KqlError),
+    "token": (UnauthenticatedError,),
+    "command": (LazyDeltaError,),
+}
+
+
+def test_three_hundred_hostile_requests_each_get_the_right_error(
+    hostile: tuple[FlightServer, Path], tmp_path: Path
+) -> None:
     server, folder = hostile
     client = fl.connect(location(server))
     good = plan(client, table="t").endpoints[0].ticket.ticket
-    allowed = {"name": TableNotFoundError, "ticket": TicketError}
     reached: list[str] = []
+    made: Counter[str] = Counter()
 
     def note(request: Request) -> None:
         if "secret" in request.root or "/etc" in request.root:
             reached.append(request.root)
 
-    made = 0
-    with observe(note):
-        for kind, ask in _requests(random.Random(5), good):
-            made += 1
-            with pytest.raises(fl.FlightError) as caught:
-                ask(client)
-            told = error_from(caught.value.extra_info)
-            assert told is not None, (kind, made, caught.value)
-            assert isinstance(told, allowed.get(kind, LazyDeltaError)), (kind, made, told)
-            assert type(told) is not errors.ServeError, told  # an internal error is never the right one
-            assert str(folder) not in str(caught.value)
-            assert "Traceback" not in str(caught.value)
-    assert made >= 300
+    def refused(kind: str, ask: Ask, client: Any) -> None:
+        made[kind] += 1
+        with pytest.raises(fl.FlightError) as caught:
+            ask(client)
+        told = error_from(caught.value.extra_info)
+        assert told is not None, (kind, made, caught.value)
+        assert isinstance(told, _RIGHT[kind]), (kind, made, told)
+        assert type(told) is not errors.ServeError, told  # an internal error is never the right one
+        assert kind != "expired" or "expired" in str(told)
+        # What the client wrote itself may come back to it, and nothing of what is there.
+        assert kind == "sql" or str(folder) not in str(caught.value)
+        assert "Traceback" not in str(caught.value)
+        assert "unseen" not in str(caught.value)
+
+    token = add_token(tmp_path / "tokens", "me")
+    with observe(note), serving({"t": folder / "lake/t"}, tokens=TokenFile(tmp_path / "tokens")) as guarded:
+        for kind, ask in (*_requests(random.Random(5), good), *_statements(folder)):
+            refused(kind, ask, client)
+        for headers in _wrong_headers(token):
+            for ask in (_planned(fl.FlightDescriptor.for_path("t")), _done("health", b""), _got(good)):
+                refused("token", ask, _Bearing(location(guarded), *headers))
+        right = _Bearing(location(guarded), (b"authorization", f"Bearer {token}".encode()))
+        assert right.get_flight_info(fl.FlightDescriptor.for_path("t")).endpoints
+    assert made.total() >= 300
+    assert set(made) == set(_RIGHT)
+    assert min(made.values()) >= 10
     assert reached == []
+    assert sorted(each.name for each in folder.iterdir()) == ["lake", "secret", "secret.csv"]
     assert client.do_get(fl.Ticket(good)).read_all().column("path").to_pylist() == ["a.parquet"]
     assert server.budgets.streams == 0
 
@@ -355,8 +459,6 @@ def test_an_expired_ticket_is_refused() -> None:
     now = [1000.0]
     signer = TicketSigner(KEY, lifetime=60, clock=lambda: now[0])
     command = ScanCommand(table="t", version=0)
-    from lazydelta.serve.ticket import Ticket  # noqa: PLC0415 - beside its use
-
     data = signer.encode(Ticket(command, "id", -1, "a", signer.expiry()))
     assert signer.decode(data, "a").command == command
     now[0] = 1061.0
