@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.scan.hand_log import HandLog, add
+from tests.sidecar.conftest import set_leaves
 from tests.sidecar.sidecars import DISABLED, Place, checkpoint
 
 if TYPE_CHECKING:
@@ -24,6 +25,11 @@ def place(request: pytest.FixtureRequest, split: Split, tmp_path: Path, monkeypa
     split(PER_HOUR, 1 if request.param == "groups in footers" else 10)
     if request.param == "groups in footers":
         monkeypatch.setattr("lazydelta.sidecar.layout.manifest.MANIFEST_LIMIT", 100)
+    return hundred_hours(tmp_path)
+
+
+def hundred_hours(tmp_path: Path) -> Place:
+    """Make the table, and its sidecar."""
     log = HandLog(tmp_path, {"id": "long", "hour": "string"}, partitions=["hour"])
     files = [(hour, number) for hour in range(HOURS) for number in range(PER_HOUR)]
     log.commit(
@@ -55,6 +61,19 @@ def test_a_lower_bound_that_leaves_little_of_the_base_is_a_reverse_scan(place: P
     assert stream.metrics.strategy == "reverse"
     assert f"at most {hours}.0%" in stream.explain().plan["reason"]
     assert found == sorted(file.path for file in place.open(**DISABLED).files(where))
+
+
+def test_leaves_tell_as_much_as_parts(split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those in the root do: none is read for it."""
+    split(2 * PER_HOUR, 1)
+    set_leaves(monkeypatch, 1)
+    place = hundred_hours(tmp_path)
+    for where, strategy in (("hour >= '098'", "reverse"), ("hour >= '090'", "forward"), ("hour < '003'", "forward")):
+        stream = place.open().files(where)
+        found = sorted(file.path for file in stream)
+        assert stream.metrics.strategy == strategy
+        assert found == sorted(file.path for file in place.open(**DISABLED).files(where))
+        assert stream.metrics.tier == 1
 
 
 @pytest.mark.parametrize(
