@@ -542,6 +542,8 @@ def test_metrics_go_to_opentelemetry_with_units_and_the_table(tmp_path: Path) ->
         "delta.lazy.serve.stream_rows": "{row}",
         "delta.lazy.serve.stream_bytes": "By",
         "delta.lazy.serve.stream_seconds": "s",
+        "delta.lazy.serve.streams": "{stream}",
+        "delta.lazy.serve.reserved_memory": "By",
     }
     (point,) = found["delta.lazy.serve.stream_rows"]["data"]["data_points"]
     assert (point["attributes"], point["value"]) == ({"delta.lazy.table": "t", "delta.lazy.of": "files"}, 2)

@@ -327,10 +327,10 @@ def _requests(rng: random.Random, ticket: bytes) -> Iterator[tuple[str, Ask]]:
     for action in ("nope", "", "health/../x", "x" * 5000):
         yield "command", _done(action, b"")
     yesterday = TicketSigner(KEY, lifetime=-86_400.0)
-    body = json.loads(ticket)["ticket"]
+    known = json.loads(ticket)["ticket"]
     for limit in range(10):
-        command = ScanCommand(table="t", version=0, limit=limit)
-        old = Ticket(command, body["table_id"], body["base"], body["holder"], yesterday.expiry())
+        scan = ScanCommand(table="t", version=0, limit=limit)
+        old = Ticket(scan, known["table_id"], known["base"], known["holder"], yesterday.expiry())
         yield "expired", _got(yesterday.encode(old))
 
 

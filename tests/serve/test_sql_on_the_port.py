@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +14,13 @@ import pytest
 from adbc_driver_flightsql import DatabaseOptions
 
 from lazydelta import write_arrow
+from lazydelta.serve.access_log import AccessLog
 from lazydelta.serve.budgets import Budgets
 from lazydelta.serve.flight_server import FlightServer
 from lazydelta.serve.flight_sql.flight_sql import SqlLimits
+from lazydelta.serve.flight_sql.messages import packed
 from lazydelta.serve.tokens import TokenFile, add_token
+from tests.serve.flight_sql_server import WAIT, Gate, wait_for
 from tests.serve.serving import connected, location, plan, serving
 
 LIMITS = SqlLimits(memory=128 << 20, reading_memory=64 << 20)
@@ -91,3 +96,45 @@ def test_a_server_without_sql_refuses_it(tables: dict[str, Path]) -> None:
 def test_what_is_too_long_is_not_looked_at(server: FlightServer) -> None:
     with pytest.raises(adbc.Error, match="bytes"):
         _fetched(server, f"SELECT '{'x' * (server.limits.command_bytes + 1)}'")
+
+
+def test_statements_are_counted_and_written_down_when_they_have_ended(tables: dict[str, Path]) -> None:
+    out = io.StringIO()
+    with serving(tables, sql=LIMITS, access_log=AccessLog(out)) as server:
+        _fetched(server, "SELECT o.id, 'a secret' AS s FROM open AS o JOIN closed USING (id)")
+        _fetched(server, "kql: closed | where id < 5")
+        with pytest.raises(adbc.Error, match="out it goes"):
+            _fetched(server, "SELECT error('out it goes') FROM open")
+        assert server.budgets.wait_until_idle(60)
+        told = [json.loads(line) for line in out.getvalue().splitlines()]
+        of_sql = {"of": "sql", "how": "done"}
+        sent = server.metrics.registry.get_sample_value
+        assert sent("lazydelta_serve_stream_rows_total", {"table": "closed,open", "of": "sql"}) == 10
+        assert sent("lazydelta_serve_stream_rows_total", {"table": "closed", "of": "sql"}) == 5
+        assert sent("lazydelta_serve_stream_seconds_count", {"table": "closed", **of_sql}) == 1
+    ended = [each for each in told if each["request"] == "stream"]
+    assert [(each["table"], each["of"], each["how"], each["rows"], each.get("error")) for each in ended] == [
+        ("closed,open", "sql", "done", 10, None),
+        ("closed", "sql", "done", 5, None),
+        ("open", "sql", "failed", 0, "QueryError"),
+    ]
+    assert all(each["bytes"] > 0 for each in ended[:2])
+    assert "secret" not in out.getvalue()
+
+
+def test_a_statement_that_is_cancelled_is_written_down_as_such(
+    tables: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = io.StringIO()
+    with serving(tables, sql=LIMITS, access_log=AccessLog(out)) as server:
+        gate = Gate(monkeypatch, free=0)
+        client = fl.connect(location(server))
+        query = fl.FlightDescriptor.for_command(packed("CommandStatementQuery", query="SELECT sum(id) FROM open"))
+        reader = client.do_get(client.get_flight_info(query).endpoints[0].ticket)
+        assert gate.reached.wait(WAIT)
+        reader.cancel()
+        wait_for(lambda: '"request":"stream"' in out.getvalue())
+        gate.open.set()
+        assert server.budgets.wait_until_idle(60)
+    (ended,) = [json.loads(line) for line in out.getvalue().splitlines() if '"request":"stream"' in line]
+    assert (ended["how"], ended["table"], ended["rows"]) == ("cancelled", "open", 0)

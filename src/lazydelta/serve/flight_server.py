@@ -22,6 +22,7 @@ from lazydelta.serve.answers import Answer, answer_to, predicate_of
 from lazydelta.serve.authentication import MIDDLEWARE, IdentityFactory, identity_of
 from lazydelta.serve.budgets import Budgets
 from lazydelta.serve.flight_sql.flight_sql import FlightSql, SqlLimits
+from lazydelta.serve.flight_sql.statement_end import StatementEnd
 from lazydelta.serve.parts import parts_by_size
 from lazydelta.serve.refusals import refusal
 from lazydelta.serve.served_tables import ANYONE, Identity, ServedTables
@@ -85,6 +86,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
                 identity_of=identity_of,
                 refusal=self._refusal,
                 reserve=lambda context, memory: self.budgets.reserve(_client(context), memory),
+                begun=self._statement_begun,
                 limits=sql,
             )
         self._signer = signer
@@ -215,38 +217,47 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         return fl.GeneratorStream(answer.schema, self._signed(self._served(context, who, answer, command), ticket))
 
     def _served(self, context: Any, who: Identity, answer: Answer, command: ScanCommand) -> ServedStream:
-        began, peer = time.monotonic(), _peer(context)
         give_back = self.budgets.reserve(_client(context), self.limits.memory_of(command))
+        report = self._reporter(context, who.name, command.of, command.version)
+        stream = ServedStream(
+            answer,
+            cancelled=context.is_cancelled,
+            freed=give_back,
+            report=lambda outcome: report(command.table, outcome),
+            seconds=self.limits.seconds_of(command),
+        )
+        with self._streams_lock:
+            self._streams.add(stream)
+        return stream
 
-        def report(outcome: Outcome) -> None:
+    def _reporter(
+        self, context: Any, who: str, of: str, version: int | str | None = None
+    ) -> Callable[[str, Outcome | StatementEnd], None]:
+        """Return what counts a stream and writes it down when it has ended; a call that has ended tells nothing."""
+        began, peer = time.monotonic(), _peer(context)
+
+        def report(table: str, outcome: Outcome | StatementEnd) -> None:
             seconds = time.monotonic() - began
-            self.metrics.stream(
-                command.table, command.of, outcome.how, rows=outcome.rows, size=outcome.size, seconds=seconds
-            )
+            self.metrics.stream(table, of, outcome.how, rows=outcome.rows, size=outcome.size, seconds=seconds)
             self._log.write(
                 "stream",
-                client=who.name,
+                client=who,
                 peer=peer,
                 how=outcome.how,
-                table=command.table,
-                of=command.of,
-                version=command.version,
+                table=table,
+                of=of,
+                version=version,
                 rows=outcome.rows,
                 bytes=outcome.size,
                 seconds=round(seconds, 3),
                 error=None if outcome.error is None else type(outcome.error).__name__,
             )
 
-        stream = ServedStream(
-            answer,
-            cancelled=context.is_cancelled,
-            freed=give_back,
-            report=report,
-            seconds=self.limits.seconds_of(command),
-        )
-        with self._streams_lock:
-            self._streams.add(stream)
-        return stream
+        return report
+
+    def _statement_begun(self, context: Any) -> Callable[[StatementEnd], None]:
+        report = self._reporter(context, identity_of(context).name, "sql")
+        return lambda end: report(",".join(end.tables), end)
 
     def _signed(self, stream: ServedStream, ticket: Ticket) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         return _Signed(stream, ticket, self._signer, self._refusal)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from lazydelta.errors import OptionError
+from lazydelta.serve.budgets import Budgets
 
 if TYPE_CHECKING:
-    from lazydelta.serve.budgets import Budgets
+    from collections.abc import Callable
 
 __all__ = ["ServingMetrics"]
 
@@ -21,10 +23,13 @@ COUNTERS = {
     "stream_bytes": ("By", ("table", "of"), "bytes of Arrow batches that were sent"),
 }
 SECONDS = ("s", ("table", "of", "how"), "how long streams took, from the request to the end of the scan")
+# Name, the one and the unit for OpenTelemetry, meaning.
 GAUGES = {
-    "streams": "streams that are running",
-    "reserved_memory_bytes": "memory that streams have reserved",
+    "streams": ("streams", "{stream}", "streams that are running"),
+    "reserved_memory_bytes": ("reserved_memory", "By", "memory that streams have reserved"),
 }
+# Of all servers of this process: who reads OpenTelemetry's gauges asks the process.
+_RUNNING: WeakSet[Budgets] = WeakSet()
 _BUCKETS = (0.005, 0.02, 0.1, 0.5, 2, 10, 60, 600)
 
 
@@ -46,9 +51,10 @@ class ServingMetrics:
         self._seconds: Any = prometheus.Histogram(
             _PREFIX + "stream_seconds", SECONDS[2], SECONDS[1], registry=self.registry, buckets=_BUCKETS
         )
-        for name, words in GAUGES.items():
+        for name, (_, _, words) in GAUGES.items():
             gauge = prometheus.Gauge(_PREFIX + name, words, registry=self.registry)
             gauge.set_function((lambda: budgets.streams) if name == "streams" else (lambda: budgets.memory))
+        _RUNNING.add(budgets)
 
     def request(self, kind: str, how: str) -> None:
         """Count a request."""
@@ -104,4 +110,16 @@ def _made(api: Any) -> dict[str, Any]:
     found["stream_seconds"] = meter.create_histogram(
         "delta.lazy.serve.stream_seconds", unit=SECONDS[0], description=SECONDS[2]
     )
+
+    def told(value: Callable[[Budgets], int]) -> Callable[[Any], list[Any]]:
+        observation = sys.modules["opentelemetry.metrics"].Observation
+        return lambda _: [observation(sum(map(value, list(_RUNNING))))]
+
+    values: dict[str, Callable[[Budgets], int]] = {
+        "streams": lambda each: each.streams,
+        "reserved_memory_bytes": lambda each: each.memory,
+    }
+    for name, (exported, unit, words) in GAUGES.items():
+        callbacks = [told(values[name])]
+        meter.create_observable_gauge(f"delta.lazy.serve.{exported}", callbacks, unit=unit, description=words)
     return found

@@ -25,6 +25,7 @@ from lazydelta.serve.flight_sql.prepared import Handles
 from lazydelta.serve.flight_sql.session_options import SESSION_MIDDLEWARE, SessionCookies, SessionOptions
 from lazydelta.serve.flight_sql.sql_session import SqlSession
 from lazydelta.serve.flight_sql.statement import Running, Statement, TablesOfServer, statement_of
+from lazydelta.serve.flight_sql.statement_end import StatementEnd, counted
 
 __all__ = ["FlightSql", "PreparedStatement", "SqlLimits"]
 
@@ -83,7 +84,7 @@ class FlightSql:
 
     ``identity_of`` tells whom a call belongs to, ``refusal`` what a client is told of an error. ``reserve`` is asked
     for the memory of each statement that begins, by its call; it raises where there is none, and returns what gives it
-    back.
+    back. ``begun`` is told of each call whose rows begin, and returns what is told of their end.
     """
 
     def __init__(
@@ -93,9 +94,11 @@ class FlightSql:
         identity_of: Callable[[Any], Hashable] = lambda _context: "",
         refusal: Refusal = flight_error,
         reserve: Callable[[Any, int], Callable[[], None]] | None = None,
+        begun: Callable[[Any], Callable[[StatementEnd], None]] | None = None,
         limits: SqlLimits | None = None,
     ) -> None:
         self._tables = tables
+        self._begun = begun
         self._reserve = reserve
         self._identity_of = identity_of
         self._refusal = refusal
@@ -172,7 +175,10 @@ class FlightSql:
             if name != "TicketStatementQuery":
                 raise QueryError(f"A {name} is no ticket", hint="ask GetFlightInfo for one")
             statement = self._statements.get(identity, command.statement_handle)
-            return statement.schema, self._rows(context, command.statement_handle, statement)
+            rows = self._rows(context, command.statement_handle, statement)
+            if self._begun is not None:
+                rows = counted(rows, statement.table_names, self._begun(context))
+            return statement.schema, rows
 
     def do_put(
         self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: flight.FlightMetadataWriter

@@ -63,6 +63,10 @@ class Statement(Protocol):
     def parameters(self) -> pa.Schema:
         """The parameters with their types."""
 
+    @property
+    def table_names(self) -> tuple[str, ...]:
+        """The tables that it reads."""
+
     def with_values(self, values: pa.RecordBatch | None) -> Statement:
         """Return the statement with values for its parameters, and the columns that it then has."""
 
@@ -80,6 +84,11 @@ class SqlStatement:
     schema: pa.Schema
     parameters: pa.Schema
     values: pa.RecordBatch | None = None
+
+    @property
+    def table_names(self) -> tuple[str, ...]:
+        """The tables that it reads."""
+        return tuple(sorted(self.tables))
 
     def with_values(self, values: pa.RecordBatch | None) -> SqlStatement:
         """Return the statement with values for its parameters."""
@@ -102,6 +111,11 @@ class KqlStatement:
     opened: dict[str, DeltaTable]
     schema: pa.Schema
     parameters: pa.Schema = field(default_factory=lambda: pa.schema([]))
+
+    @property
+    def table_names(self) -> tuple[str, ...]:
+        """The tables that it reads."""
+        return tuple(sorted(self.opened))
 
     def with_values(self, values: pa.RecordBatch | None) -> KqlStatement:
         """Return the statement itself: KQL as it is here has no parameters."""
