@@ -115,6 +115,8 @@ class Workers:
         self._idle_seconds = idle_seconds
         self._name = name
         self._lock = Lock()
+        self._unfinished = 0
+        self._settled = Condition(self._lock)
         self._threads: list[Thread] = []
         self._idle = Semaphore(0)
         self._closed = False
@@ -127,6 +129,7 @@ class Workers:
         alone = False
         with self._lock:
             self._waiting.put((future, work))
+            self._unfinished += 1
             if not self._idle.acquire(blocking=False) and len(self._threads) < self._most:
                 thread = Thread(target=self._run, name=f"{self._name}_{len(self._threads)}", daemon=True)
                 self._threads.append(thread)
@@ -151,6 +154,7 @@ class Workers:
                 break
             if item is not None:
                 item[0].cancel()
+                self._finish()
         self._waiting.put(None)
         for thread in list(self._threads):
             thread.join()
@@ -173,6 +177,28 @@ class Workers:
                 future.set_result(work())
             except BaseException as error:  # noqa: BLE001 - handed to whoever waits for it
                 future.set_exception(error)
+        self._finish()
+
+    def _finish(self) -> None:
+        with self._lock:
+            self._unfinished -= 1
+            if not self._unfinished:
+                self._settled.notify_all()
+
+    def hold(self, seconds: float) -> bool:
+        """Wait, at most so long, until all work is done; if True, none begins until `let_go` is called.
+
+        For a process that is about to fork: the child has no thread that would finish what is under way, nor let go of
+        the locks that it holds.
+        """
+        if current_thread() in self._threads or not self._lock.acquire(timeout=seconds):
+            return False
+        self._settled.wait_for(lambda: not self._unfinished, seconds)
+        return True
+
+    def let_go(self) -> None:
+        """Take work again, in either process."""
+        self._lock.release()
 
     def _take(self) -> tuple[Future[Any], Callable[[], Any]] | _Leave | None:
         """Return the next work, None where all is over, or that this thread has waited long enough."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lazydelta.errors import StorageError
 from lazydelta.storage import open_store
 from tests.storage.relay import Relay
 
@@ -51,6 +53,28 @@ def test_local_stores_work_in_a_forked_child(tmp_path: Path) -> None:
     store.put("a", b"content")
     assert store.fetch("a").result() == b"content"
     assert in_fork(lambda: store.fetch("a").result().decode()) == "content"
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+def test_a_child_has_the_answers_of_reads_that_were_under_way_when_it_was_forked(tmp_path: Path) -> None:
+    """Nobody in the child would finish them, or let go of what their threads held."""
+    store = open_store(tmp_path)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    under_way = store.fetch("pipe")  # its thread waits for somebody who writes
+    ends = threading.Timer(0.3, lambda: pipe.open("wb").close())
+    ends.start()
+
+    def answer() -> str:
+        with contextlib.suppress(StorageError):  # what becomes of a pipe does not matter
+            under_way.result()
+        return "answered"
+
+    assert in_fork(answer) == "answered"
+    assert answer() == "answered"
+    ends.join()
+    store.put("a", b"content")
+    assert store.fetch("a").result() == b"content"
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")

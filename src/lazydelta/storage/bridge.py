@@ -31,6 +31,8 @@ __all__ = ["Pending", "in_thread", "run", "submit"]
 T = TypeVar("T")
 
 _FILE_THREADS = 8
+# A fork goes on without reads that take longer than this, on a file system that hangs.
+_SETTLING_SECONDS = 5.0
 
 
 class Pending(Generic[T]):
@@ -87,6 +89,7 @@ class _State:
         self.lock = threading.Lock()
         self.loop: EventLoop | None = None
         self.pool: Workers | None = None
+        self.held: Workers | None = None
         self.client_lost = client_lost
 
 
@@ -99,13 +102,29 @@ def _hook_process() -> None:
     global _hooked  # noqa: PLW0603 - process-wide by nature
     if not _hooked:
         _hooked = True
-        os.register_at_fork(after_in_child=_forget_after_fork)
+        os.register_at_fork(
+            before=_settle_before_fork, after_in_parent=_go_on_after_fork, after_in_child=_forget_after_fork
+        )
         atexit.register(_shut_down)
+
+
+def _settle_before_fork() -> None:
+    """Let local reads end first: the child would wait for ever for their answers, and for locks that they held."""
+    state = _state
+    state.held = state.pool if state.pool is not None and state.pool.hold(_SETTLING_SECONDS) else None
+
+
+def _go_on_after_fork() -> None:
+    state = _state
+    held, state.held = state.held, None
+    if held is not None:
+        held.let_go()
 
 
 def _forget_after_fork() -> None:
     """Drop the parent's loop and threads, which do not exist in this child."""
     global _state  # noqa: PLW0603 - process-wide by nature
+    _go_on_after_fork()
     # Kept: collecting the parent's loop would close descriptors that both processes share.
     _left_behind.append(_state)
     _state = _State(client_lost=_state.client_lost or _state.loop is not None)
