@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from lazydelta import DeltaTable
@@ -134,3 +136,31 @@ def test_commits_with_long_statistics_do_not_pile_up(tmp_path: Path, monkeypatch
     monkeypatch.setattr(FileBatch, "from_adds", classmethod(watched))
     assert len(DeltaTable(tmp_path).files(strategy="reverse").collect()) == 61
     assert max(held) <= 2_000_000
+
+
+def test_what_a_tail_of_json_takes_does_not_grow_with_it(tmp_path: Path) -> None:
+    """Four times the commits and files, the same memory: nothing is kept of a commit but its keys (see the remove set).
+
+    Both are longer than what is remembered of the commits (8 MB) and what is on its way.
+    """
+    peaks = []
+    for commits in (100, 400):
+        log = HandLog(tmp_path / str(commits))
+        log.commit(add("base"))
+        log.checkpoint()
+        for number in range(commits):
+            log.commit(*(add(f"{number:04d}/{each}-{'x' * 900}", ids=(number, 999)) for each in range(100)))
+        options = {"cache_size": 0, "memory_budget": 16 << 20, "delta.commit.parallelism": 8}
+        peak = 0
+        tracemalloc.start()
+        try:
+            files = 0
+            for batch in DeltaTable(log.table, options=options).files(strategy="reverse").batches():
+                files += batch.num_rows
+                peak = max(peak, pa.total_allocated_bytes())
+            peak += tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert files == 1 + commits * 100
+        peaks.append(peak)
+    assert peaks[1] < peaks[0] + (3 << 19)

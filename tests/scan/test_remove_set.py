@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from contextlib import closing
 
 import numpy as np
@@ -247,3 +248,40 @@ def test_hashes_do_not_depend_on_the_batch_they_came_in() -> None:
     assert (whole == one_by_one).all()
     assert (whole == sliced).all()
     assert len({(int(a), int(b)) for a, b in whole.T}) == len(set(paths))
+
+
+def test_what_is_allocated_does_not_grow_with_the_keys() -> None:
+    """Sorting, merging and moving to disk stay within the limit, though the keys are several times as large."""
+    keys, limit = 1_000_000, 4 * MB
+    rng = np.random.default_rng(7)
+    ours = RemoveSet(limit)
+    batch = 20_000
+    tracemalloc.start()
+    try:
+        tracemalloc.reset_peak()
+        for start in range(0, keys, batch):
+            ours.add_hashes(rng.integers(0, 2**64, (2, min(batch, keys - start)), dtype=np.uint64))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert ours._spilled
+    assert len(ours) == keys
+    # A stretch of 65,536 keys is sorted at a time when files are merged, whatever the limit.
+    assert peak < 1.25 * limit + 6 * MB
+    assert ours.memory <= limit
+    ours.close()
+
+
+def test_files_that_were_merged_answer_exactly() -> None:
+    """Many spills, keys that come again, and nothing lost or invented, with a bitmap and without."""
+    rng = np.random.default_rng(8)
+    for limit in (1 * MB, 3 * MB):
+        ours = RemoveSet(limit)
+        batches = [rng.integers(0, 2**64, (2, 30_000), dtype=np.uint64) for _ in range(12)]
+        for known in batches:
+            ours.add_hashes(known)
+            ours.add_hashes(known[:, ::3])
+        assert ours._spilled
+        assert all(ours.contains(known).all() for known in batches)
+        assert not ours.contains(rng.integers(0, 2**64, (2, 50_000), dtype=np.uint64)).any()
+        ours.close()

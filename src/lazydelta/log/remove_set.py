@@ -3,12 +3,15 @@
 Keys are 128-bit hashes in sorted runs, 16 bytes a key. A new run is merged with its neighbours once it is as large as
 they are, so a million insertions sort a million keys about twenty times in total and a lookup searches few runs. A
 bitmap of eight bits a key stands before the large runs: most base rows are in no run, and one gather from the bitmap
-says so without a binary search. Above the memory limit the largest run moves to a temporary file, mapped back in; the
-answers do not change.
+says so without a binary search. The largest run moves to a temporary file, mapped back in, before runs and what it
+takes to merge them exceed the memory limit; the answers do not change. Files are merged a stretch at a time: keys are
+hashes, so that the same stretch of two files is found by its first and last possible key. A bitmap that would take
+more than its share is left out, and the files are searched.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import IO
 
 import numpy as np
@@ -26,6 +29,9 @@ _BITMAP_FROM = 1 << 14
 _MOST_PATHS = 4096  # beyond so many, their texts are not kept beside the hashes
 _SLICE = 1 << 16
 _LEAST = 1 << 20
+# Two runs are merged into a third one beside an order of their keys: what is held is a third of what that takes.
+_MERGING = 3
+_BITMAP_SHARE = 4
 
 
 class RemoveSet:
@@ -78,7 +84,7 @@ class RemoveSet:
         while self._runs and len(self._runs[-1]) <= 2 * keys.shape[1]:
             keys = np.concatenate([self._runs.pop().keys, keys], axis=1)
         self._runs.append(_Run.of(keys))
-        if self.memory > self._memory_limit:
+        if sum(run.memory for run in self._runs) > self._memory_limit // _MERGING:
             self._spill()
 
     def contains(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
@@ -126,40 +132,33 @@ class RemoveSet:
     def _spill(self) -> None:
         run = self._runs.pop(0)
         # Few files, whatever the number of spills: a file is merged with those that are not much larger.
-        while self._spilled and len(self._spilled[-1]) <= 2 * len(run):
-            older = self._spilled.pop()
-            run = _Run.of(np.concatenate([older.keys, run.keys], axis=1))
-            older.close()
-        self._spilled.append(run.to_disk())
+        parts = [run]
+        while self._spilled and len(self._spilled[-1]) <= 2 * sum(map(len, parts)):
+            parts.append(self._spilled.pop())
+        self._spilled.append(_merged_on_disk(parts, self._memory_limit // _BITMAP_SHARE))
+        for part in parts:
+            part.close()
 
 
 class _Run:
     """Sorted, distinct keys."""
 
-    def __init__(self, keys: Hashes, file: IO[bytes] | None = None) -> None:
+    def __init__(self, keys: Hashes, file: IO[bytes] | None = None, most_bitmap: int | None = None) -> None:
         self.keys = keys
         self._file = file
         count = keys.shape[1]
-        self._bits = _bitmap(keys[0]) if count >= _BITMAP_FROM else None
+        has_bitmap = count >= _BITMAP_FROM and (most_bitmap is None or _slots(count) // 8 <= most_bitmap)
+        self._bits = _bitmap(keys[0]) if has_bitmap else None
         # Two different keys may share their first half; how far such a stretch reaches bounds the look beyond a hit.
-        same = keys[0, 1:] == keys[0, :-1]
-        self._reach = 1 + (int(same.sum()) if same.any() else 0)
+        same = 0
+        for start in range(0, count - 1, _SLICE):
+            first = keys[0, start : start + _SLICE + 1]
+            same += int((first[1:] == first[:-1]).sum())
+        self._reach = 1 + same
 
     @classmethod
     def of(cls, keys: Hashes) -> _Run:
-        # In place, a half at a time: the peak of a merge is what a large tail costs.
-        order = np.lexsort((keys[1], keys[0]))
-        for half in keys:
-            half[:] = half[order]
-        del order
-        if keys.shape[1] > 1:
-            fresh = np.empty(keys.shape[1], np.bool_)
-            fresh[0] = True
-            np.not_equal(keys[0, 1:], keys[0, :-1], out=fresh[1:])
-            fresh[1:] |= keys[1, 1:] != keys[1, :-1]
-            if not fresh.all():
-                keys = keys[:, fresh]
-        return cls(np.ascontiguousarray(keys))
+        return cls(np.ascontiguousarray(_sorted(keys)))
 
     def __len__(self) -> int:
         return int(self.keys.shape[1])
@@ -184,22 +183,58 @@ class _Run:
             spot = np.minimum(at + step, len(self) - 1)
             found[candidates] |= (self.keys[0, spot] == first) & (self.keys[1, spot] == second)
 
-    def to_disk(self) -> _Run:
-        import tempfile  # noqa: PLC0415 - few scans have so many keys
-
-        file = tempfile.TemporaryFile(prefix="lazydelta-remove-set-")  # noqa: SIM115 - lives as long as the run
-        file.write(self.keys.tobytes())
-        file.flush()
-        mapped = np.memmap(file, np.uint64, "r", shape=self.keys.shape)
-        return _Run(mapped, file)
-
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
 
 
+def _sorted(keys: Hashes) -> Hashes:
+    """Sort keys, each once; in place, a half at a time: the peak of a merge is what a large tail costs."""
+    order = np.lexsort((keys[1], keys[0]))
+    for half in keys:
+        half[:] = half[order]
+    del order
+    if keys.shape[1] > 1:
+        fresh = np.empty(keys.shape[1], np.bool_)
+        fresh[0] = True
+        np.not_equal(keys[0, 1:], keys[0, :-1], out=fresh[1:])
+        fresh[1:] |= keys[1, 1:] != keys[1, :-1]
+        if not fresh.all():
+            keys = keys[:, fresh]
+    return keys
+
+
+def _merged_on_disk(runs: Sequence[_Run], most_bitmap: int) -> _Run:
+    """Write sorted runs to a file as one, a stretch of keys at a time."""
+    import tempfile  # noqa: PLC0415 - few scans have so many keys
+
+    most = sum(map(len, runs))
+    file = tempfile.TemporaryFile(prefix="lazydelta-remove-set-")  # noqa: SIM115 - lives as long as the run
+    stretches = -(-most // _SLICE)
+    # The first possible key of each stretch but the first one; where these are in each run.
+    ends = np.array([(2**64 * number) // stretches for number in range(1, stretches)], np.uint64)
+    places = [[0, *np.searchsorted(run.keys[0], ends).tolist(), len(run)] for run in runs]
+    count = 0
+    for number in range(stretches):
+        parts = [run.keys[:, at[number] : at[number + 1]] for run, at in zip(runs, places, strict=True)]
+        keys = _sorted(np.concatenate(parts, axis=1))
+        for half, values in enumerate(keys):
+            file.seek((half * most + count) * values.itemsize)
+            file.write(values.tobytes())
+        count += keys.shape[1]
+    # Keys that are there twice leave a hole behind each half.
+    file.truncate(2 * most * np.dtype(np.uint64).itemsize)
+    file.flush()
+    mapped = np.memmap(file, np.uint64, "r", shape=(2, most))
+    return _Run(mapped[:, :count], file, most_bitmap)
+
+
+def _slots(count: int) -> int:
+    return 1 << (8 * count - 1).bit_length()
+
+
 def _bitmap(first: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
-    slots = 1 << (8 * len(first) - 1).bit_length()
+    slots = _slots(len(first))
     bits = np.zeros(slots // 8, np.uint8)
     for start in range(0, len(first), _SLICE):
         wanted = first[start : start + _SLICE] & np.uint64(slots - 1)
