@@ -11,6 +11,7 @@ from lazydelta.sidecar.layout import part_file, tiers
 from lazydelta.sidecar.reading.sidecar_cache import shared_cache
 
 Split = Callable[[int, int], None]
+Form = Callable[[int], None]
 
 # The package has functions of the same names as these modules.
 planning = importlib.import_module("lazydelta.sidecar.building.planning")
@@ -30,6 +31,20 @@ def cold_cache() -> Iterator[None]:
 def split(monkeypatch: pytest.MonkeyPatch) -> Split:
     """Return a function that sets how many rows a row group has and how many row groups a part."""
     return lambda rows, groups: set_sizes(monkeypatch, rows, groups)
+
+
+@pytest.fixture
+def form(monkeypatch: pytest.MonkeyPatch) -> Form:
+    """Return a function that gives sidecars one of three forms: that of small ones, with leaves, with tiers as well."""
+
+    def choose(number: int) -> None:
+        has_leaves, has_tiers = number % 3 > 0, number % 3 == 2
+        monkeypatch.setattr(publication, "PARTS_IN_ROOT", 0 if has_leaves else 1 << 20)
+        monkeypatch.setattr(leaf_writer, "LEAST_PARTS", 2)
+        monkeypatch.setattr(tiers, "TIERED_ABOVE", 2 if has_tiers else 1 << 20)
+        monkeypatch.setattr(planning, "_RANGES_IN_MANIFEST", 1 if has_tiers else 8)
+
+    return choose
 
 
 @pytest.fixture

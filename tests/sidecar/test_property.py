@@ -22,7 +22,7 @@ from tests.pruning import worlds
 from tests.scan.hand_log import HandLog, add, key, remove, vector
 from tests.scan.predicates import FORMS, predicate_for, written
 from tests.scan.typed_log import COLUMNS, typed_log
-from tests.sidecar.conftest import Split
+from tests.sidecar.conftest import Form, Split
 from tests.sidecar.sidecars import DISABLED, Answer, Place, checkpoint, rows
 from tests.support.rounds import quick
 
@@ -62,12 +62,15 @@ def both_ways(log: RandomLog, version: int | None, where: Any, **keywords: Any) 
 
 
 @pytest.mark.parametrize("chunk", quick(range(CHUNKS), 2))
-def test_random_logs_give_the_same_files_with_and_without_sidecars(chunk: int, split: Split, tmp_path: Path) -> None:
+def test_random_logs_give_the_same_files_with_and_without_sidecars(
+    chunk: int, split: Split, form: Form, tmp_path: Path
+) -> None:
     """Strategies, predicates, versions, one file or parts: the same rows, and those of a plain replay."""
     rng = random.Random(chunk)
     used = scans = 0
     for seed in range(20_000 + chunk * LOGS, 20_000 + (chunk + 1) * LOGS):
         log = random_log(seed, tmp_path / str(seed))
+        form(seed)
         split(*rng.choice(SIZES))
         build_some(log, rng)
         for version in sorted({log.latest, rng.choice(log.readable)}):
@@ -77,11 +80,11 @@ def test_random_logs_give_the_same_files_with_and_without_sidecars(chunk: int, s
             story = (seed, version, log.notes)
             assert observed_facts(table) == snapshot.facts, story
             for _ in range(4):
-                node, form, strategy = predicate_for(rng, snapshot), rng.choice(FORMS), rng.choice(STRATEGIES)
+                node, writing, strategy = predicate_for(rng, snapshot), rng.choice(FORMS), rng.choice(STRATEGIES)
                 columns = rng.sample([field["name"] for field in snapshot.fields], 1)
-                where = written(node, form)
+                where = written(node, writing)
                 found, expected, metrics = both_ways(log, version, where, strategy=strategy, stats_columns=columns)
-                assert found == expected, (*story, node, form, strategy)
+                assert found == expected, (*story, node, writing, strategy)
                 used += metrics.tier in {1, 2}
                 scans += 1
         shutil.rmtree(tmp_path / str(seed))
@@ -90,13 +93,16 @@ def test_random_logs_give_the_same_files_with_and_without_sidecars(chunk: int, s
 
 
 @pytest.mark.parametrize("chunk", quick(range(CHUNKS), 2))
-def test_typed_logs_give_the_same_files_with_and_without_sidecars(chunk: int, split: Split, tmp_path: Path) -> None:
+def test_typed_logs_give_the_same_files_with_and_without_sidecars(
+    chunk: int, split: Split, form: Form, tmp_path: Path
+) -> None:
     """Columns and partitions of every type, logged as known writers do, with and without the manifest."""
     rng = random.Random(100 + chunk)
     used: Counter[int] = Counter()
     for seed in range(1000 + chunk * LOGS, 1000 + (chunk + 1) * LOGS):
         typed = typed_log(seed, tmp_path / str(seed))
         log = typed.log
+        form(seed)
         split(*rng.choice(SIZES))
         build_some(log, rng)
         if rng.random() < 0.3:
@@ -106,11 +112,11 @@ def test_typed_logs_give_the_same_files_with_and_without_sidecars(chunk: int, sp
             snapshot = log.expected(version)
             assert observed_facts(DeltaTable(log.path, version=version)) == snapshot.facts
             for _ in range(4):
-                node, form = worlds.predicate(rng, rng.sample(COLUMNS, 3)), rng.choice(FORMS)
+                node, writing = worlds.predicate(rng, rng.sample(COLUMNS, 3)), rng.choice(FORMS)
                 strategy, columns = rng.choice(STRATEGIES), rng.sample(COLUMNS, 2)
-                where = written(node, form)
+                where = written(node, writing)
                 found, expected, metrics = both_ways(log, version, where, strategy=strategy, stats_columns=columns)
-                assert found == expected, (seed, version, node, form, strategy, log.notes)
+                assert found == expected, (seed, version, node, writing, strategy, log.notes)
                 used[metrics.tier] += 1
         shutil.rmtree(tmp_path / str(seed))
     assert used[1] + used[2] > 5

@@ -21,7 +21,7 @@ from lazydelta.sidecar.reading.sidecar_cache import shared_cache
 from tests.oracle.random_log import RandomLog, random_log
 from tests.scan.hand_log import HandLog, add, remove, vector
 from tests.scan.predicates import FORMS, predicate_for, written
-from tests.sidecar.conftest import Split
+from tests.sidecar.conftest import Form, Split
 from tests.sidecar.refreshed import COLUMNS, HOURS, same
 from tests.sidecar.sidecars import DISABLED, Place, rows
 from tests.support.rounds import quick
@@ -70,7 +70,9 @@ def checkpoints_of(log: RandomLog) -> list[int]:
 
 
 @pytest.mark.parametrize("chunk", quick(range(8), 1))
-def test_random_logs_refreshed_from_any_earlier_checkpoint(chunk: int, tmp_path: Path, split: Split) -> None:
+def test_random_logs_refreshed_from_any_earlier_checkpoint(
+    chunk: int, tmp_path: Path, split: Split, form: Form
+) -> None:
     """Removes, vectors, re-adds and odd spellings between two checkpoints: the refreshed sidecar equals the log."""
     rng = random.Random(chunk)
     done: Counter[str] = Counter()
@@ -79,8 +81,10 @@ def test_random_logs_refreshed_from_any_earlier_checkpoint(chunk: int, tmp_path:
         versions = checkpoints_of(log)
         if len(versions) > 1:
             split(*rng.choice([(1, 2), (2, 2), (3, 4)]))
+            form(rng.randrange(3))
             try:
                 sidecar.build(log.path, versions[0])
+                form(rng.randrange(3))
                 result = sidecar.refresh(log.path, memory_budget=rng.choice([1, 10_000, 1 << 29]))
             except (OptionError, VersionNotFoundError):
                 result = None  # zero bytes, or not all of its parts: no checkpoint of this version

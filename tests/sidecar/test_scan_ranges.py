@@ -26,7 +26,7 @@ from tests.oracle.replay import Key
 from tests.scan.hand_log import key
 from tests.scan.predicates import predicate_for, written
 from tests.scan.typed_log import typed_log
-from tests.sidecar.conftest import Split
+from tests.sidecar.conftest import Form, Split
 from tests.sidecar.sidecars import hourly
 from tests.sidecar.test_property import SIZES, build_some
 
@@ -48,12 +48,15 @@ def ranges_of(handle: TableHandle, snapshot: Snapshot, where: Any, files: int) -
 
 
 @pytest.mark.parametrize("chunk", [0, 1, *(pytest.param(each, marks=pytest.mark.slow) for each in range(2, 6))])
-def test_ranges_of_random_logs_hold_each_file_of_the_whole_scan_once(chunk: int, split: Split, tmp_path: Path) -> None:
+def test_ranges_of_random_logs_hold_each_file_of_the_whole_scan_once(
+    chunk: int, split: Split, form: Form, tmp_path: Path
+) -> None:
     """With sidecars and without, tails, removes, deletion vectors, predicates: what one scan finds, each file once."""
     rng = random.Random(chunk)
     several = by_sidecar = 0
     for seed in range(60_000 + chunk * 3, 60_000 + (chunk + 1) * 3):
         log = random_log(seed, tmp_path / str(seed))
+        form(seed)
         split(*rng.choice(SIZES))
         build_some(log, rng)
         for version in sorted({log.latest, rng.choice(log.readable)}):

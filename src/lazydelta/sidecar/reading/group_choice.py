@@ -84,7 +84,8 @@ class GroupChoice:
     def _of_leaves(self, leaves: ManifestLeaves) -> Iterator[ChosenGroup]:
         kept = self._left(leaves.leaves)
         self._footers.keeps = len(kept) <= _FEW_LEAVES
-        self._count_pruned([leaf for number, leaf in enumerate(leaves.leaves) if number not in set(kept)])
+        gone = set(range(len(leaves.leaves))).difference(kept)
+        self._count_pruned([leaf for number, leaf in enumerate(leaves.leaves) if number in gone])
         if self._scan.newest_first:
             numbers = {id(leaves.leaves[number]): number for number in kept}
             kept = [numbers[id(leaf)] for leaf in newest_first(leaves.leaves[number] for number in kept)]

@@ -6,7 +6,7 @@ checkpoint has the same files: those whose keys lie within are the ones of the r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -67,7 +67,7 @@ class KeySpan(msgspec.Struct, frozen=True):
         return key
 
 
-def places_of_groups(sidecar: Sidecar, groups: Sequence[ChosenGroup], files: int) -> list[BasePlace] | None:
+def places_of_groups(sidecar: Sidecar, groups: Iterable[ChosenGroup], files: int) -> list[BasePlace] | None:
     """Join row groups, in their order, to places of about so many files; None where their keys do not tell them apart.
 
     Two places are cut apart only where the last key before is smaller than the first one behind.

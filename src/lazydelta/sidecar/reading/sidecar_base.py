@@ -114,13 +114,14 @@ class SidecarBase(msgspec.Struct, frozen=True):
     def _places(self, scan: BaseScan, sidecar: Sidecar, files: int) -> list[BasePlace] | None:
         groups = self._row_groups(scan, sidecar)
         try:
-            found = list(groups.surviving())
+            places = places_of_groups(sidecar, groups.surviving(), files)
             if sidecar.proof is not None:
                 sidecar.proof.check()
-            return places_of_groups(sidecar, found, files)
         except (SidecarError, StorageError) as error:
             logger.warning("the sidecar of version %d fails: %s", scan.snapshot.segment.base_version, error)
             return None
+        else:
+            return places
         finally:
             groups.close()
 
