@@ -70,8 +70,8 @@ def main(*, scale: str, rounds: int, parts: tuple[str, ...], spark: bool, publis
         for each in publish(Run.load(PUBLISHED)):
             click.echo(f"written to {each}")
     wrong = disagreements(records)
-    for each in wrong:
-        click.echo(f"different answers: {each}", err=True)
+    for words in wrong:
+        click.echo(f"different answers: {words}", err=True)
     sys.exit(1 if wrong else 0)
 
 

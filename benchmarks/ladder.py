@@ -56,9 +56,8 @@ def contenders(uri: str, *, iceberg: str | None = None, spark: bool = True) -> l
     if PEERS_PYTHON.exists():
         found.append(Asked("DuckDB", _by("benchmarks.duckdb_files_work:ask", uri, python=str(PEERS_PYTHON))))
     if iceberg is not None:
-        work = _by("benchmarks.iceberg_work:ask", iceberg, python=str(PEERS_PYTHON))
-        asked = ("one hour", "24 hours", "take 100", "all files", "statistics")
-        found.append(Asked("PyIceberg", work, only=asked))
+        plans = _by("benchmarks.iceberg_work:ask", iceberg, python=str(PEERS_PYTHON))
+        found.append(Asked("PyIceberg", plans, only=("one hour", "24 hours", "take 100", "all files", "statistics")))
     found.append(Asked("floor", _by("benchmarks.floor_work:ask", uri, imports=("pyarrow.parquet",))))
     return found
 

@@ -7,7 +7,7 @@ import os
 import platform
 import statistics
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,10 +113,10 @@ def record_of(
     section: str, contender: str, question: str, runs: Sequence[Measurement], variant: dict[str, Any] | None = None
 ) -> Record:
     """Take the medians of runs whose answers are dictionaries; one failed round fails all: a median would hide it."""
-    names = {"section": section, "contender": contender, "question": question}
+    empty = Record(section, contender, question, variant or {})
     failure = next((run.failure for run in runs if run.failure is not None), None)
     if failure is not None or not runs:
-        return Record(**names, variant=variant or {}, failure=failure or "not measured")
+        return replace(empty, failure=failure or "not measured")
     answers = [run.answer for run in runs]
 
     def median(name: str) -> float | None:
@@ -129,11 +129,10 @@ def record_of(
 
     counts = {each.get("count") for each in answers}
     if len(counts) != 1:
-        return Record(**names, variant=variant or {}, failure=f"the answers differ: {sorted(map(str, counts))}")
+        return replace(empty, failure=f"the answers differ: {sorted(map(str, counts))}")
     peaks = [each.get("peak_bytes", run.peak_bytes) for each, run in zip(answers, runs, strict=True)]
-    return Record(
-        **names,
-        variant=variant or {},
+    return replace(
+        empty,
         seconds=median("seconds"),
         first_seconds=median("first_seconds"),
         peak_bytes=int(statistics.median(peak for peak in peaks if peak is not None)),

@@ -56,7 +56,7 @@ def _truth(uri: str) -> dict[str, set[str]]:
     """Let deltalake tell all files and their statistics, and compare these here."""
     files = pa.table(deltalake.DeltaTable(uri).get_add_actions(flatten=True)).to_pylist()
 
-    def may(file: dict[str, Any], name: str) -> bool:
+    def may(file: dict[str, str], name: str) -> bool:
         least, most, hour = file["min.device_id"], file["max.device_id"], file["partition._event_hour"]
         in_hour = hour == HOUR if name == "hour" else hour >= HOUR
         return {
@@ -110,7 +110,8 @@ def test_statistics_and_order_are_those_of_the_manifest(several: str, strategy: 
 
 def _reads(uri: str, where: str | None, **options: Any) -> tuple[ScanMetrics, set[str], set[str]]:
     """Return the metrics, the files of the sidecar whose footer was read, and the other files of its folder."""
-    footers, others = set(), set()
+    footers: set[str] = set()
+    others: set[str] = set()
 
     def note(path: str, start: int | None, length: int | None) -> None:
         if "_sidecars" in path:
