@@ -13,6 +13,7 @@ from lazydelta import DeltaTable, write_arrow
 from lazydelta.handle import TableHandle
 from lazydelta.row_scan import ReadingPool, RowRequest, RowScanner, file_rows
 from lazydelta.row_scan.footer_ranges import judge_row_groups
+from lazydelta.row_scan.repeated_values import RepeatedValues
 from lazydelta.rows import opened_file
 from tests.row_scan.made_table import make_rich_table, make_table
 from tests.row_scan.watching import watch
@@ -78,6 +79,38 @@ def test_batches_of_a_file_share_the_array_of_its_partition_value(tmp_path: Path
     assert [batch.num_rows for batch in batches] == [200, 200, 200, 200, 100]
     assert pa.Table.from_batches(batches).to_pylist() == table.select(batches[0].schema.names).to_pylist()
     assert len({batch.column("hour").buffers()[2].address for batch in batches}) == 1
+
+
+def test_files_share_where_the_texts_of_their_partition_values_end(tmp_path: Path) -> None:
+    rows = pa.table({"hour": [f"{row // 100:010d}" for row in range(400)], "id": range(400)})
+    write_arrow(tmp_path, rows, partition_by=["hour"])
+    batches = list(DeltaTable(str(tmp_path)).rows())
+    columns = [batch.column("hour") for batch in batches]
+    assert sorted(text for column in columns for text in column.to_pylist()) == rows["hour"].to_pylist()
+    assert len({column.buffers()[2].address for column in columns}) == 4
+    assert len({column.buffers()[1].address for column in columns}) == 1
+
+
+@pytest.mark.parametrize("number", [0, 1, 7, 1000])
+@pytest.mark.parametrize(
+    "value",
+    [
+        pa.scalar("2026021022"),
+        pa.scalar(""),
+        pa.scalar("é😀"),
+        pa.scalar(b"\x00\xff"),
+        pa.scalar(None, pa.string()),
+        pa.scalar(7, pa.int32()),
+        pa.scalar(1, pa.int8()).cast(pa.bool_()),
+    ],
+    ids=["text", "empty", "not-ascii", "bytes", "null", "number", "flag"],
+)
+def test_a_value_is_repeated_as_arrow_does_it(value: pa.Scalar, number: int) -> None:
+    repeated = RepeatedValues()
+    for count in (number, number // 2, 2 * number):
+        found = repeated.of(value, count)
+        found.validate(full=True)
+        assert found.equals(pa.repeat(value, count))
 
 
 def test_footers_that_decide_nothing_are_not_asked_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

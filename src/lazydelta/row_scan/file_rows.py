@@ -17,6 +17,7 @@ import pyarrow as pa
 from lazydelta import compute as pc
 from lazydelta.arrays import from_numpy
 from lazydelta.row_scan.footer_ranges import judge_row_groups
+from lazydelta.row_scan.repeated_values import RepeatedValues
 from lazydelta.row_scan.row_mask import row_mask
 from lazydelta.row_scan.row_metrics import RowMetrics
 from lazydelta.row_scan.row_request import RowRequest
@@ -88,6 +89,7 @@ class FileRows:
     metrics: RowMetrics
     sparsity: Sparsity = field(default_factory=Sparsity)
     footers: FooterUse = field(default_factory=FooterUse)
+    repeated: RepeatedValues = field(default_factory=RepeatedValues)
     stopped: Event = field(default_factory=Event)
     _opened: OpenedFile | None = None
 
@@ -103,7 +105,7 @@ class FileRows:
             read = [index for index in mine if verdicts[index] is not False]
             pruned = len(mine) - len(read)
             self.metrics.add(row_groups_read=len(read), row_groups_pruned=pruned, files_without_match=not read)
-            reading = _Columns.of(opened, request) if read else None
+            reading = _Columns.of(opened, request, self.repeated) if read else None
             for index in read:
                 if reading is None or self.stopped.is_set():
                     return
@@ -218,10 +220,11 @@ class _Columns:
     all: Selection
     tested: Selection
     rest: Selection
-    repeated: dict[str, pa.Array] = field(default_factory=dict)
+    repeated: RepeatedValues
+    kept: dict[str, pa.Array] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, opened: OpenedFile, request: RowRequest) -> _Columns:
+    def of(cls, opened: OpenedFile, request: RowRequest, repeated: RepeatedValues) -> _Columns:
         # Where there is no filter, nothing is read apart.
         rest = [each for each in request.output if request.expression is not None and each not in request.tested]
         constants = opened.constants([*request.output, *request.tested])
@@ -232,6 +235,7 @@ class _Columns:
             opened.select(request.output),
             opened.select(request.tested),
             opened.select(rest),
+            repeated,
         )
 
     @property
@@ -242,9 +246,9 @@ class _Columns:
         if name not in self.constants:
             return arrays[name]
         # All batches of a file share one array: each would be as long as the rows are, with nothing new in it.
-        kept = self.repeated.get(name)
+        kept = self.kept.get(name)
         if kept is None or len(kept) < number:
-            kept = self.repeated[name] = pa.repeat(self.constants[name], number)
+            kept = self.kept[name] = self.repeated.of(self.constants[name], number)
         return kept if len(kept) == number else kept.slice(0, number)
 
     def assembled(self, arrays: Mapping[str, pa.Array], number: int) -> pa.RecordBatch:

@@ -15,6 +15,7 @@ from lazydelta.metrics import ScanMetrics
 from lazydelta.pruning import Predicate, conjunction
 from lazydelta.row_scan.file_rows import FileRows, FooterUse, Sparsity
 from lazydelta.row_scan.reading_pool import ReadingPool
+from lazydelta.row_scan.repeated_values import RepeatedValues
 from lazydelta.row_scan.row_flow import RowFlow
 from lazydelta.row_scan.row_metrics import RowMetrics
 from lazydelta.row_scan.row_request import RowRequest
@@ -242,10 +243,10 @@ def _row_stream(
         # No name of its own for the flow's parts: what a stream holds must not hold the stream.
         shared = pool or ReadingPool.for_store(handle.options.memory_budget, remote=store.is_remote)
         shared.join()
-        sparsity, footers = Sparsity(), FooterUse()
+        sparsity, footers, repeated = Sparsity(), FooterUse(), RepeatedValues()
         flow = RowFlow(
             found(),
-            lambda file: FileRows(store, request, file, metrics, sparsity, footers),
+            lambda file: FileRows(store, request, file, metrics, sparsity, footers, repeated),
             shared,
             metrics,
             stop=io.stop,
