@@ -16,7 +16,7 @@ import pytest
 from lazydelta import write_arrow
 from lazydelta.spark.session import prepare_environment
 from tests.spark.stops import CHANGES_OF_A_FILE, Stops
-from tests.spark.streams import ROOT, WORKER, kill, kill_executor, spark_home
+from tests.spark.streams import ROOT, SHORT_LIVED, WORKER, kill, kill_executor, spark_home
 from tests.spark.tables import ids
 from tests.support.spark import use_java
 
@@ -44,6 +44,7 @@ def lose_executors(folder: Path, kills: int) -> None:
             "spark.executor.memory": "512m",
             "spark.driver.memory": "512m",
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            **SHORT_LIVED,
         },
         "table": str(table),
         "options": {"maxPartitionBytes": "1kb", "minPartitions": str(_FILES)},
