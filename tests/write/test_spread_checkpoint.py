@@ -7,6 +7,8 @@ import os
 import pickle
 import random
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,6 +44,22 @@ Units = Sequence[tuple[int, Unit]]
 def in_turn(job: SpreadCheckpoint, units: Units) -> list[PartWritten]:
     """Write one part after the other, the last first, each as a process of its own would."""
     return [pickle.loads(pickle.dumps(job)).write(*each) for each in reversed(units)]  # noqa: S301 - our own
+
+
+_WORKER = """
+import pickle, sys
+job, units = pickle.load(sys.stdin.buffer)
+pickle.dump([job.write(*each) for each in units], sys.stdout.buffer)
+"""
+
+
+def elsewhere(job: SpreadCheckpoint, units: Units) -> list[PartWritten]:
+    """Write the parts in another process, which has nothing in common with this one but the job."""
+    ran = subprocess.run(
+        [sys.executable, "-c", _WORKER], input=pickle.dumps((job, units)), capture_output=True, check=True
+    )
+    found: list[PartWritten] = pickle.loads(ran.stdout)  # noqa: S301 - our own
+    return found
 
 
 def failing(job: SpreadCheckpoint, units: Units) -> list[PartWritten]:
@@ -138,7 +156,7 @@ def test_others_read_it_and_pass_by_one_that_is_not_complete(table: Path) -> Non
     with pytest.raises(StorageError):
         write_checkpoint_in_parts(store, failing, unit_rows=1)
     # So there is a part of another number beside it, and one of its own is empty.
-    result = write_checkpoint_in_parts(store, in_turn, unit_rows=1)
+    result = write_checkpoint_in_parts(store, elsewhere, unit_rows=1)
     assert result.parts is not None
     assert len(parts(table, VERSION)) == result.parts + 1 > 5
     assert any(pq.read_metadata(path).num_rows == 0 for path in parts(table, VERSION))

@@ -44,19 +44,6 @@ class RemoveSet:
         self._paths: list[pa.Array] | None = []
         self._path_count = 0
 
-    @classmethod
-    def of_hashes(cls, hashes: Hashes, memory_limit: int = 64 << 20) -> RemoveSet:
-        """Return a set of keys that were hashed elsewhere; their texts are not known."""
-        made = cls(memory_limit)
-        made._paths = None
-        made.add_hashes(hashes)
-        return made
-
-    def hashes(self) -> Hashes:
-        """Return all keys, to be sent elsewhere."""
-        runs = [run.keys for run in (*self._runs, *self._spilled)]
-        return np.concatenate([np.zeros((2, 0), np.uint64), *runs], axis=1)
-
     def __len__(self) -> int:
         return sum(len(run) for run in (*self._runs, *self._spilled))
 

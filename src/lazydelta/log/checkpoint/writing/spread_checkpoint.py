@@ -43,11 +43,10 @@ from lazydelta.log.checkpoint.writing.checkpoint_writer import (
     write_checkpoint,
 )
 from lazydelta.log.checkpoint.writing.reconciled_rows import ReconciledRows
+from lazydelta.log.checkpoint.writing.sent_keys import NotedKeys, keys_of
 from lazydelta.log.checksum.checksum_writer import start_checksums
 from lazydelta.log.features.writable import check_copyable
-from lazydelta.log.keys import Hashes
 from lazydelta.log.names import LOG, FileKind, LogFile
-from lazydelta.log.remove_set import RemoveSet
 from lazydelta.log.replaced import CURABLE, MAX_REPLACEMENTS, too_often
 from lazydelta.log.segment import Checkpoint, checkpoints_from, list_from
 from lazydelta.log.snapshot import Snapshot
@@ -94,7 +93,7 @@ class SpreadCheckpoint:
     layout: CheckpointLayout
     removed_after: int
     wrong: tuple[Column, ...]
-    keys: Hashes
+    keys: tuple[bytes, ...]
     parts: int
     name: str
     batch_rows: int
@@ -111,7 +110,7 @@ class SpreadCheckpoint:
             groups=unit.groups,
         )
         rows = ReconciledRows(self.layout, self.removed_after)
-        seen = RemoveSet.of_hashes(self.keys)
+        seen = keys_of(self.keys)
         try:
             file = self.file(part)
             size = self._put(file, rows.of_part(reader, unit.part, seen, self.wrong))
@@ -207,7 +206,7 @@ class _Spread:
         self._name = uuid.uuid4().hex
 
     def write(self, carrier: PartCarrier) -> CheckpointResult:
-        seen = RemoveSet(self._state.key_memory)
+        seen = NotedKeys(self._state.key_memory)
         with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY, prefix="lazydelta-checkpoint-") as spool:
             try:
                 tail = self._encode_tail(spool, seen)
@@ -231,7 +230,7 @@ class _Spread:
             size = self._store.put_stream(part_path(job.version, _TAIL, job.parts), _chunks(spool))
         return self._published(job, [*written, tail, head], size)
 
-    def _encode_tail(self, spool: IO[bytes], seen: RemoveSet) -> PartWritten:
+    def _encode_tail(self, spool: IO[bytes], seen: NotedKeys) -> PartWritten:
         """Keep the rows of the tail for later, and note its keys."""
         rows = self._state.rows
         file = self._plain_file()
@@ -244,7 +243,7 @@ class _Spread:
         version = self._snapshot.version
         return CheckpointFile(self._state.rows.layout, LOG, version, group, {_NOTE: self._name})
 
-    def _reserved(self, seen: RemoveSet) -> tuple[SpreadCheckpoint, PartWritten]:
+    def _reserved(self, seen: NotedKeys) -> tuple[SpreadCheckpoint, PartWritten]:
         """Put the first part where nobody has, and so have the number of parts to this job."""
         version, state = self._snapshot.version, self._state
         file = self._plain_file()
@@ -261,7 +260,7 @@ class _Spread:
                     state.rows.layout,
                     state.rows.removed_after,
                     tuple(false_timestamps(self._snapshot)),
-                    seen.hashes(),
+                    tuple(seen.sent),
                     parts,
                     self._name,
                     state.batch_rows,
