@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import random
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,18 @@ import pyarrow as pa
 import pytest
 
 from lazydelta import DeltaTable, write_arrow
+from lazydelta.errors import StorageError
 from lazydelta.handle import TableHandle
+from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
+from lazydelta.log.checkpoint.writing.spread_checkpoint import write_checkpoint_in_parts
+from lazydelta.log.hint.hint_writer import write_last_checkpoint
 from lazydelta.maintenance.optimize.optimizing import optimize
 from lazydelta.maintenance.vacuum.vacuuming import vacuum
-from lazydelta.storage import Request, observe
+from lazydelta.storage import Request, observe, open_store
 from tests.maintenance.old_tables import NOW, data_files
 from tests.maintenance.random_past import RandomHistory
 from tests.support.delta_spark import DeltaSpark
+from tests.write.test_spread_checkpoint import failing, in_turn, only_parts, parts
 
 pytestmark = [pytest.mark.xdist_group("other sparks"), pytest.mark.timeout(600)]
 
@@ -136,6 +142,34 @@ def test_a_deletion_vector_of_sparks_written_meanwhile_is_kept(delta_spark: Delt
     optimize(TableHandle.open(table))
     assert spark_ids(delta_spark, table) == list(range(1, 48))
     assert {file.path for file in DeltaTable(table).files()} <= data_files(table)
+
+
+def test_a_checkpoint_of_many_parts_is_read_and_one_that_is_not_complete_passed_by(
+    delta_spark: DeltaSpark, tmp_path: Path
+) -> None:
+    """Beside it lies the first part of a job that failed, and one of its own parts is empty."""
+    root = tmp_path / "whole"
+    for number in range(4):
+        write_arrow(root, rows(number * 12), partition_by=["_event_hour"], maintain=False)
+    store = open_store(root)
+    write_last_checkpoint(store, write_checkpoint(store, memory_budget=6))
+    write_arrow(root, rows(100), mode="overwrite", overwrite_where="_event_hour = 'a'", maintain=False)
+    with pytest.raises(StorageError):
+        write_checkpoint_in_parts(store, failing, unit_rows=1)
+    done = write_checkpoint_in_parts(store, in_turn, unit_rows=1)
+    assert done.parts is not None
+    expected = our_ids(root)
+    for name in ("incomplete", "misled"):
+        shutil.copytree(root, tmp_path / name)
+        parts(tmp_path / name, 4)[2].unlink()
+    assert write_last_checkpoint(store, done)
+    shutil.copy(root / "_delta_log" / "_last_checkpoint", tmp_path / "misled" / "_delta_log")
+    only_parts(root, 4)
+    for name in ("whole", "incomplete", "misled"):
+        assert spark_ids(delta_spark, tmp_path / name) == expected, name
+    # And Spark goes on from there: commits, a checkpoint of its own, the checksum.
+    delta_spark.sql(f"DELETE FROM delta.`{root}` WHERE id = {expected[0]}")
+    assert our_ids(root) == spark_ids(delta_spark, root) == expected[1:]
 
 
 @pytest.mark.parametrize("mode", ["name", pytest.param("id", marks=pytest.mark.slow)])

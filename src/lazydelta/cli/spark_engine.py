@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -55,8 +55,8 @@ def chosen_engine(engine: str, master: str | None, conf: dict[str, str], files: 
 
 
 @contextmanager
-def session(name: str, master: str | None, conf: dict[str, str], out: Output) -> Iterator[SparkSession]:
-    """Start Spark for the length of a block, or use the session that there is."""
+def session(name: str, master: str | None, conf: dict[str, str], out: Output | None) -> Iterator[SparkSession]:
+    """Start Spark for the length of a block, or use the session that there is; ``out`` is told where nobody else is."""
     from py4j.protocol import Py4JError  # noqa: PLC0415 - only who asks for Spark loads it
     from pyspark.errors import PySparkException  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
@@ -64,7 +64,7 @@ def session(name: str, master: str | None, conf: dict[str, str], out: Output) ->
     from lazydelta.spark import start_session  # noqa: PLC0415
 
     is_ours = SparkSession.getActiveSession() is None
-    with out.watch(lambda: "starting Spark"):
+    with nullcontext() if out is None else out.watch(lambda: "starting Spark"):
         spark = start_session(name, master=master, conf=conf)
     try:
         yield spark

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate
@@ -19,12 +19,15 @@ from lazydelta.cli.table_target import TableTarget, target_command
 
 if TYPE_CHECKING:
     from lazydelta.handle import TableHandle
+    from lazydelta.maintenance.vacuum.listing import Listed, ListingJob
 
 __all__ = ["optimize", "vacuum"]
 
 _MIB = 1 << 20
 # So many small files are worth the start of a cluster's executors.
 _MANY_TO_PACK = 10_000
+# And so many files are, to be listed folder by folder.
+_MANY_TO_LIST = 100_000
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _SHORT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", re.IGNORECASE)
 
@@ -168,23 +171,29 @@ def optimize(  # noqa: PLR0913 - each is an option
     is_flag=True,
     help="Clear away data files of jobs that failed before their table was there: URI is no table.",
 )
+@engine_options
 @click.option("--dry-run", is_flag=True, help="Delete nothing, and tell what would be deleted.")
-def vacuum(
+def vacuum(  # noqa: PLR0913 - each is an option
     target: _Target,
     *,
     retention: timedelta | None,
     no_retention_check: bool,
     keep_versions: tuple[int, ...],
     without_log: bool,
+    engine: str,
+    master: str | None,
+    conf: dict[str, str],
     dry_run: bool,
 ) -> None:
     """Delete the files of a table that no version within the retention refers to.
 
     Readers of older versions, and writers that take longer, would miss them: the retention is there for these.
     """
-    from lazydelta.maintenance.vacuum import failed_jobs, vacuuming  # noqa: PLC0415 - `--help` does not wait for them
+    from lazydelta.maintenance.vacuum import failed_jobs, listing, vacuuming  # noqa: PLC0415 - `--help` does not wait for them
 
     if without_log:
+        if engine == "spark":
+            raise click.UsageError("--engine spark makes no sense without a log.", click.get_current_context())
         if keep_versions:
             raise click.UsageError("--keep-version makes no sense without a log.", click.get_current_context())
         found = failed_jobs.vacuum_without_log(
@@ -192,6 +201,19 @@ def vacuum(
         )
         target.out.tell(asdict(found), sentences.vacuumed)
         return
+    if engine != "auto":  # what makes no sense is said before any work
+        chosen_engine(engine, master, conf, lambda: 0, many=_MANY_TO_LIST)
+
+    def listed(job: ListingJob) -> Iterator[Listed]:
+        # Only the log tells how much there is to list, so the session waits for it.
+        if chosen_engine(engine, master, conf, lambda: job.kept, many=_MANY_TO_LIST) == "local":
+            yield from listing.in_one_walk(job)
+            return
+        with session("lazydelta vacuum", master, conf, None) as spark:
+            from lazydelta.spark.table_vacuuming import listing_on_spark  # noqa: PLC0415 - and with it Spark
+
+            yield from listing_on_spark(spark)(job)
+
     with target.watched():
         result = vacuuming.vacuum(
             target.handle,
@@ -200,6 +222,7 @@ def vacuum(
             enforce_retention=not no_retention_check,
             keep_versions=keep_versions,
             progress=target.progress,
+            lister=listed,
         )
     target.out.tell(asdict(result), sentences.vacuumed)
     result.check(target.handle.uri)

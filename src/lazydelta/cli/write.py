@@ -12,6 +12,7 @@ import click
 from lazydelta.cli import sentences
 from lazydelta.cli.command_group import CommandGroup
 from lazydelta.cli.parameters import CONTEXT, pairs
+from lazydelta.cli.spark_engine import chosen_engine, engine_options, session
 from lazydelta.cli.table_target import TableTarget, target_command
 from lazydelta.errors import OptionError, TableExistsError, TableNotFoundError
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["append", "checkpoint", "create", "log"]
 
 _MIB = 1 << 20
+# As for sidecars: below this one process is through before a cluster has started.
+_MANY_TO_SHARE = 10_000_000
 _BOUNDARIES = ("month", "day", "hour", "minute", "second")
 _COMPRESSIONS = ("zstd", "snappy", "gzip", "none")
 
@@ -190,7 +193,16 @@ def append(
     show_default=True,
     help="Work within this much.",
 )
-def checkpoint(target: TableTarget, *, version: int | None, memory: int) -> None:
+@engine_options
+def checkpoint(
+    target: TableTarget,
+    *,
+    version: int | None,
+    memory: int,
+    engine: str,
+    master: str | None,
+    conf: dict[str, str],
+) -> None:
     """Write the checkpoint of the newest version of the table at URI, unless it is there.
 
     Readers then start from it, however many commits the table has.
@@ -198,6 +210,7 @@ def checkpoint(target: TableTarget, *, version: int | None, memory: int) -> None
     import msgspec  # noqa: PLC0415
 
     from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint  # noqa: PLC0415
+    from lazydelta.log.checkpoint.writing.spread_checkpoint import rows_to_share  # noqa: PLC0415
     from lazydelta.log.hint.hint_writer import write_last_checkpoint  # noqa: PLC0415
 
     store = target.handle.store
@@ -206,9 +219,18 @@ def checkpoint(target: TableTarget, *, version: int | None, memory: int) -> None
     def progress(count: int, _total: int | None) -> None:
         done[0] = count
 
-    with target.out.watch(lambda: f"{done[0]:,} files written"):
-        result = write_checkpoint(store, version, memory_budget=memory * _MIB, progress=progress)
-        write_last_checkpoint(store, result)
+    asked: dict[str, Any] = {"memory_budget": memory * _MIB, "progress": progress}
+    chosen = chosen_engine(engine, master, conf, lambda: rows_to_share(store, version), many=_MANY_TO_SHARE)
+    if chosen == "spark":
+        with session("lazydelta checkpoint", master, conf, target.out) as spark:
+            from lazydelta.spark.checkpoint_spreading import write_on  # noqa: PLC0415 - and with it Spark
+
+            with target.out.watch(lambda: "the tasks of Spark write"):
+                result = write_on(spark, store, version, **asked)
+    else:
+        with target.out.watch(lambda: f"{done[0]:,} files written"):
+            result = write_checkpoint(store, version, **asked)
+            write_last_checkpoint(store, result)
     target.out.tell(msgspec.to_builtins(result), sentences.checkpointed)
 
 

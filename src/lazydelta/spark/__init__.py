@@ -14,6 +14,7 @@ from lazydelta.write.write_options import WriteOptions as IngestOptions
 __all__ = ["IngestOptions", "IngestResult"]
 
 if find_spec("pyspark") is not None:
+    from lazydelta.spark.checkpoint_spreading import checkpoint_table
     from lazydelta.spark.files_ingestion import ingest_files
     from lazydelta.spark.files_stream import ingest_files_stream
     from lazydelta.spark.ingest import ingest, ingest_stream, write
@@ -22,10 +23,12 @@ if find_spec("pyspark") is not None:
     from lazydelta.spark.sidecar_building import build_sidecar
     from lazydelta.spark.sidecar_following import SidecarListener, following_sidecar
     from lazydelta.spark.table_optimizing import optimize_table
+    from lazydelta.spark.table_vacuuming import vacuum_table
 
     __all__ += [
         "SidecarListener",
         "build_sidecar",
+        "checkpoint_table",
         "following_sidecar",
         "ingest",
         "ingest_files",
@@ -35,5 +38,6 @@ if find_spec("pyspark") is not None:
         "read",
         "start_session",
         "use_session",
+        "vacuum_table",
         "write",
     ]
