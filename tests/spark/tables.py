@@ -64,6 +64,11 @@ def on_disk(table: Path) -> set[str]:
     return {str(each) for each in found if each.parts[0] != "_delta_log"}
 
 
+def named(table: Path) -> set[str]:
+    """Return the data files that some commit has added."""
+    return {unquote(each["path"]) for version in commits(table) for each in actions(table, version, "add")}
+
+
 def added(table: Path) -> list[dict[str, Any]]:
     """Return the files of the newest version with what the log says of them."""
     found: list[dict[str, Any]] = pa.table(deltalake.DeltaTable(table).get_add_actions(flatten=True)).to_pylist()

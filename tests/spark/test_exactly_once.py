@@ -31,7 +31,7 @@ from lazydelta.spark import ingest_stream
 from lazydelta.spark.source import LazyDeltaSource, _Message
 from tests.spark.stops import CHANGES_OF_A_COMMIT, CHANGES_OF_A_FILE
 from tests.spark.streams import WORKER, Stream, descendants, kill_executor, make_source
-from tests.spark.tables import actions, commits, ids, logged, on_disk, write
+from tests.spark.tables import actions, commits, ids, logged, named, on_disk, write
 
 pytestmark = [pytest.mark.xdist_group("spark")]
 
@@ -321,6 +321,23 @@ def test_rows_are_there_once_although_the_driver_was_killed(tmp_path: Path) -> N
     stream, expected = _stream(tmp_path, files=6, rows=50)
     assert _kill_drivers(stream, kills=1, files=6) == 1
     stream.finish()
+    # It was killed in one of the first batches: what it left went with the maintenance of the fourth version.
+    assert {each for each in on_disk(stream.table) if each.endswith(".parquet")} <= named(stream.table)
+    _check(stream.table, expected)
+
+
+@pytest.mark.timeout(600)
+def test_what_a_driver_left_that_was_killed_before_its_commit_goes_with_the_next_maintenance(tmp_path: Path) -> None:
+    stream, expected = _stream(tmp_path, files=6, rows=50)
+    # Its first file is there, and the second is begun: nothing is committed yet.
+    with stream.stopping(CHANGES_OF_A_FILE + 1) as (driver, stops):
+        stops.wait(CHANGES_OF_A_FILE + 1, lambda: driver.poll() is None)
+    left = {each for each in on_disk(stream.table) if each.endswith(".parquet")}
+    assert stream.version() == -1
+    assert left
+    stream.finish()
+    assert left.isdisjoint(on_disk(stream.table))
+    assert {each for each in on_disk(stream.table) if each.endswith(".parquet")} <= named(stream.table)
     _check(stream.table, expected)
 
 

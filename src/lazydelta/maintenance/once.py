@@ -24,6 +24,7 @@ from lazydelta.log.actions import Metadata
 from lazydelta.log.checkpoint.writing.checkpoint_writer import MEMORY_BUDGET, write_checkpoint
 from lazydelta.log.hint.hint_writer import write_last_checkpoint
 from lazydelta.maintenance.due import Due, due_after
+from lazydelta.maintenance.left_behind import clear_left_behind
 from lazydelta.maintenance.log_cleanup import clean_log
 from lazydelta.maintenance.optimize.auto_compaction import auto_compact
 from lazydelta.sidecar.building.builder import Progress
@@ -115,6 +116,8 @@ def _maintain(run: Run) -> Outcome:
         return done
     if run.sidecar:
         _refresh(run, done)
+    if due.enough is not None:
+        _attempt("clear what attempts left behind", handle, lambda: clear_left_behind(handle, due.version), done.errors)
     if due.cleans_log:
         _attempt("clean the log", handle, lambda: _clean(handle), done.errors)
     return done

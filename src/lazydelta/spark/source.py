@@ -191,8 +191,8 @@ class _StreamWriter(DataSourceStreamArrowWriter):
 
     @sentence_first()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> _Message:
-        job = self._job
-        txn = _stream_txn(job.options)
+        txn = _stream_txn(self._job.options)
+        job = self._job.of_batch(txn)
         refuse_older(job.uri, txn, job.committed.get(txn.app_id))
         if job.is_committed(txn):
             result = job.count(iterator)

@@ -12,7 +12,6 @@ are.
 from __future__ import annotations
 
 import os
-import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -32,7 +31,7 @@ from lazydelta.storage import Store, expand_home, redact, refuse_half_uri
 from lazydelta.write.batch_record import BatchRecord, RowCounter
 from lazydelta.write.column_mapping import PhysicalColumns
 from lazydelta.write.data_files import DataFileWriter
-from lazydelta.write.earlier_attempts import FAMILY_DIGITS, clear_earlier_attempts
+from lazydelta.write.earlier_attempts import clear_earlier_attempts, marked, new_family
 from lazydelta.write.file_commit import commit_files, delete_files, unnamed_files
 from lazydelta.write.max_rejected import MaxRejected
 from lazydelta.write.parquet_encoding import ParquetEncoding
@@ -88,7 +87,7 @@ class WriteJob:
     committed: Mapping[str, int] = field(default_factory=dict)
     version: int = -1
     alone: bool = False
-    family: str = field(default_factory=lambda: uuid.uuid4().hex[:FAMILY_DIGITS], repr=False)
+    family: str = field(default_factory=new_family, repr=False)
     encoding: ParquetEncoding | None = field(default=None, repr=False)
 
     @classmethod
@@ -107,7 +106,9 @@ class WriteJob:
             # Only the metadata is asked for; what an overwrite removes is seen at the commit.
             metadata = _without_removals(plan).stage(transaction, plan.incoming(source))
             committed = {} if snapshot is None else {each.app_id: each.version for each in snapshot.transactions()}
-        return cls(uri, options, plan, source, metadata, committed, -1 if snapshot is None else snapshot.version)
+        version = -1 if snapshot is None else snapshot.version
+        family = new_family(options.txn)
+        return cls(uri, options, plan, source, metadata, committed, version, family=family)
 
     @classmethod
     def within(
@@ -131,7 +132,17 @@ class WriteJob:
         transaction.parameters = plan.parameters
         metadata = plan.stage(transaction, plan.incoming(source))
         version = -1 if snapshot is None else snapshot.version
-        job = cls(_absolute(uri), options, plan, source, metadata, version=version, alone=True, encoding=encoding)
+        job = cls(
+            _absolute(uri),
+            options,
+            plan,
+            source,
+            metadata,
+            version=version,
+            alone=True,
+            family=new_family(options.txn),
+            encoding=encoding,
+        )
         job.__dict__["handle"] = transaction.handle  # it is open already
         return job
 
@@ -159,6 +170,10 @@ class WriteJob:
         return txn is not None and self.committed.get(txn.app_id, -1) >= txn.version
 
     # --- in a task
+
+    def of_batch(self, txn: Txn) -> WriteJob:
+        """Return the same job for a micro-batch, whose mark the names of its files have."""
+        return replace(self, family=marked(self.family, txn))
 
     def rejected_rows(self) -> RejectedRowsWriter:
         """Return what takes the rows that a task rejects."""
