@@ -126,9 +126,13 @@ def test_tables_whose_batches_nobody_counts_are_not_listed(tmp_path: Path) -> No
     assert asked == []
 
 
-def test_too_many_partitions_are_left_to_vacuum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(left_behind, "_MOST_FOLDERS", 1)
+@pytest.mark.parametrize(("bound", "most"), [("_MOST_FOLDERS", 1), ("_MOST_LISTED", 0)])
+def test_what_would_take_long_listings_is_left_to_vacuum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
+) -> None:
     dead = _written(_job(tmp_path, 0), 0)
     _commit(tmp_path, 0)
-    assert _clear(tmp_path) == set()
-    assert {add.path for add in dead.adds} <= data_files(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(left_behind, bound, most)
+        assert _clear(tmp_path) == set()
+    assert _clear(tmp_path) == {add.path for add in dead.adds}

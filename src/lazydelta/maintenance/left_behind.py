@@ -9,6 +9,7 @@ leave files that nobody can tell from those of a writer at work; VACUUM judges t
 from __future__ import annotations
 
 import logging
+from itertools import islice
 from urllib.parse import unquote
 
 from lazydelta.handle import TableHandle
@@ -25,6 +26,8 @@ _log = logging.getLogger(__name__)
 _LOOK_BACK = 40
 # A backfill into more partitions than that is left to VACUUM: each of them would be listed.
 _MOST_FOLDERS = 64
+# And so is what lies behind so many files of a folder: a listing of millions would be a burden on every run.
+_MOST_LISTED = 10_000
 
 
 def clear_left_behind(handle: TableHandle, version: int) -> list[str]:
@@ -53,7 +56,7 @@ def clear_left_behind(handle: TableHandle, version: int) -> list[str]:
         info.path
         for folder in sorted(folders)
         if ":" not in folder and not folder.startswith("/")  # of another place, where nothing of ours is
-        for info in store.list(folder)
+        for info in islice(store.list(folder), _MOST_LISTED)
         if info.last_modified > since and (name := info.path.rpartition("/")[2]) not in named and mark_in(name) in marks
     ]
     if left:
