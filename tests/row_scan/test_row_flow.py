@@ -76,6 +76,24 @@ def test_more_files_are_open_at_once_the_longer_it_goes_on(tmp_path: Path) -> No
         assert pool.held == 0
 
 
+@pytest.mark.parametrize(("limit", "most"), [(None, 8), (2 * ROWS, 1)], ids=["all", "some"])
+def test_who_hurries_has_all_threads_at_work_at_once_unless_few_rows_are_wanted(
+    tmp_path: Path, limit: int | None, most: int
+) -> None:
+    made = make_table(tmp_path, files=12, rows=ROWS, one_commit=True)
+    with ReadingPool(4, 1 << 30) as pool:
+        stream = scanner(made, pool, limit=limit).stream()
+        next(stream)
+        assert stream.metrics.most_files_at_once == 1
+        stream.hurry()
+        next(stream)
+        assert stream.metrics.most_files_at_once == most
+        stream.close()
+        stream.hurry()
+        assert next(stream, None) is None
+        assert pool.held == 0
+
+
 def test_files_are_read_while_others_are_still_looked_for(forty: MadeTable, monkeypatch: pytest.MonkeyPatch) -> None:
     hand_out_one_file_a_pull(monkeypatch)
     stream = DeltaTable(forty.uri).rows()

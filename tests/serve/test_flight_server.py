@@ -28,16 +28,17 @@ from lazydelta.errors import (
 from lazydelta.handle import TableHandle
 from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
 from lazydelta.serve.access_log import AccessLog
-from lazydelta.serve.answers import Answer
+from lazydelta.serve.answers import Answer, answer_to
 from lazydelta.serve.budgets import Budgets
 from lazydelta.serve.flight_server import FlightServer, ServerLimits
 from lazydelta.serve.shutdown import drain
 from lazydelta.serve.streams import Outcome, ServedStream
-from lazydelta.serve.ticket import Position
+from lazydelta.serve.ticket import Position, Ticket, TicketSigner
 from lazydelta.storage import Request, observe
+from lazydelta.wire import ScanCommand
 from tests.row_scan.made_table import MadeTable, make_rich_table, make_table
 from tests.scan.hand_log import HandLog, add
-from tests.serve.serving import connected, location, plan, serving
+from tests.serve.serving import KEY, connected, location, plan, serving
 
 _PATIENCE = 60
 BULKY_FILES, BULKY_ROWS = 40, 10_000
@@ -468,6 +469,20 @@ def test_a_stream_that_does_not_end_is_told_to_resume_elsewhere(bulky: Path) -> 
         assert b"drained" in first.metrics.text()
         assert stream.resumed == 1
     assert sorted(ids) == list(range(BULKY_FILES * BULKY_ROWS))
+
+
+@pytest.mark.parametrize(("limit", "grows"), [(None, True), (3 * BULKY_ROWS, False)], ids=["all", "some"])
+def test_a_client_that_goes_on_has_all_threads_read_for_it(bulky: Path, limit: int | None, *, grows: bool) -> None:
+    signer, table = TicketSigner(KEY), DeltaTable(bulky)
+    command = ScanCommand(table="t", of="rows", columns=["id"], limit=limit, version=table.version())
+    answer = answer_to(table, Ticket(command, table.metadata().id, 0, "me", signer.expiry()), 100 << 20)
+    batches = answer.batches()
+    next(batches)
+    assert answer.explain()["rows"]["most_files_at_once"] == 1
+    for _ in range(2):
+        next(batches)
+    assert (answer.explain()["rows"]["most_files_at_once"] > 1) == grows
+    batches.close()
 
 
 # --- what operators see

@@ -100,6 +100,12 @@ class RowFlow:
                 self._changed.wait()
         return None
 
+    def widen(self) -> None:
+        """Open as many files at once as there may be, from now on: who takes the rows is known to go on."""
+        with self._changed:
+            self._window = self._most
+            self._start_work()
+
     @property
     def files_taken(self) -> int:
         """How many files were taken to their end before the one that the last batch is of."""

@@ -61,6 +61,14 @@ class RowStream(BatchStream):
         self._whole = self._left is None
         return super().count()
 
+    def hurry(self) -> None:
+        """Read with all threads from now on, for who knows that all rows are wanted; with a limit they are not."""
+        with self._lock:
+            self._whole = self._left is None
+            flow = self._flow if self._whole else None
+        if flow is not None:
+            flow.widen()
+
     def stop(self) -> None:
         """Let no further request begin, and wait for nothing: whoever takes the rows meets the end of the scan."""
         if self._stop is not None:

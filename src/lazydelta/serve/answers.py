@@ -151,7 +151,7 @@ class RowsAnswer(Answer):
         """Yield the rows that are left of the ticket."""
         start = self._ticket.position
         skip, all_rows = (0, 0) if start is None else (start.rows, start.all_rows)
-        read, rows, done, sequence = 0, 0, 0, self._delivered.sequence
+        read, rows, done, sequence, is_first = 0, 0, 0, self._delivered.sequence, True
         try:
             for batch in self._stream:
                 while done < self._stream.files_taken:
@@ -171,6 +171,10 @@ class RowsAnswer(Answer):
                 all_rows += left.num_rows
                 strategy, sidecar = self._found
                 yield left, Position(sequence.count, sequence.digest(), strategy, sidecar, rows, key, all_rows)
+                if is_first:
+                    # Asked for again, so the client takes what it gets: it will hardly stop after a few files.
+                    is_first = False
+                    self._stream.hurry()
             if self._limit is None or read < self._limit:
                 self._delivered.check_all_found()
         finally:
