@@ -519,3 +519,14 @@ def test_the_log_is_cleaned_as_the_table_says(tmp_path: Path) -> None:
     lazydelta.DeltaTable(tmp_path).cleanup_metadata()
     assert sorted(path.name for path in log.glob("*.json")) == [f"{version:020}.json" for version in (2, 3)]
     assert lazydelta.DeltaTable(tmp_path).count() == 24
+
+
+def test_large_types_reach_into_all_parts_of_a_column(tmp_path: Path) -> None:
+    inner = pa.struct([("bytes", pa.binary()), ("texts", pa.list_(pa.string()))])
+    schema = pa.schema([("id", pa.int64()), ("map", pa.map_(pa.string(), inner)), ("text", pa.string())])
+    rows = [{"id": 1, "map": [("key", {"bytes": b"b", "texts": ["t"]})], "text": "x"}, {"id": 2}]
+    deltalake.write_deltalake(tmp_path, pa.Table.from_pylist(rows, schema=schema))
+    mine, other = (each.DeltaTable(tmp_path).to_pyarrow_dataset(as_large_types=True) for each in BOTH)
+    assert mine.schema == other.schema
+    assert mine.to_table().schema == other.schema
+    assert mine.to_table().to_pylist() == other.to_table().to_pylist()

@@ -49,7 +49,7 @@ def _encoded(field: pa.Field) -> pa.Field:
 
 
 def _large(kind: pa.DataType) -> pa.DataType:
-    """Return the type with 64-bit offsets wherever it has offsets; maps have no such variant."""
+    """Return the type with 64-bit offsets wherever it has offsets; a map has no such variant, but its parts may."""
     if pa.types.is_string(kind):
         return pa.large_string()
     if pa.types.is_binary(kind):
@@ -58,4 +58,7 @@ def _large(kind: pa.DataType) -> pa.DataType:
         return pa.large_list(kind.value_field.with_type(_large(kind.value_type)))
     if pa.types.is_struct(kind):
         return pa.struct([each.with_type(_large(each.type)) for each in kind])
+    if pa.types.is_map(kind):
+        key, item = (each.with_type(_large(each.type)) for each in (kind.key_field, kind.item_field))
+        return pa.map_(key, item)
     return kind

@@ -290,7 +290,7 @@ class _Recipe:
 
     def row_group_rows(self, rows: pa.RecordBatch) -> int:
         """Return how many of these rows are a row group."""
-        return min(self._encoding.row_group_rows or rows.num_rows, rows.num_rows)
+        return min(self._encoding.row_group_rows or rows.num_rows, int(rows.num_rows))
 
     def _dictionaries(self, rows: pa.RecordBatch) -> list[str]:
         """Return the columns that a dictionary makes smaller; for others it costs a fourth of the size and much time.
