@@ -296,10 +296,14 @@ def test_a_secret_that_was_torn_apart_is_not_repeated(tmp_path: Path) -> None:
 def test_checkpoint_is_written_once_and_the_hint_follows(invoke: Invoke, tmp_path: Path) -> None:
     lazydelta.write_arrow(tmp_path, pa.table({"a": [1]}))
     lazydelta.write_arrow(tmp_path, pa.table({"a": [2]}))
+    foreseen = json.loads(invoke("checkpoint", tmp_path, "--dry-run", "--json").output)
+    assert foreseen == {"action": "write", "version": 1, "actions": 0, "engine": "local"}
+    assert list((tmp_path / "_delta_log").glob("*.checkpoint*")) == []
     first = json.loads(invoke("checkpoint", tmp_path, "--json").output)
     assert (first["action"], first["version"], first["num_of_add_files"]) == ("written", 1, 2)
     assert json.loads((tmp_path / "_delta_log" / "_last_checkpoint").read_text())["version"] == 1
     assert "is there already" in invoke("checkpoint", tmp_path).output
+    assert "is there already" in invoke("checkpoint", tmp_path, "--dry-run").output
     assert "The checkpoint of version 0 was written: 1 files" in invoke("checkpoint", tmp_path, "--version", "0").output
 
 

@@ -26,7 +26,7 @@ from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
 from lazydelta.log.checkpoint.writing.spread_checkpoint import (
     PartWritten,
     SpreadCheckpoint,
-    rows_to_share,
+    preview,
     write_checkpoint_in_parts,
 )
 from lazydelta.log.hint.hint_writer import write_last_checkpoint
@@ -299,6 +299,8 @@ def test_what_jobs_left_that_were_killed_goes_after_a_day(table: Path) -> None:
 
 
 def test_one_file_is_written_where_parts_are_ruled_out_or_not_worth_it(table: Path) -> None:
-    assert rows_to_share(open_store(table)) == 8 + 2
+    foreseen = preview(open_store(table))
+    assert (foreseen.action, foreseen.version, foreseen.actions) == ("write", VERSION, 8 + 2)
     done = write_checkpoint_in_parts(open_store(table), in_turn)
     assert (done.action, done.parts, done.path.endswith(".checkpoint.parquet")) == ("written", None, True)
+    assert preview(open_store(table)).action == "keep"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "appended",
+    "checkpoint_foreseen",
     "checkpointed",
     "created",
     "deltas_built",
@@ -76,6 +77,14 @@ def streamed(result: dict[str, Any]) -> Iterator[str]:
         f"{_at(result)}: {text.count(result['commits'])} commits, {text.count(result['rows'])} rows of "
         f"{text.count(result['source_files'])} files{_rejected(result)}"
     )
+
+
+def checkpoint_foreseen(found: dict[str, Any]) -> Iterator[str]:
+    """Say what would be written."""
+    place = "on Spark" if found["engine"] == "spark" else "in this process"
+    deed = "is there already" if found["action"] == "keep" else f"would be written, {place}"
+    yield f"The checkpoint of version {found['version']} {deed}"
+    yield f"The one that there is has {_counted(found['actions'], 'action')}"
 
 
 def checkpointed(result: dict[str, Any]) -> Iterator[str]:

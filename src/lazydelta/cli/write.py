@@ -194,6 +194,7 @@ def append(
     help="Work within this much.",
 )
 @engine_options
+@click.option("--dry-run", is_flag=True, help="Write nothing, and tell what would be written, and where.")
 def checkpoint(
     target: TableTarget,
     *,
@@ -202,6 +203,7 @@ def checkpoint(
     engine: str,
     master: str | None,
     conf: dict[str, str],
+    dry_run: bool,
 ) -> None:
     """Write the checkpoint of the newest version of the table at URI, unless it is there.
 
@@ -210,7 +212,7 @@ def checkpoint(
     import msgspec  # noqa: PLC0415
 
     from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint  # noqa: PLC0415
-    from lazydelta.log.checkpoint.writing.spread_checkpoint import rows_to_share  # noqa: PLC0415
+    from lazydelta.log.checkpoint.writing.spread_checkpoint import preview  # noqa: PLC0415
     from lazydelta.log.hint.hint_writer import write_last_checkpoint  # noqa: PLC0415
 
     store = target.handle.store
@@ -220,7 +222,11 @@ def checkpoint(
         done[0] = count
 
     asked: dict[str, Any] = {"memory_budget": memory * _MIB, "progress": progress}
-    chosen = chosen_engine(engine, master, conf, lambda: rows_to_share(store, version), many=_MANY_TO_SHARE)
+    chosen = chosen_engine(engine, master, conf, lambda: preview(store, version).actions, many=_MANY_TO_SHARE)
+    if dry_run:
+        found = msgspec.structs.replace(preview(store, version), engine=chosen)
+        target.out.tell(msgspec.to_builtins(found), sentences.checkpoint_foreseen)
+        return
     if chosen == "spark":
         with session("lazydelta checkpoint", master, conf, target.out) as spark:
             from lazydelta.spark.checkpoint_spreading import write_on  # noqa: PLC0415 - and with it Spark

@@ -55,7 +55,14 @@ from lazydelta.scan.timestamp_check import false_timestamps
 from lazydelta.storage import Store
 from lazydelta.types.schema import Column
 
-__all__ = ["PartCarrier", "PartWritten", "SpreadCheckpoint", "rows_to_share", "write_checkpoint_in_parts"]
+__all__ = [
+    "CheckpointPreview",
+    "PartCarrier",
+    "PartWritten",
+    "SpreadCheckpoint",
+    "preview",
+    "write_checkpoint_in_parts",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -177,13 +184,27 @@ def write_checkpoint_in_parts(
     raise too_often(snapshot.segment)
 
 
-def rows_to_share(store: Store, version: int | None = None) -> int:
-    """Return how many actions of the previous checkpoint tasks would share, by its footers."""
-    checkpoint = open_snapshot(store, version=version).segment.checkpoint
-    if checkpoint is None:
-        return 0
-    reader = CheckpointReader(store, checkpoint)
-    return sum(sum(reader.row_counts(part) or ()) for part in reader.parts())
+class CheckpointPreview(msgspec.Struct, frozen=True, kw_only=True):
+    """What would be done: ``action`` is keep or write.
+
+    ``actions`` is how many the checkpoint below has, which tasks would share; ``engine`` where it would be written.
+    """
+
+    action: str
+    version: int
+    actions: int
+    engine: str = "local"
+
+
+def preview(store: Store, version: int | None = None) -> CheckpointPreview:
+    """Tell what writing the checkpoint of a version would do, by the footers of the one that there is."""
+    snapshot = open_snapshot(store, version=version)
+    checkpoint, actions = snapshot.segment.checkpoint, 0
+    if checkpoint is not None:
+        reader = CheckpointReader(store, checkpoint)
+        actions = sum(sum(reader.row_counts(part) or ()) for part in reader.parts())
+    is_there = checkpoint is not None and checkpoint.version >= snapshot.version
+    return CheckpointPreview(action="keep" if is_there else "write", version=snapshot.version, actions=actions)
 
 
 def part_path(version: int, part: int, parts: int) -> str:
