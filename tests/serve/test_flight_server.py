@@ -508,6 +508,7 @@ def test_the_access_log_has_a_line_for_each_request_and_no_conditions(tmp_path: 
         ("stream", "done"),
         ("describe", "TableNotFoundError"),
     ]
+    assert [line.get("table") for line in lines] == ["t", "t", None, "t", "u"]
     stream = lines[3]
     assert (stream["table"], stream["of"], stream["version"], stream["rows"]) == ("t", "files", 0, 2)
     assert stream["client"] == "anonymous"

@@ -81,7 +81,10 @@ def test_a_server_prints_where_it_is_and_ends_when_it_is_told(tmp_path: Path, ta
 
 
 def test_a_server_that_is_told_to_end_lets_a_stream_come_to_its_end(table: Path) -> None:
-    with started("--table", f"t={table}") as (process, where), lazydelta.connect(where) as connection:
+    with (
+        started("--table", f"t={table}", "--json") as (process, told),
+        lazydelta.connect(json.loads(told)["location"]) as connection,
+    ):
         stream = connection.table("t").rows(["id", "text"])
         rows = next(stream).num_rows
         process.send_signal(signal.SIGTERM)

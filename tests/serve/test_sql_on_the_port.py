@@ -105,6 +105,8 @@ def test_statements_are_counted_and_written_down_when_they_have_ended(tables: di
         _fetched(server, "kql: closed | where id < 5")
         with pytest.raises(adbc.Error, match="out it goes"):
             _fetched(server, "SELECT error('out it goes') FROM open")
+        with pytest.raises(adbc.Error, match="no table"):
+            _fetched(server, "SELECT * FROM nowhere")
         assert server.budgets.wait_until_idle(60)
         told = [json.loads(line) for line in out.getvalue().splitlines()]
         of_sql = {"of": "sql", "how": "done"}
@@ -119,6 +121,7 @@ def test_statements_are_counted_and_written_down_when_they_have_ended(tables: di
         ("open", "sql", "failed", 0, "QueryError"),
     ]
     assert all(each["bytes"] > 0 for each in ended[:2])
+    assert [each["how"] for each in told if each["how"] not in {"ok", "done", "failed"}] == ["QueryError"]
     assert "secret" not in out.getvalue()
 
 

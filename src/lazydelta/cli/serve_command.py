@@ -146,7 +146,7 @@ def _run(settings: ServeConfig, *, as_json: bool) -> None:
             facts["metrics"] = f"http://{settings.server.metrics_host}:{port}/metrics"
             note(f"metrics at {facts['metrics']}")
         # One line, so that whoever has started the server can read where it is.
-        output(as_json=as_json).tell(facts, lambda found: [str(found["location"])])
+        output(as_json=as_json).step(facts, lambda found: [str(found["location"])])
         sys.stdout.flush()
         told.wait()
         note("ending: no more streams are taken, those that run may end")

@@ -26,7 +26,7 @@ from lazydelta.serve.flight_sql.statement_end import StatementEnd
 from lazydelta.serve.parts import parts_by_size
 from lazydelta.serve.refusals import refusal
 from lazydelta.serve.served_tables import ANYONE, Identity, ServedTables
-from lazydelta.serve.server_actions import ACTIONS, ServerActions
+from lazydelta.serve.server_actions import ACTIONS, ServerActions, table_in
 from lazydelta.serve.serving_metrics import ServingMetrics
 from lazydelta.serve.streams import Outcome, ServedStream
 from lazydelta.serve.table_listing import TableListing
@@ -109,7 +109,9 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         if (sql := self._sql_for(descriptor.command)) is not None:
             return self._answered(context, "sql plan", lambda _: sql.get_flight_info(context, descriptor))
         command = self._parsed(context, "plan", descriptor)
-        return self._answered(context, "plan", lambda who: self._planned(context, who, command, descriptor), command)
+        return self._answered(
+            context, "plan", lambda who: self._planned(context, who, command, descriptor), command.table
+        )
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
         """Return the schema of a command's answer."""
@@ -121,7 +123,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             table, ticket = self.pin(who, command)
             return fl.SchemaResult(self._answer(table, ticket).schema)
 
-        return self._answered(context, "schema", schema, command)
+        return self._answered(context, "schema", schema, command.table)
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Stream what a ticket stands for; each batch has the ticket for what follows it as its metadata."""
@@ -155,7 +157,8 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             return self._answered(context, "sql action", lambda _: sql.do_action(context, action))
         data = b"" if body is None else body.to_pybytes()
         kind = action.type if action.type in ACTIONS else "action"
-        return iter([self._answered(context, kind, lambda who: self._actions.run(context, who, action.type, data))])
+        run = self._actions.run
+        return iter([self._answered(context, kind, lambda who: run(context, who, action.type, data), table_in(data))])
 
     # --- shutting down
 
@@ -327,22 +330,24 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         context: Any,
         kind: str,
         work: Callable[[Identity], T],
-        command: ScanCommand | None = None,
+        table: str | None = None,
         *,
         counted: bool = True,
     ) -> T:
         """Do what a request asks for; whatever goes wrong leaves as an error that clients may see."""
-        name, who = None if command is None else command.table, "unknown"
+        who = "unknown"
         try:
             identity = identity_of(context)
             who = identity.name
             result = work(identity)
         except BaseException as error:  # noqa: BLE001 - nothing else may leave, see refusals
             told = self._refusal(error)
-            self._note(context, kind, who, type(error).__name__, name)
+            # Flight SQL has made an error of Flight of it by now; why it did is ours.
+            ours = error.__context__ if isinstance(error, fl.FlightError) else None
+            self._note(context, kind, who, type(ours if isinstance(ours, LazyDeltaError) else error).__name__, table)
             raise told from None
         if counted:
-            self._note(context, kind, who, "ok", name)
+            self._note(context, kind, who, "ok", table)
         return result
 
     def _note(self, context: Any, kind: str, who: str, how: str, table: str | None) -> None:

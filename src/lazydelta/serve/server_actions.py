@@ -20,7 +20,7 @@ from lazydelta.serve.streams import ServedStream
 from lazydelta.serve.ticket import Ticket
 from lazydelta.wire import ScanCommand, parse_command
 
-__all__ = ["ACTIONS", "ServerActions"]
+__all__ = ["ACTIONS", "ServerActions", "table_in"]
 
 ACTIONS = {
     "health": "whether the server takes streams, and how many are running",
@@ -55,6 +55,18 @@ class _Server(Protocol):
 
     def room(self, context: Any) -> Callable[[], None]:
         """Take room for something that is no stream; return what gives it back."""
+
+
+class _Named(msgspec.Struct):
+    table: str | None = None
+
+
+def table_in(body: bytes) -> str | None:
+    """Return the table that the body of an action names, for the log; None where it names none."""
+    try:
+        return msgspec.json.decode(body, type=_Named).table
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return None
 
 
 class ServerActions:
