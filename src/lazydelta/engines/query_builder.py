@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 import pyarrow as pa
 
 from lazydelta.engines.datafusion import register_function, register_table
 from lazydelta.engines.table_source import TableOrUri, engine
-from lazydelta.errors import QueryError
+from lazydelta.errors import QueryError, ScanError
 from lazydelta.options import Options
 from lazydelta.row_scan.reading_pool import ReadingPool
 
 __all__ = ["QueryBuilder"]
 
 _DEFAULTS = {"datafusion.sql_parser.enable_ident_normalization": "false"}
+
+
+# The process in which DataFusion has its threads; they stay there when it is forked.
+_at_work_in: int | None = None
 
 
 class QueryBuilder:
@@ -42,9 +47,22 @@ class QueryBuilder:
         return self
 
     def execute(self, sql: str) -> pa.RecordBatchReader:
-        """Return the rows of a query as a reader; they are computed while they are taken (``read_all`` takes all)."""
+        """Return the rows of a query as a reader; they are computed while they are taken (``read_all`` takes all).
+
+        A process that was forked from one that had run a query cannot run any, and says so.
+        """
+        _begin_here()
         try:
             frame = self._context.sql(sql)
         except Exception as error:  # DataFusion raises no narrower class
             raise QueryError(f"DataFusion refuses the query: {error}", hint="mind DataFusion's SQL") from error
         return pa.RecordBatchReader.from_stream(frame)
+
+
+def _begin_here() -> None:
+    global _at_work_in  # noqa: PLW0603 - process-wide by nature, like DataFusion's threads
+    if _at_work_in is None:
+        _at_work_in = os.getpid()
+    if _at_work_in != os.getpid():
+        message = "This process was forked from one that had run queries, and DataFusion's threads stayed there"
+        raise ScanError(message, hint="start it with the 'spawn' or 'forkserver' method, or run queries only in it")
