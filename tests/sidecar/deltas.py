@@ -12,7 +12,8 @@ import msgspec
 from lazydelta.handle import TableHandle
 from lazydelta.log.segment import list_commits
 from lazydelta.sidecar.building.delta_collection import collect_deltas, publish_delta
-from lazydelta.sidecar.layout.delta_manifest import DELTA_MANIFEST, DeltaEntry, DeltaManifest
+from lazydelta.sidecar.layout.delta_manifest import DeltaEntry, DeltaManifest
+from lazydelta.sidecar.layout.sidecar_columns import DELTA_MANIFEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,7 +16,7 @@ from lazydelta.maintenance.watching import TableWatch, WatchSettings
 from lazydelta.sidecar import build, build_deltas, clean, drop
 from lazydelta.sidecar.building.delta_builder import write_deltas
 from lazydelta.sidecar.layout import part_file
-from lazydelta.sidecar.layout.delta_manifest import DELTA_MANIFEST
+from lazydelta.sidecar.layout.sidecar_columns import DELTA_MANIFEST
 from lazydelta.sidecar.reading import delta_rows, delta_spans
 from lazydelta.sidecar.reading.sidecar_cache import shared_cache
 from tests.log.test_differential import differences

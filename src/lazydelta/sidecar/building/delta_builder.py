@@ -25,11 +25,12 @@ from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.sidecar.building.delta_collection import StateAt, collect_deltas, publish_delta
 from lazydelta.sidecar.building.planning import MEMORY_BUDGET, PART_ROWS
-from lazydelta.sidecar.layout.delta_manifest import DELTA_MANIFEST, DeltaEntry, DeltaManifest, delta_path
+from lazydelta.sidecar.layout.delta_manifest import DeltaEntry, DeltaManifest, delta_path
 from lazydelta.sidecar.layout.delta_part import encode_delta, other_actions, schema_hash, versions_of
 from lazydelta.sidecar.layout.manifest import SidecarError
 from lazydelta.sidecar.layout.part_file import PartFooter
 from lazydelta.sidecar.layout.part_reader import typed
+from lazydelta.sidecar.layout.sidecar_columns import DELTA_MANIFEST
 from lazydelta.sidecar.reading.delta_spans import LONG_TAIL, DeltaSpans
 from lazydelta.storage import Store
 

@@ -22,10 +22,9 @@ from lazydelta.sidecar.layout.manifest import SidecarError
 from lazydelta.sidecar.layout.seal import UNSEALED, is_sealed, sealed
 from lazydelta.sidecar.layout.sidecar_columns import FOLDER
 
-__all__ = ["DELTA_MANIFEST", "DeltaEntry", "DeltaGroup", "DeltaManifest", "commit_digests", "delta_path"]
+__all__ = ["DeltaEntry", "DeltaGroup", "DeltaManifest", "commit_digests", "delta_path"]
 
 DELTA_FORMAT = 1
-DELTA_MANIFEST = f"{FOLDER}/deltas.manifest.json"
 _DIGEST = 12
 _END = len('"}')
 

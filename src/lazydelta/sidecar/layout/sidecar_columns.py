@@ -19,6 +19,7 @@ from lazydelta.types.schema import Column, TableSchema
 
 __all__ = [
     "CORE_ROLES",
+    "DELTA_MANIFEST",
     "EXTRA_NAMES",
     "FOLDER",
     "FORMAT_VERSION",
@@ -45,6 +46,7 @@ FORMAT_VERSION = 2
 LATER_FORMAT = 3
 READ_FORMATS = (FORMAT_VERSION, LATER_FORMAT)
 FOLDER = f"{LOG}/_sidecars"
+DELTA_MANIFEST = f"{FOLDER}/deltas.manifest.json"
 ROWS_PER_GROUP = 10_000
 GROUPS_PER_FILE = 16
 

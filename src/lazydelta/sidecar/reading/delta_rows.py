@@ -29,11 +29,30 @@ from lazydelta.sidecar.reading.group_stats import stats_column_names
 from lazydelta.sidecar.reading.sidecar_cache import SidecarCache
 from lazydelta.storage import Pending, Store
 
-__all__ = ["DeltaReading"]
+__all__ = ["DeltaReading", "DeltaSpan"]
 
 _WHOLE = 1 << 20  # a file of this size is one request
 _GROUPS_UNDER_WAY = 4
 _UNREADABLE = (SidecarError, pa.ArrowException, KeyError, ValueError, IndexError, TypeError)
+
+
+class DeltaSpan(msgspec.Struct, frozen=True):
+    """Those versions of a delta sidecar that belong to a tail (see ``log.tail_spans.TailSpan``)."""
+
+    entry: DeltaEntry
+    file: LogFile
+    commits: dict[int, LogFile]
+    cache: SidecarCache
+    lasting: Store
+
+    @property
+    def table_id(self) -> str:
+        """Return the id of the table that it was made of."""
+        return self.entry.table_id
+
+    def read(self, store: Store, wanted: StatsWanted | None) -> DeltaReading:
+        """Begin to read it."""
+        return DeltaReading(store, self.entry, self.commits, wanted, self.cache, lasting=self.lasting)
 
 
 class DeltaReading:

@@ -1,53 +1,38 @@
 """``DeltaSpans``: delta sidecars in place of the JSON of a long tail.
 
-Their manifest is asked for only where the tail is long: a table with regular checkpoints never pays for it. What it
-says is compared with the listing, commit by commit; a delta sidecar of which one commit is another by now is not used.
+Their manifest is asked for only where the tail is long: a table with regular checkpoints never pays for it, and what
+reads them is loaded only then. What it says is compared with the listing, commit by commit; a delta sidecar of which
+one commit is another by now is not used.
 """
 
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from lazydelta.errors import ObjectNotFoundError, StorageError
 from lazydelta.log.asked_ahead import AskedAhead
-from lazydelta.log.checkpoint.checkpoint_columns import StatsWanted
 from lazydelta.log.names import FileKind, LogFile
 from lazydelta.log.segment import LogSegment
 from lazydelta.log.tail_spans import FoundSpans
-from lazydelta.sidecar.layout.delta_manifest import DELTA_MANIFEST, DeltaEntry, DeltaManifest
 from lazydelta.sidecar.layout.manifest import SidecarError
-from lazydelta.sidecar.reading.delta_rows import DeltaReading
+from lazydelta.sidecar.layout.sidecar_columns import DELTA_MANIFEST
 from lazydelta.sidecar.reading.sidecar_cache import SidecarCache
 from lazydelta.storage import ObjectInfo, Store
 
-__all__ = ["LONG_TAIL", "DeltaSpan", "DeltaSpans"]
+if TYPE_CHECKING:
+    from lazydelta.sidecar.layout.delta_manifest import DeltaManifest
+    from lazydelta.sidecar.reading.delta_rows import DeltaSpan
+
+__all__ = ["LONG_TAIL", "DeltaSpans"]
 
 logger = logging.getLogger(__name__)
 
 LONG_TAIL = 100
 """From so many commits on that nothing known stands for, the manifest is asked for."""
 _LEAST_COMMITS = 2  # for one, its JSON is as good
-
-
-class DeltaSpan(msgspec.Struct, frozen=True):
-    """Those versions of a delta sidecar that belong to a tail (see ``log.tail_spans.TailSpan``)."""
-
-    entry: DeltaEntry
-    file: LogFile
-    commits: dict[int, LogFile]
-    cache: SidecarCache
-    lasting: Store
-
-    @property
-    def table_id(self) -> str:
-        """Return the id of the table that it was made of."""
-        return self.entry.table_id
-
-    def read(self, store: Store, wanted: StatsWanted | None) -> DeltaReading:
-        """Begin to read it."""
-        return DeltaReading(store, self.entry, self.commits, wanted, self.cache, lasting=self.lasting)
 
 
 class DeltaSpans(msgspec.Struct, frozen=True):
@@ -81,6 +66,8 @@ class DeltaSpans(msgspec.Struct, frozen=True):
         return known if known is not None and segment.version - last < LONG_TAIL else None
 
     def _read(self, store: Store, ahead: AskedAhead) -> DeltaManifest:
+        from lazydelta.sidecar.layout.delta_manifest import DeltaManifest  # noqa: PLC0415 - see the head of this module
+
         data = ahead.read(DELTA_MANIFEST) or store.get(DELTA_MANIFEST)
         ahead.drop(DELTA_MANIFEST)
         manifest = DeltaManifest.decode(data)
@@ -88,6 +75,8 @@ class DeltaSpans(msgspec.Struct, frozen=True):
         return manifest
 
     def _of(self, manifest: DeltaManifest, segment: LogSegment) -> FoundSpans:
+        from lazydelta.sidecar.reading.delta_rows import DeltaSpan  # noqa: PLC0415 - see the head of this module
+
         listed = {commit.version: commit for commit in segment.commits}
         spans: list[DeltaSpan] = []
         rejected: dict[str, str] = {}

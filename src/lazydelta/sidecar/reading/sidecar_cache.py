@@ -7,14 +7,16 @@ its log rewound, the listing differs and the entry is not found.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from lazydelta.log.segment import Checkpoint
 from lazydelta.lru import ByteLru, shared
-from lazydelta.sidecar.layout.delta_manifest import DeltaManifest
-from lazydelta.sidecar.layout.leaves import Leaf
 from lazydelta.sidecar.layout.manifest import ManifestIndex
 from lazydelta.sidecar.layout.part_file import PartFooter
+
+if TYPE_CHECKING:
+    from lazydelta.sidecar.layout.delta_manifest import DeltaManifest
+    from lazydelta.sidecar.layout.leaves import Leaf
 
 __all__ = ["SidecarCache", "shared_cache"]
 

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 from lazydelta.errors import ObjectNotFoundError
 from lazydelta.log.names import MAX_VERSION
-from lazydelta.sidecar.layout.delta_manifest import DELTA_MANIFEST, DeltaManifest
+from lazydelta.sidecar.layout.delta_manifest import DeltaManifest
 from lazydelta.sidecar.layout.folder import FolderFile
 from lazydelta.sidecar.layout.manifest import SidecarError
-from lazydelta.sidecar.layout.sidecar_columns import FOLDER
+from lazydelta.sidecar.layout.sidecar_columns import DELTA_MANIFEST, FOLDER
 from lazydelta.storage import Store
 
 __all__ = ["list_deltas", "parted_deltas"]
