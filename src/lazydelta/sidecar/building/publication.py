@@ -29,8 +29,7 @@ from lazydelta.sidecar.layout.manifest import (
     SidecarError,
 )
 from lazydelta.sidecar.layout.mirrored import prove, record
-from lazydelta.sidecar.layout.part_file import SidecarState, WrittenPart, encode_part
-from lazydelta.sidecar.layout.part_reader import part_footer
+from lazydelta.sidecar.layout.part_file import SidecarState, WrittenPart, encode_part, part_footer
 from lazydelta.sidecar.layout.sidecar_columns import (
     FORMAT_VERSION,
     LATER_FORMAT,

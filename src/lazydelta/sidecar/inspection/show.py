@@ -15,7 +15,8 @@ from lazydelta.log.snapshot_opening import open_snapshot
 from lazydelta.sidecar.layout.folder import FolderFile, list_folder
 from lazydelta.sidecar.layout.leaves import every_part
 from lazydelta.sidecar.layout.manifest import ManifestIndex, ManifestPart, ManifestRowGroup, RangeText, SidecarError
-from lazydelta.sidecar.layout.part_reader import part_footer, whole_layout
+from lazydelta.sidecar.layout.part_file import part_footer
+from lazydelta.sidecar.layout.part_reader import whole_layout
 from lazydelta.sidecar.layout.sidecar_columns import FOLDER, SidecarLayout
 from lazydelta.sidecar.reading.discovery import check_single, read_single
 from lazydelta.storage import Store

@@ -18,6 +18,7 @@ from lazydelta.sidecar.layout.manifest import (
     ManifestRowGroup,
     RangeText,
     SidecarError,
+    StatsFile,
     range_key,
 )
 from lazydelta.sidecar.layout.range_texts import key_at, ranges_of
@@ -32,7 +33,7 @@ from lazydelta.sidecar.layout.sidecar_columns import (
     tier_paths,
 )
 from lazydelta.sidecar.layout.sidecar_rows import has_plain_partitions
-from lazydelta.storage import open_native
+from lazydelta.storage import Store, open_native
 
 __all__ = [
     "GroupFacts",
@@ -41,6 +42,7 @@ __all__ = [
     "WrittenPart",
     "encode_part",
     "group_facts",
+    "part_footer",
     "read_groups",
     "sealed_file",
 ]
@@ -320,6 +322,12 @@ class PartFooter:
         if index >= min(len(self.groups), self.metadata.num_row_groups):
             message = f"it has no row group {index}"
             raise SidecarError(message)
+
+
+def part_footer(store: Store, part: ManifestPart | StatsFile) -> PartFooter:
+    """Fetch the footer of a part, or that of its second tier."""
+    data = store.get(part.file, start=part.footer_offset, length=part.footer_length)
+    return PartFooter(data, expected=part.footer_sha256)
 
 
 def read_groups(

@@ -9,18 +9,16 @@ import pyarrow as pa
 
 from lazydelta.sidecar.layout.leaves import EveryPart
 from lazydelta.sidecar.layout.manifest import ManifestPart, SidecarError, StatsFile
-from lazydelta.sidecar.layout.part_file import PartFooter
+from lazydelta.sidecar.layout.part_file import PartFooter, part_footer
 from lazydelta.sidecar.layout.sidecar_columns import SidecarLayout
-from lazydelta.sidecar.layout.tiers import check_aligned, joined_tiers
+from lazydelta.sidecar.layout.tiers import check_aligned, joined_rows, joined_tiers
 from lazydelta.storage import Store
 
 __all__ = [
     "OpenedPart",
     "check_part",
-    "joined_rows",
     "open_part",
     "part_columns",
-    "part_footer",
     "part_table",
     "typed",
     "whole_layout",
@@ -48,14 +46,6 @@ class OpenedPart(msgspec.Struct, frozen=True):
             raise SidecarError(message) from error
 
 
-def joined_rows(tiers: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Return the columns of the same rows side by side."""
-    if len(tiers) == 1:
-        return tiers[0]
-    names = [name for tier in tiers for name in tier.schema.names]
-    return pa.RecordBatch.from_arrays([column for tier in tiers for column in tier.columns], names=names)
-
-
 def open_part(store: Store, part: ManifestPart, layout: SidecarLayout) -> OpenedPart:
     """Fetch a whole part, which is a few megabytes, and check that it is the one that the manifest describes."""
     tiers = [_open_file(store, file) for file in (part, part.stats) if file is not None]
@@ -75,12 +65,6 @@ def _open_file(store: Store, file: ManifestPart | StatsFile) -> tuple[PartFooter
         message = f"{file.file} has {len(data)} bytes, and the manifest says {file.size}"
         raise SidecarError(message)
     return PartFooter(data[file.footer_offset :], expected=file.footer_sha256), data
-
-
-def part_footer(store: Store, part: ManifestPart | StatsFile) -> PartFooter:
-    """Fetch the footer of a part, or that of its second tier."""
-    data = store.get(part.file, start=part.footer_offset, length=part.footer_length)
-    return PartFooter(data, expected=part.footer_sha256)
 
 
 def whole_layout(store: Store, every: EveryPart) -> SidecarLayout:

@@ -22,7 +22,7 @@ from lazydelta.sidecar.layout.part_file import (
 )
 from lazydelta.sidecar.layout.sidecar_columns import STATS_OF_COLUMNS, ColumnRole, SidecarLayout
 
-__all__ = ["TIERED_ABOVE", "check_aligned", "encode_tiers", "index_tier", "joined_tiers", "stats_tier"]
+__all__ = ["TIERED_ABOVE", "check_aligned", "encode_tiers", "index_tier", "joined_rows", "joined_tiers", "stats_tier"]
 
 TIERED_ABOVE = 500
 """With statistics of more columns than this, a sidecar has two tiers."""
@@ -74,6 +74,14 @@ def stats_tier(layout: SidecarLayout, index: SidecarLayout) -> SidecarLayout:
 def joined_tiers(index: SidecarLayout, stats: SidecarLayout) -> SidecarLayout:
     """Return the columns of both tiers, those of the first one first."""
     return SidecarLayout(index.columns + stats.columns, index.sort)
+
+
+def joined_rows(tiers: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return the columns of the same rows side by side."""
+    if len(tiers) == 1:
+        return tiers[0]
+    names = [name for tier in tiers for name in tier.schema.names]
+    return pa.RecordBatch.from_arrays([column for tier in tiers for column in tier.columns], names=names)
 
 
 def check_aligned(index: PartFooter, stats: PartFooter) -> None:

@@ -17,11 +17,10 @@ from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.later_stats import StatsColumns
 from lazydelta.log.segment import Checkpoint
 from lazydelta.sidecar.layout.manifest import ManifestPart, ManifestRowGroup, SidecarError, StatsFile
-from lazydelta.sidecar.layout.part_file import PartFooter, read_groups
-from lazydelta.sidecar.layout.part_reader import joined_rows, part_footer
+from lazydelta.sidecar.layout.part_file import PartFooter, part_footer, read_groups
 from lazydelta.sidecar.layout.sidecar_columns import STATS_OF_COLUMNS, SidecarLayout
 from lazydelta.sidecar.layout.sidecar_rows import from_rows
-from lazydelta.sidecar.layout.tiers import check_aligned, joined_tiers
+from lazydelta.sidecar.layout.tiers import check_aligned, joined_rows, joined_tiers
 from lazydelta.storage import Store
 
 __all__ = ["GroupStats", "stats_column_names", "wants_second_tier"]

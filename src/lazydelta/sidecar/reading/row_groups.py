@@ -17,11 +17,10 @@ from lazydelta.log.later_stats import with_later_stats
 from lazydelta.scan.base import BaseScan
 from lazydelta.sidecar.layout.manifest import ManifestPart, ManifestRowGroup, SidecarError, StatsFile
 from lazydelta.sidecar.layout.part_file import PartFooter, read_groups
-from lazydelta.sidecar.layout.part_reader import joined_rows
 from lazydelta.sidecar.layout.range_texts import key_at
 from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, SidecarLayout
 from lazydelta.sidecar.layout.sidecar_rows import from_rows
-from lazydelta.sidecar.layout.tiers import check_aligned, joined_tiers
+from lazydelta.sidecar.layout.tiers import check_aligned, joined_rows, joined_tiers
 from lazydelta.sidecar.reading.discovery import Sidecar
 from lazydelta.sidecar.reading.group_choice import ChosenGroup, GroupChoice
 from lazydelta.sidecar.reading.group_stats import GroupStats, stats_column_names, wants_second_tier
