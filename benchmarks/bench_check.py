@@ -86,7 +86,7 @@ def _ratio(record: Record, records: Iterable[Record]) -> float | None:
 def main(*, update: bool, rounds: int) -> None:
     """Run the ladder on a small table and compare."""
     described = machine()
-    records = ladder(_FILES, rounds, spark=False, iceberg=False)
+    records = list(ladder(_FILES, rounds, spark=False, iceberg=False))
     fresh = Run(_FILES, tuple(records), described, packages())
     found = disagreements(records)
     if update:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import sys
 import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.growth import growth
+from benchmarks.growth import AGAINST, growth
 from benchmarks.ladder import ladder
 from benchmarks.object_store import object_store
 from benchmarks.published import PUBLISHED, publish
@@ -21,10 +23,10 @@ from benchmarks.text_tables import grids
 from benchmarks.write_side import write_side
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 RESULTS = Path(__file__).resolve().parent / "results"
-_PARTS = ("ladder", "object-store", "growth", "write")
+_PARTS = ("ladder", "object-store", *(f"growth-{each}" for each in AGAINST), "write")
 _SCALE = re.compile(r"(\d+)\s*([kKmM]?)")
 _TIMES = {"": 1, "k": 1_000, "m": 1_000_000}
 
@@ -42,25 +44,37 @@ def files_of(scale: str) -> int:
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Medians are over these.")
 @click.option("--part", "parts", type=click.Choice(_PARTS), multiple=True, help="Run these parts; all without it.")
 @click.option("--spark/--no-spark", default=True, help="Whether Spark and Delta-Spark are measured.")
+@click.option("--iceberg/--no-iceberg", default=True, help="Whether PyIceberg is; to write its table takes minutes.")
+@click.option("--question", "names", multiple=True, help="Questions of the ladder; all without it.")
 @click.option("--publish", "publishes", is_flag=True, help="Write the page, the plots and the JSON in docs, too.")
-def main(*, scale: str, rounds: int, parts: tuple[str, ...], spark: bool, publishes: bool) -> None:
+def main(
+    *,
+    scale: str,
+    rounds: int,
+    parts: tuple[str, ...],
+    spark: bool,
+    iceberg: bool,
+    names: tuple[str, ...],
+    publishes: bool,
+) -> None:
     """Measure lazydelta and its peers; exit with 1 where they find different files."""
     files = files_of(scale)
     described = machine()
-    work: dict[str, Callable[[], list[Record]]] = {
-        "ladder": lambda: ladder(files, rounds, spark=spark),
+    work: dict[str, Callable[[], Iterable[Record]]] = {
+        "ladder": lambda: ladder(files, rounds, spark=spark, iceberg=iceberg, names=names),
         "object-store": lambda: object_store(min(files, 100_000)),
-        "growth": lambda: growth(files, rounds),
         "write": lambda: write_side(files, rounds, spark=spark),
     }
+    work |= {f"growth-{each}": partial(growth, files, rounds, each) for each in AGAINST}
     records: list[Record] = []
-    RESULTS.mkdir(parents=True, exist_ok=True)
+    run = Run(files, (), described, packages())
     file = RESULTS / f"run-{files}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json"
     for name in parts or _PARTS:
         click.echo(f"{name}", err=True)
-        records += work[name]()
-        run = Run(files, tuple(records), described, packages())
-        run.save(file)  # after each part: a run takes long, and may be stopped
+        for record in work[name]():
+            records.append(record)
+            run = replace(run, records=tuple(records))
+            run.save(file)  # after each of them: a run takes long, and may be stopped
     show(Run.load(file))
     click.echo(f"written to {file}")
     if publishes:

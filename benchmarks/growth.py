@@ -19,14 +19,15 @@ from benchmarks.questions import HOURS, Question, questions
 from benchmarks.records import Record, record_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from lazydelta.showcase.bench import MadeTable
 
-__all__ = ["SECTIONS", "WITHOUT_SIDECAR", "WITH_SIDECAR", "growth", "sizes", "synthetic"]
+__all__ = ["AGAINST", "SECTIONS", "WITHOUT_SIDECAR", "WITH_SIDECAR", "growth", "sizes", "synthetic"]
 
-SECTIONS = ("growth: files", "growth: tail", "growth: columns", "growth: removes")
+AGAINST = ("files", "tail", "columns", "removes")
+SECTIONS = tuple(f"growth: {each}" for each in AGAINST)
 WITH_SIDECAR, WITHOUT_SIDECAR = "lazydelta", "lazydelta, no sidecar"
 _SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
 _SYNTHETIC = (100_000_000, 1_000_000_000)
@@ -38,25 +39,32 @@ _MODULE = "benchmarks.synthetic_manifests"
 _OURS = ("lazydelta", "pyarrow.parquet", "obstore")
 
 
-def growth(scale: int, rounds: int) -> list[Record]:
-    """Measure everything up to tables of so many files."""
-    found: list[Record] = []
-    for size in sizes(scale):
-        found += _measured(SECTIONS[0], size, rounds, ("one hour", "all files", "statistics"), {"files": size})
-    for size in _SYNTHETIC:
-        found.append(synthetic(size))
-    small = min(scale, _SMALL)
-    for tail in _TAILS:
-        variant = {"files": small, "tail": tail}
-        found += _measured(SECTIONS[1], small, rounds, ("one hour", "take 100"), variant, tail=tail, removes=0)
-    for columns in _COLUMNS:
-        variant = {"files": _WIDE, "columns": columns}
-        found += _measured(SECTIONS[2], _WIDE, rounds, ("one hour", "statistics"), variant, columns=columns, removes=0)
-    for removes in _REMOVES:
-        if 2 * removes <= scale:
-            variant = {"files": scale, "removes": removes}
-            found += _measured(SECTIONS[3], scale, rounds, ("one hour", "all files"), variant, removes=removes)
-    return found
+def growth(scale: int, rounds: int, against: str) -> Iterator[Record]:
+    """Measure tables of up to so many files against one of ``AGAINST``."""
+    match against:
+        case "files":
+            for size in sizes(scale):
+                names = ("one hour", "all files", "statistics")
+                yield from _measured(SECTIONS[0], size, rounds, names, {"files": size})
+            yield from (synthetic(size) for size in _SYNTHETIC)
+        case "tail":
+            small = min(scale, _SMALL)
+            for tail in _TAILS:
+                variant = {"files": small, "tail": tail}
+                names = ("one hour", "take 100")
+                yield from _measured(SECTIONS[1], small, rounds, names, variant, tail=tail, removes=0)
+        case "columns":
+            for columns in _COLUMNS:
+                variant = {"files": _WIDE, "columns": columns}
+                names = ("one hour", "statistics")
+                yield from _measured(SECTIONS[2], _WIDE, rounds, names, variant, columns=columns, removes=0)
+        case "removes":
+            for removes in (each for each in _REMOVES if 2 * each <= scale):
+                variant = {"files": scale, "removes": removes}
+                names = ("one hour", "all files")
+                yield from _measured(SECTIONS[3], scale, rounds, names, variant, removes=removes)
+        case _:
+            raise ValueError(f"growth is not measured against {against!r}: choose from {', '.join(AGAINST)}")
 
 
 def sizes(scale: int) -> list[int]:
@@ -66,10 +74,10 @@ def sizes(scale: int) -> list[int]:
 
 def _measured(
     section: str, files: int, rounds: int, names: Sequence[str], variant: dict[str, Any], **recipe: Any
-) -> list[Record]:
+) -> Iterator[Record]:
     click.echo(f"{section}: {variant}", err=True)
     folder, made = indexed_table(files, **(LADDER_TABLE | {"hours": HOURS} | recipe))
-    return ask_all(section, _contenders(folder), _chosen(made, names), rounds, variant)
+    yield from ask_all(section, _contenders(folder), _chosen(made, names), rounds, variant)
 
 
 def _chosen(made: MadeTable, names: Sequence[str]) -> list[Question]:

@@ -90,25 +90,19 @@ def ask_all(
     wanted: Sequence[Question],
     rounds: int,
     variant: dict[str, Any] | None = None,
-) -> list[Record]:
-    """Ask everybody everything, in turns."""
-    runs: dict[tuple[str, str], list[Measurement]] = {}
-    for number in range(rounds):
-        for question in wanted:
-            for each in asked if number % 2 == 0 else reversed(asked):
-                if each.only is not None and question.name not in each.only:
-                    continue
-                known = runs.setdefault((each.name, question.name), [])
+) -> Iterator[Record]:
+    """Ask everybody everything, in turns; the records of a question come when it is done."""
+    for question in wanted:
+        chosen = [each for each in asked if each.only is None or question.name in each.only]
+        runs: dict[str, list[Measurement]] = {each.name: [] for each in chosen}
+        for number in range(rounds):
+            for each in chosen if number % 2 == 0 else reversed(chosen):
+                known = runs[each.name]
                 if number and (each.once or _is_slow(known)):
                     continue
                 click.echo(f"  {section}, round {number + 1}: {question.name}, {each.name}", err=True)
                 known.append(each.run(question))
-    return [
-        record_of(section, each.name, question.name, runs[each.name, question.name], variant)
-        for question in wanted
-        for each in asked
-        if (each.name, question.name) in runs
-    ]
+        yield from (record_of(section, each.name, question.name, runs[each.name], variant) for each in chosen)
 
 
 def _is_slow(known: list[Measurement]) -> bool:
@@ -117,9 +111,12 @@ def _is_slow(known: list[Measurement]) -> bool:
     return first.failure is not None or float(first.answer["seconds"]) > _SLOW
 
 
-def ladder(files: int, rounds: int, *, spark: bool = True, iceberg: bool = True) -> list[Record]:
-    """Measure the ladder and the peers on a table of so many files."""
+def ladder(
+    files: int, rounds: int, *, spark: bool = True, iceberg: bool = True, names: Sequence[str] = ()
+) -> Iterator[Record]:
+    """Measure the ladder and the peers on a table of so many files; ``names`` are the questions, none means all."""
     folder, made = indexed_table(files, **LADDER_TABLE)
     metadata = iceberg_table(folder) if iceberg else None
     asked = contenders(str(folder), iceberg=metadata, spark=spark)
-    return ask_all(SECTION, asked, questions(made), rounds)
+    wanted = [each for each in questions(made) if not names or each.name in names]
+    yield from ask_all(SECTION, asked, wanted, rounds)

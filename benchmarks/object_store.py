@@ -59,17 +59,14 @@ def circumstances() -> list[Circumstances]:
     ]
 
 
-def object_store(files: int) -> list[Record]:
+def object_store(files: int) -> Iterator[Record]:
     """Measure a table of so many files; nothing where Azurite is not installed."""
     if not azurite_script().exists():
         click.echo("  Azurite is not installed: nothing is measured over an object store", err=True)
-        return []
+        return
     with tempfile.TemporaryDirectory(prefix="lazydelta-bench-azurite-") as name, running_azurite(Path(name)) as azurite:
-        return [
-            record
-            for uri, made, each in _tables(azurite, Path(name), files)
-            for record in measured(azurite, uri, made, each)
-        ]
+        for uri, made, each in _tables(azurite, Path(name), files):
+            yield from measured(azurite, uri, made, each)
 
 
 def _tables(azurite: Azurite, folder: Path, files: int) -> Iterator[tuple[str, MadeTable, Circumstances]]:

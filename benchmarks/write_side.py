@@ -20,7 +20,7 @@ from benchmarks.records import Record, record_of
 from benchmarks.sidecar import builders, grown_table, table_with_sidecar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 __all__ = ["SECTION", "write_side"]
 
@@ -30,14 +30,13 @@ _COMMITS, _SMALL_FILES = 30, 100
 _IMPORTS = ("lazydelta", "deltalake", "pyarrow.parquet", "obstore")
 
 
-def write_side(files: int, rounds: int, *, spark: bool = True) -> list[Record]:
+def write_side(files: int, rounds: int, *, spark: bool = True) -> Iterator[Record]:
     """Measure writers: a row for each file of the size, and sidecars and checkpoints of a table of that size."""
-    found = by_process(files, rounds)
-    found += _sidecars(files, rounds)
+    yield from by_process(files, rounds)
+    yield from _sidecars(files, rounds)
     if spark:
         with one_spark():
-            found += _by_spark(files, rounds)
-    return found
+            yield from _by_spark(files, rounds)
 
 
 def by_process(files: int, rounds: int) -> list[Record]:

@@ -85,7 +85,7 @@ def test_contenders_take_turns_and_what_is_slow_is_asked_once() -> None:
         return Asked(name, run, once=once)
 
     asked = [contender("a", 1.0), contender("b", 1.0), contender("slow", 60.0), contender("once", 1.0, once=True)]
-    records = ask_all("ladder", asked, [Question("q")], 3, {"files": 1})
+    records = list(ask_all("ladder", asked, [Question("q")], 3, {"files": 1}))
     assert order == ["a", "b", "slow", "once", "b", "a", "a", "b"]
     assert [(each.contender, each.rounds, each.answer) for each in records] == [
         ("a", [1.0] * 3, 7),
