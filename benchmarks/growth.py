@@ -41,6 +41,7 @@ _OURS = ("lazydelta", "pyarrow.parquet", "obstore")
 
 def growth(scale: int, rounds: int, against: str) -> Iterator[Record]:
     """Measure tables of up to so many files against one of ``AGAINST``."""
+    names: tuple[str, ...]
     match against:
         case "files":
             for size in sizes(scale):
