@@ -1,13 +1,14 @@
 """What grows with what: time and memory against the size of the table, its tail, its statistics and its removed files.
 
 Tables of up to ten million files are made and measured; larger ones have a made-up manifest and the few parts of their
-sidecar that a query touches, where ``benchmarks.synthetic_manifests`` can make them.
+sidecar that a query touches, where ``benchmarks.synthetic_manifest`` can make them.
 """
 
 from __future__ import annotations
 
 import importlib
-from importlib.util import find_spec
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,12 +16,11 @@ import click
 from benchmarks.ladder import Asked, ask_all
 from benchmarks.ladder_tables import LADDER_TABLE, indexed_table
 from benchmarks.measure import Measurement, measure
-from benchmarks.questions import HOURS, Question, questions
+from benchmarks.questions import HOURS, PARTITION, Question, questions
 from benchmarks.records import Record, record_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from lazydelta.showcase.bench import MadeTable
 
@@ -35,7 +35,7 @@ _TAILS = (10, 100, 1_000, 10_000)
 _COLUMNS = (10, 100, 1_000, 3_000)
 _REMOVES = (0, 10_000, 1_000_000)
 _SMALL, _WIDE = 100_000, 1_000
-_MODULE = "benchmarks.synthetic_manifests"
+_MODULE = "benchmarks.synthetic_manifest"
 _OURS = ("lazydelta", "pyarrow.parquet", "obstore")
 
 
@@ -106,14 +106,17 @@ def _deltalake(uri: str) -> Callable[[Question], Measurement]:
 def synthetic(files: int) -> Record:
     """Measure an hour of a table of so many files of which only the manifest and the touched parts exist.
 
-    ``synthetic_manifests.one_hour(files)`` returns the folder of such a table and the condition of its hour.
+    The generator's ``make_long_table(folder, files)`` makes such a table; ``REAL_HOURS`` are those whose files it has.
     """
-    name = "one hour"
-    variant = {"files": files, "synthetic": True}
-    if find_spec(_MODULE) is None or not hasattr(module := importlib.import_module(_MODULE), "one_hour"):
+    name, variant = "one hour", {"files": files, "synthetic": True}
+    try:
+        generator = importlib.import_module(_MODULE)
+    except ModuleNotFoundError:
         failure = "not available: there is no generator of such manifests"
         return Record(SECTIONS[0], WITH_SIDECAR, name, variant, failure=failure)
-    folder, where = module.one_hour(files)
-    return record_of(
-        SECTIONS[0], WITH_SIDECAR, name, [_lazydelta(str(folder), {"cache_size": 0})(Question(name, where))], variant
-    )
+    click.echo(f"{SECTIONS[0]}: {variant}", err=True)
+    question = Question(name, f"{PARTITION} = '{generator.REAL_HOURS[1]}'")
+    with tempfile.TemporaryDirectory(prefix="lazydelta-bench-synthetic-") as folder:
+        generator.make_long_table(Path(folder) / "table", files)
+        run = _lazydelta(str(Path(folder) / "table"), {"cache_size": 0})(question)
+    return record_of(SECTIONS[0], WITH_SIDECAR, name, [run], variant)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from xml.etree import ElementTree as ET
 
 import click
@@ -16,6 +18,8 @@ from benchmarks.published import between_marks, page, plots, readme_part
 from benchmarks.records import Record, Run
 from benchmarks.svg import Bar, Series, bar_plot, bytes_text, count_text, line_plot, seconds_text
 from benchmarks.text_tables import grids
+from lazydelta.showcase.bench import make_table
+from lazydelta.sidecar import build
 
 ROOT = Path(__file__).parents[2]
 MACHINE = {"cores": 2, "cpu": "a processor", "memory_gb": 24, "platform": "Linux", "python": "3.11", "load_before": 0.1}
@@ -139,3 +143,19 @@ def test_a_billion_files_without_a_generator_are_said_to_be_not_available(monkey
     record = synthetic(1_000_000_000)
     assert record.failure == "not available: there is no generator of such manifests"
     assert record.variant == {"files": 1_000_000_000, "synthetic": True}
+
+
+def test_a_generator_that_is_there_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = ModuleType("benchmarks.some_generator")
+
+    def make_long_table(folder: Path, files: int) -> None:
+        make_table(folder, files=files, hours=3, checksum=True)
+        build(folder)
+
+    vars(generator).update(make_long_table=make_long_table, REAL_HOURS=("2026021021", "2026021022", "2026021023"))
+    monkeypatch.setitem(sys.modules, generator.__name__, generator)
+    monkeypatch.setattr("benchmarks.growth._MODULE", generator.__name__)
+    record = synthetic(300)
+    assert record.failure is None
+    assert 0 < (record.answer or 0) < 300
+    assert record.variant == {"files": 300, "synthetic": True}
