@@ -30,7 +30,7 @@ class RepeatedValues:
         if len(data) * number > _MOST_BYTES:
             return pa.repeat(value, number)
         ends = self._ends_of(len(data), number)
-        return pa.Array.from_buffers(kind, number, [None, ends, pa.py_buffer(data * number)])
+        return pa.Array.from_buffers(kind, number, [None, ends, _filled(data, number)])
 
     def _ends_of(self, length: int, number: int) -> pa.Buffer:
         known = self._ends.get(length)
@@ -40,3 +40,11 @@ class RepeatedValues:
             if length in self._ends or len(self._ends) < _MOST_LENGTHS:
                 self._ends[length] = known
         return known if known.size == size else known.slice(0, size)
+
+
+def _filled(data: bytes, number: int) -> pa.Buffer:
+    # In Arrow's memory, which has large pages: Python's would be had page by page from the system.
+    buffer = pa.allocate_buffer(len(data) * number)
+    if buffer.size:
+        np.frombuffer(buffer, np.dtype(f"V{len(data)}"))[:] = np.void(data)
+    return buffer
