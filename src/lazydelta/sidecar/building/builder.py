@@ -6,15 +6,17 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
 
 from lazydelta.errors import ObjectChangedError, ObjectNotFoundError, StorageError
-from lazydelta.execution import ReadAhead, release_memory
+from lazydelta.execution import ReadAhead, in_parallel, release_memory
 from lazydelta.handle import TableHandle
 from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader, StatsWanted
+from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.scan.timestamp_check import false_timestamps, without_bounds
@@ -40,6 +42,7 @@ from lazydelta.sidecar.layout.sidecar_rows import to_rows
 from lazydelta.sidecar.reading.discovery import check_single, read_single
 from lazydelta.sidecar.upkeep.lifecycle import sweep
 from lazydelta.storage import Store
+from lazydelta.types.schema import Column
 
 __all__ = [
     "MEMORY_BUDGET",
@@ -62,6 +65,7 @@ Maker = Callable[[Publication, int, Progress | None], BuildResult]
 """Reads the checkpoint, writes all parts within a memory budget and publishes them: in this process, or elsewhere."""
 
 _ROWS_PER_BATCH = 32_768
+_PARSERS = 2
 _SAMPLED_KEYS = 200_000
 _MAX_ATTEMPTS = 5
 
@@ -200,11 +204,12 @@ def _sorted_parts(publication: Publication, memory_budget: int, progress: Progre
     sort = ExternalSort(plan.layout, splitters, plan.layout.arrow_schema(plan.schema), most_waiting=at_once)
     done = 0
     with contextlib.ExitStack() as stack:
-        # Only the parsing of statistics needs the interpreter: Parquet, sorting and temporary files go on beside it.
+        # Parquet, sorting and temporary files go on beside the parsing of statistics, which takes longest.
         stack.callback(sort.close)
         batches = stack.enter_context(_aside(reader.files(StatsWanted(extra=True))))
         wrong = false_timestamps(snapshot)
-        rows = (to_rows(without_bounds(batch, wrong), plan.layout, plan.schema) for batch in batches)
+        parse = partial(_parsed, wrong=wrong, plan=plan)
+        rows = stack.enter_context(contextlib.closing(in_parallel(parse, batches, threads=_PARSERS, stop=lambda: None)))
         for batch in stack.enter_context(_aside(rows)):
             sort.add(batch)
             done += len(batch)
@@ -213,6 +218,10 @@ def _sorted_parts(publication: Publication, memory_budget: int, progress: Progre
         for part in stack.enter_context(_aside(assemble(sort.sorted_tables(), plan.rows_in_part(memory_budget)))):
             release_memory()  # each of these is as large as all that is under way
             yield part
+
+
+def _parsed(batch: FileBatch, *, wrong: Sequence[Column], plan: SidecarPlan) -> pa.RecordBatch:
+    return to_rows(without_bounds(batch, wrong), plan.layout, plan.schema)
 
 
 def _aside(source: Iterator[T]) -> contextlib.closing[ReadAhead[T]]:

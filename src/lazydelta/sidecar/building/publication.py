@@ -6,12 +6,15 @@ import contextlib
 import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import chain, islice
 
 import msgspec
 import pyarrow as pa
 
 from lazydelta.errors import LazyDeltaError, ObjectChangedError, ObjectExistsError, ObjectNotFoundError
+from lazydelta.execution import in_parallel
 from lazydelta.log.actions import DomainMetadata, Txn
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
@@ -51,6 +54,8 @@ PARTS_IN_ROOT = 256 << 10
 """As many bytes a manifest may have of its parts: more than these are described in leaves."""
 
 _MAX_ATTEMPTS = 5
+# Compressing takes longest of all, and other threads have only the sorting to do by then. Each holds a part.
+_ENCODERS = 2
 
 
 class PartsGoneError(SidecarError):
@@ -135,23 +140,19 @@ class Publication:
         """Write a part for every table, then the manifest over them and the parts given as they are, in order."""
         self.begin()
         parts: list[PublishedPart] = []
-        pending: pa.Table | None = None
         reused = 0
         try:
-            for piece in pieces:
-                if pending is not None:
-                    parts.append(self._put_part(pending))
-                    pending = None
-                if isinstance(piece, pa.Table):
-                    pending = piece
-                else:
-                    parts.append(piece)
-                    reused += 1
-            if not parts:
+            first = list(islice(pieces, 2))
+            if not first or (len(first) == 1 and isinstance(first[0], pa.Table)):
                 empty = self.plan.layout.arrow_schema(self.plan.schema).empty_table()
-                parts.append(self._put_single(empty if pending is None else pending))
-            elif pending is not None:
-                parts.append(self._put_part(pending))
+                parts.append(self._put_single(first[0] if first else empty))
+            else:
+                self._state()  # before threads ask for it
+                pieces = chain(first, pieces)
+                with closing(in_parallel(self._encoded, pieces, threads=_ENCODERS, stop=_nothing)) as encoded:
+                    for part in encoded:
+                        reused += not isinstance(part, WrittenPart)
+                        parts.append(self._put(part) if isinstance(part, WrittenPart) else part)
         except BaseException:
             self._discard()
             raise
@@ -292,8 +293,8 @@ class Publication:
         state, indexed, index = self.sealed(num_files), self.plan.indexed, self.plan.index
         return encode_part(table, state, indexed) if index is None else encode_tiers(table, state, indexed, index)
 
-    def _put_part(self, table: pa.Table) -> PublishedPart:
-        return self._put(self._encode(table, -1))
+    def _encoded(self, piece: pa.Table | PublishedPart) -> WrittenPart | PublishedPart:
+        return self._encode(piece, -1) if isinstance(piece, pa.Table) else piece
 
     def _put_single(self, table: pa.Table) -> PublishedPart:
         written = self._encode(table, table.num_rows)
@@ -340,6 +341,10 @@ def _all_groups(parts: Sequence[PublishedPart]) -> tuple[ManifestRowGroup, ...]:
         for number, (_, packed) in enumerate(parts)
         for group in (unpack_groups(packed) if packed else ())
     )
+
+
+def _nothing() -> None:
+    """Nothing needs to be told to stop: who encodes waits for nobody."""
 
 
 def _undisturbed(write: Callable[[], None]) -> None:
