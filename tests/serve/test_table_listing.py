@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import lazydelta
-from lazydelta.errors import StreamClosedError
+from lazydelta.errors import OptionError, StreamClosedError
 from lazydelta.serve.flight_server import FlightServer, ServerLimits
 from lazydelta.serve.served_tables import ANYONE, Identity, ServedTables, TablePlace
 from lazydelta.serve.shutdown import drain
@@ -140,6 +140,8 @@ def test_clients_list_them_over_the_wire_and_are_told_of_a_cut(lake: Path, tmp_p
             with pytest.warns(LazyDeltaWarning, match="there may be others"):
                 assert connection.tables() == ["t", *NAMES[:2]]
             assert connection.tables("lake/sales/") == [NAMES[1], NAMES[2]]
+            with pytest.raises(OptionError, match="criteria has 1000001 bytes, more than"):
+                connection.tables("x" * 1_000_001)
     finally:
         drain(server, 0)
 

@@ -152,7 +152,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         body = action.body
         if body is not None and len(body) > self.limits.command_bytes:
             # Not copied before it is known to be small.
-            return self._answered(context, "action", lambda _: self._too_long(len(body)))
+            return self._answered(context, "action", lambda _: self._too_long("body of the action", len(body)))
         if (sql := self.sql) is not None and sql.handles_action(action.type):
             return self._answered(context, "sql action", lambda _: sql.do_action(context, action))
         data = b"" if body is None else body.to_pybytes()
@@ -292,7 +292,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def _list(self, context: Any, who: Identity, criteria: bytes) -> list[Any]:
         if len(criteria) > self.limits.command_bytes:
-            self._too_long(len(criteria))
+            self._too_long("criteria", len(criteria))
         listing = TableListing(self.tables, who, most=self.limits.listed_tables, left=context.is_cancelled)
         names = listing.names(criteria.decode("utf-8", "replace"))
         cut = msgspec.json.encode({"more": True}) if listing.is_cut else b""
@@ -321,8 +321,8 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             return ScanCommand(table="/".join(parts))
         return parse_command(descriptor.command or b"", most=self.limits.command_bytes)
 
-    def _too_long(self, size: int) -> Any:
-        message = f"The body of the action has {size} bytes, more than {self.limits.command_bytes}"
+    def _too_long(self, what: str, size: int) -> Any:
+        message = f"The {what} has {size} bytes, more than {self.limits.command_bytes}"
         raise OptionError(message, hint="ask for less at once")
 
     def _answered(
