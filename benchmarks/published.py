@@ -111,9 +111,12 @@ def _described(run: Run) -> str:
     machine = run.machine
     busy = machine.get("load_before", 0) > machine["cores"] / 4
     state = f"which was busy with other work (load {machine['load_before']})" if busy else "otherwise idle"
+    most = max((len(each.rounds) for each in run.records), default=0)
+    how = "Each was measured once." if most <= 1 else f"Medians of {most} rounds, and one of what takes long."
     return (
         f"Measured {run.time[:10]} with a table of {run.scale:,} files on {machine['cores']} cores"
-        f" ({machine['cpu'] or machine['platform']}, {machine['memory_gb']} GB, Python {machine['python']}), {state}."
+        f"\n({machine['cpu'] or machine['platform']}, {machine['memory_gb']} GB, Python {machine['python']}), {state}."
+        f"\n{how}"
     )
 
 

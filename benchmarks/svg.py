@@ -136,7 +136,8 @@ def _text(x: float, y: float, text: str, *, anchor: str = "start", size: int = 1
 
 
 def _svg(width: float, height: float, parts: Sequence[str]) -> str:
-    head = f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width:.0f} {height:.0f}' {_STYLE}>"
+    size = f"width='{width:.0f}' height='{height:.0f}' viewBox='0 0 {width:.0f} {height:.0f}'"
+    head = f"<svg xmlns='http://www.w3.org/2000/svg' {size} {_STYLE}>"
     # White, because a page may be dark.
     return "\n".join([head, "<rect width='100%' height='100%' fill='#ffffff'/>", *parts, "</svg>\n"])
 

@@ -112,6 +112,9 @@ def test_tables_have_every_contender_and_every_failure() -> None:
 
 def test_a_busy_machine_is_said_to_be_busy() -> None:
     assert "otherwise idle" in page(_run())
+    assert "Each was measured once." in page(_run())
+    often = tuple(replace(each, rounds=[1.0] * 3) for each in _run().records)
+    assert "Medians of 3 rounds" in page(replace(_run(), records=often))
     assert "busy with other work (load 7)" in readme_part(replace(_run(), machine=MACHINE | {"load_before": 7}))
 
 
