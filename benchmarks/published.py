@@ -20,12 +20,14 @@ from benchmarks.text_tables import Grid, grids
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["FOLDER", "PUBLISHED", "page", "plots", "publish", "readme_part"]
+__all__ = ["FOLDER", "PUBLISHED", "left_out", "page", "plots", "publish", "readme_part"]
 
 _ROOT = Path(__file__).resolve().parents[1]
 FOLDER = _ROOT / "docs" / "benchmarks"
 PUBLISHED = FOLDER / "run.json"
 _BEGIN, _END = "<!-- measured: begin -->", "<!-- measured: end -->"
+_PEERS = ("L0 deltalake", "L0 Delta-Spark", "Polars", "DuckDB", "PyIceberg")
+_QUESTIONS = ("one hour", "24 hours", "30 days", "take 100", "take 1000", "all files", "statistics")
 _README_PLOTS = ("growth-time.svg", "growth-memory.svg")
 
 
@@ -89,6 +91,9 @@ def _by_size(records: Sequence[Record], question: str, value: Callable[[Record],
 def page(run: Run) -> str:
     """Return what stands on the page between its marks."""
     parts = [_described(run), ""]
+    missing = left_out(run)
+    if missing:
+        parts += [f"Not in this run: {', '.join(missing)}.", ""]
     drawn = plots(run)
     for name in drawn:
         parts += [f"![{name.removesuffix('.svg').replace('-', ', ')}](benchmarks/{name})", ""]
@@ -97,6 +102,18 @@ def page(run: Run) -> str:
         if grid.note:
             parts += [grid.note, ""]
     return "\n".join(parts).rstrip()
+
+
+def left_out(run: Run) -> list[str]:
+    """Name the peers, questions and parts that a whole run has and this one has not: a page must not hide them."""
+    ladder = run.of("ladder")
+    contenders, asked = {each.contender for each in ladder}, {each.question for each in ladder}
+    sections = {each.section for each in run.records}
+    return [
+        *(each for each in _PEERS if each not in contenders),
+        *(f"the question {each!r}" for each in _QUESTIONS if each not in asked),
+        *(each for each in (*SECTIONS, "object store", "write side") if each not in sections),
+    ]
 
 
 def readme_part(run: Run) -> str:

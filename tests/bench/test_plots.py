@@ -14,7 +14,7 @@ import pytest
 from benchmarks import published
 from benchmarks.full_run import files_of
 from benchmarks.growth import SECTIONS, sizes, synthetic
-from benchmarks.published import between_marks, page, plots, readme_part
+from benchmarks.published import between_marks, left_out, page, plots, readme_part
 from benchmarks.records import Record, Run
 from benchmarks.svg import Bar, Series, bar_plot, bytes_text, count_text, line_plot, seconds_text
 from benchmarks.text_tables import grids
@@ -116,6 +116,15 @@ def test_a_busy_machine_is_said_to_be_busy() -> None:
     often = tuple(replace(each, rounds=[1.0] * 3) for each in _run().records)
     assert "Medians of 3 rounds" in page(replace(_run(), records=often))
     assert "busy with other work (load 7)" in readme_part(replace(_run(), machine=MACHINE | {"load_before": 7}))
+
+
+def test_the_page_names_what_a_run_has_left_out() -> None:
+    missing = left_out(_run())
+    assert missing[:2] == ["L0 Delta-Spark", "Polars"]
+    assert "the question 'take 100'" in missing
+    assert missing[-2:] == ["object store", "write side"]
+    assert not {"L0 deltalake", "the question 'one hour'", SECTIONS[0]} & set(missing)
+    assert f"Not in this run: {', '.join(missing)}." in page(_run())
 
 
 def test_a_page_without_a_place_for_numbers_is_an_error() -> None:
