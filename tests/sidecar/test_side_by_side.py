@@ -12,6 +12,7 @@ from lazydelta import DeltaTable
 from lazydelta.showcase.bench import make_table
 from lazydelta.sidecar import build
 from lazydelta.sidecar.building import builder, publication
+from lazydelta.sidecar.layout.part_file import encode_part
 
 LONG = 60.0  # nobody waits that long where two work side by side
 
@@ -49,14 +50,14 @@ def test_two_are_at_work_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_an_error_of_one_part_leaves_no_part_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_table(tmp_path, files=3_000)
-    encode, calls = publication.encode_part, 0
+    calls = 0
 
     def failing(*arguments: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == 3:
             raise MemoryError("no room")
-        return encode(*arguments)
+        return encode_part(*arguments)
 
     monkeypatch.setattr(publication, "encode_part", failing)
     with pytest.raises(MemoryError, match="no room"):
