@@ -397,9 +397,9 @@ def test_a_query_that_needs_more_memory_than_a_statement_has_is_an_error(made: M
 @pytest.mark.parametrize(
     "text",
     [
-        "kql: range x from 1 to 5000000 step 1 | summarize make_list(strcat(tostring(x), 'xxxxxxxxxxxxxxxxxxxxxxxxx'))",
+        "kql: range x from 1 to 1000000 step 1 | summarize make_list(strcat(tostring(x), 'xxxxxxxxxxxxxxxxxxxxxxxxx'))",
         # This one is run before the columns are known.
-        "kql: let n = toscalar(range x from 1 to 9000000 step 1 | distinct strcat(x, 'xxxxxxxxxxxx') | count); print n",
+        "kql: let n = toscalar(range x from 1 to 1000000 step 1 | distinct strcat(x, 'xxxxxxxxxxxx') | count); print n",
     ],
     ids=["rows", "toscalar"],
 )
