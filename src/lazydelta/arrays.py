@@ -10,11 +10,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    import numpy.typing as npt  # its docstrings are made at import
 
 __all__ = [
     "Stored",

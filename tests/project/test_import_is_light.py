@@ -28,6 +28,7 @@ FOR_OTHERS = {
     "lazydelta.sidecar.building",
     "lazydelta.spark",
     "lazydelta.write",
+    "numpy.typing",
     "obstore",
     "pyarrow.compute",
     "pyarrow.dataset",

@@ -12,17 +12,20 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import unquote_to_bytes
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lazydelta import compute as pc
 
+if TYPE_CHECKING:
+    import numpy.typing as npt  # its docstrings are made at import
+
 __all__ = ["Hashes", "canonical_path", "first_occurrence", "hash_bytes", "hash_keys", "is_canonical"]
 
-Hashes = npt.NDArray[np.uint64]
+Hashes: TypeAlias = "npt.NDArray[np.uint64]"
 """Shape (2, n): the two halves of n 128-bit hashes."""
 
 _FILE = r"(?i)file:(?://(?:localhost)?)?(?=/)"

@@ -12,15 +12,17 @@ more than its share is left out, and the files are searched.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lazydelta import compute as pc
 from lazydelta.arrays import from_numpy
 from lazydelta.log.keys import Hashes, hash_keys, is_canonical
+
+if TYPE_CHECKING:
+    import numpy.typing as npt  # its docstrings are made at import
 
 __all__ = ["RemoveSet"]
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lazydelta import compute as pc
@@ -17,6 +16,9 @@ from lazydelta.pruning.tree import Predicate
 from lazydelta.stats.partition_ranges import partition_ranges, partition_texts, text_range
 from lazydelta.stats.ranges import Ranges
 from lazydelta.types.schema import Column
+
+if TYPE_CHECKING:
+    import numpy.typing as npt  # its docstrings are made at import
 
 __all__ = ["DistinctPartitions"]
 

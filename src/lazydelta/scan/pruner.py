@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lazydelta import compute as pc
@@ -27,6 +27,9 @@ from lazydelta.pruning import (
 from lazydelta.scan.request import ScanRequest
 from lazydelta.stats import Ranges, combine, file_partition_ranges, ranges_from_json, stats_ranges
 from lazydelta.types.schema import Column
+
+if TYPE_CHECKING:
+    import numpy.typing as npt  # its docstrings are made at import
 
 __all__ = ["Pruner"]
 

@@ -14,10 +14,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from decimal import Decimal as PyDecimal
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
-import numpy.typing as npt
 import pyarrow as pa
 
 from lazydelta.arrays import one_array, typed_array
@@ -28,6 +27,9 @@ from lazydelta.stats.ranges import ColumnRange, Ranges, narrowed_floats
 from lazydelta.types.literals import scaled
 from lazydelta.types.schema import Column, DataType, Decimal, Primitive, Struct
 from lazydelta.types.text import cast_decimals, from_text
+
+if TYPE_CHECKING:
+    import numpy.typing as npt  # its docstrings are made at import
 
 __all__ = ["ranges_from_json"]
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lazydelta import compute as pc
 from lazydelta.arrays import typed_array
+
+if TYPE_CHECKING:
+    import numpy.typing as npt  # its docstrings are made at import
 
 __all__ = ["end_to_end"]
 

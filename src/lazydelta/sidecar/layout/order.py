@@ -7,9 +7,9 @@ belongs to, the sort inside a bucket, and where in a sorted part a new file goes
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lazydelta import compute as pc
@@ -18,6 +18,9 @@ from lazydelta.sidecar.layout.manifest import SidecarError
 from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, SidecarColumn, SidecarLayout
 from lazydelta.types.schema import TableSchema
 from lazydelta.types.text import from_text
+
+if TYPE_CHECKING:
+    import numpy.typing as npt  # its docstrings are made at import
 
 __all__ = ["keys_from_text", "places_among", "sortable"]
 
