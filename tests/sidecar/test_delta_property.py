@@ -37,7 +37,7 @@ def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let short tails use delta sidecars too, in small row groups, each of them a read of its own."""
     monkeypatch.setattr(delta_spans, "LONG_TAIL", 1)
     monkeypatch.setattr(delta_rows, "_WHOLE", 2_000)
-    monkeypatch.setattr(part_file, "ROWS_PER_GROUP", 5)
+    monkeypatch.setattr(part_file, "ROWS_PER_GROUP", 12)
 
 
 def covered_logs(first_seed: int, logs: int, root: Path) -> Iterator[tuple[RandomLog, random.Random]]:

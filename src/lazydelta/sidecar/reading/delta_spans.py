@@ -68,8 +68,13 @@ class DeltaSpans(msgspec.Struct, frozen=True):
     def _read(self, store: Store, ahead: AskedAhead) -> DeltaManifest:
         from lazydelta.sidecar.layout.delta_manifest import DeltaManifest  # noqa: PLC0415 - see the head of this module
 
-        data = ahead.read(DELTA_MANIFEST) or store.get(DELTA_MANIFEST)
-        ahead.drop(DELTA_MANIFEST)
+        if DELTA_MANIFEST in ahead:
+            data = ahead.read(DELTA_MANIFEST)
+            ahead.drop(DELTA_MANIFEST)
+            if data is None:  # most tables have none, and to ask again would be a round trip for nothing
+                raise ObjectNotFoundError(DELTA_MANIFEST)
+        else:
+            data = store.get(DELTA_MANIFEST)
         manifest = DeltaManifest.decode(data)
         self.cache.keep_deltas(self.store.identity, manifest, len(data))
         return manifest
