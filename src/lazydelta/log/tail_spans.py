@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from threading import Lock
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from lazydelta.log.actions import LogLine
 from lazydelta.log.asked_ahead import AskedAhead
@@ -22,6 +21,9 @@ from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.names import LogFile
 from lazydelta.log.segment import LogSegment
 from lazydelta.storage import Store
+
+if TYPE_CHECKING:
+    import numpy.typing as npt  # its docstrings are made at import
 
 __all__ = ["FoundSpans", "SpanError", "SpanRows", "SpanSource", "TailSpan", "TailSpans"]
 
