@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -21,9 +21,6 @@ from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.names import LogFile
 from lazydelta.log.segment import LogSegment
 from lazydelta.storage import Store
-
-if TYPE_CHECKING:
-    import numpy.typing as npt  # its docstrings are made at import
 
 __all__ = ["FoundSpans", "SpanError", "SpanRows", "SpanSource", "TailSpan", "TailSpans"]
 
@@ -41,7 +38,7 @@ class SpanRows(msgspec.Struct, frozen=True):
     """
 
     files: FileBatch
-    is_add: npt.NDArray[np.bool_]
+    is_add: np.ndarray[Any, np.dtype[np.bool_]]
     rest: int
 
 
