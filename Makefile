@@ -7,8 +7,8 @@ PY          := $(VENV)/bin/python
 UV          := $(VENV)/bin/uv
 UV_VERSION  := 0.13.7
 PYTHON      ?=
-# Two are faster than one on two cores, and every test has its own folders, ports and services.
-WORKERS     ?= 2
+# Three on two cores: two begin with Spark, which waits a lot, and every test has its own folders, ports and services.
+WORKERS     ?= 3
 ARGS        ?=
 # Files in the table of `make bench`: 100k, 1M, 10M.
 SCALE       ?= 1M
