@@ -6,7 +6,6 @@ import datetime as dt
 import random
 from collections import Counter
 from collections.abc import Callable
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from lazydelta import DeltaTable, write_arrow
 from lazydelta.spark import read
@@ -66,32 +64,19 @@ def test_tables_by_delta_spark_read_alike_through_both_ways(
     assert _rows(read(spark, str(table))) == whole
     rng = random.Random(name)
     matched = 0
-    for begin in range(0, number, TOGETHER):
-        asked = [question(rng) for _ in range(begin, min(begin + TOGETHER, number))]
-        expected = _answers(delta, asked)
-        matched += len({answer.partition(",")[0] for answer in expected})
+    for _ in range(number):
+        asked = question(rng)
+        expected = _rows(delta.where(asked).select("id", "s", "ts", "st"))
+        matched += bool(expected)
         spark.conf.set(PUSHDOWN, rng.choice(["true", "true", "false"]))
         try:
-            for way in (_source(spark, table), read(spark, str(table), columns=COLUMNS)):
-                found = _answers(way, asked)
-                assert found == expected, (name, asked, (found - expected) + (expected - found))
+            found = _source(spark, table).where(asked).select("id", "s", "ts", "st")
+            assert _rows(found) == expected, (name, asked)
+            fast = read(spark, str(table), columns=["id", "s", "f", "d", "ts", "n", "day", "b", "st", "p"])
+            assert _rows(fast.where(asked).select("id", "s", "ts", "st")) == expected, (name, asked)
         finally:
             spark.conf.unset(PUSHDOWN)
-    assert matched >= number // 5
-
-
-COLUMNS = ["id", "s", "f", "d", "ts", "n", "day", "b", "st", "p"]
-# Each of them is a scan of its own, and to collect them together takes one job and not twenty.
-TOGETHER = 20
-
-
-def _answers(frame: DataFrame, asked: list[str]) -> Counter[str]:
-    """Return the rows that each of the questions selects, with the question's number."""
-    each = [
-        frame.where(condition).select(F.lit(number).alias("asked"), "id", "s", "ts", "st")
-        for number, condition in enumerate(asked)
-    ]
-    return _rows(reduce(DataFrame.unionAll, each))
+    assert matched
 
 
 @pytest.mark.parametrize("where", ["p = 1 AND id < 40", [("f", ">", 3.0)], {"s": "k3"}, "f > 500 OR st.x = 5"], ids=str)
