@@ -216,7 +216,8 @@ def test_a_schema_chooses_columns_and_changes_no_types(tmp_path: Path) -> None:
 def test_a_reader_takes_filters_and_does_not_look_as_if_it_overrode_the_method(tmp_path: Path) -> None:
     """Spark refuses every read of one that does, unless a setting is on that is off by default."""
     made(tmp_path, commits=1)
-    planned = reader(tmp_path)
+    assert "pushFilters" not in vars(reader(tmp_path))
+    planned = reader(tmp_path, pushFilters="true")
     assert getattr(planned.pushFilters, "__func__", None) is DataSourceReader.pushFilters
     filters: list[pushed.Filter] = [pushed.EqualTo(("p",), "u"), pushed.StringContains(("s",), "a")]
     assert planned.pushFilters(filters) == filters
@@ -226,7 +227,7 @@ def test_a_reader_takes_filters_and_does_not_look_as_if_it_overrode_the_method(t
 def test_pushed_filters_leave_out_files_before_they_are_planned(tmp_path: Path) -> None:
     """One partition of three is left, and of its files those whose ids fit."""
     made(tmp_path)
-    planned = reader(tmp_path)
+    planned = reader(tmp_path, pushFilters="true")
     planned.pushFilters([pushed.EqualTo(("p",), "u"), pushed.LessThan(("id",), ROWS)])
     files = [file for each in planned.partitions() if isinstance(each, SharePartition) for file in each.share.files]
     assert [file.partition_values["p"] for file in files] == ["u"]
@@ -278,7 +279,7 @@ def test_rows_that_are_left_are_those_that_spark_would_keep(tmp_path: Path) -> N
     narrowed = 0
     for _ in range(60):
         chosen = [_some_filter(rng, table) for _ in range(rng.randint(1, 3))]
-        planned = reader(tmp_path)
+        planned = reader(tmp_path, pushFilters="true")
         planned.pushFilters([each for each, _, _ in chosen])
         text = " AND ".join(sql for _, sql, _ in chosen)
         used = [value for _, _, values in chosen for value in values]
@@ -294,17 +295,24 @@ def test_rows_that_are_left_are_those_that_spark_would_keep(tmp_path: Path) -> N
     assert narrowed > 40
 
 
-def test_a_scan_that_no_filter_reaches_names_the_setting(
+def test_a_scan_that_no_filter_reaches_says_what_to_type(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Once for a read of many files, and not where a filter or a condition came."""
     made(tmp_path, commits=2)
     monkeypatch.setattr("lazydelta.spark.reading.batch_reader.FEW_FILES", 20)
     reader(tmp_path).partitions()
-    said = capfd.readouterr().err
-    assert said.count("spark.sql.python.filterPushdown.enabled") == 1
+    assert capfd.readouterr().err.count("option('where', …)") == 1
+    reader(tmp_path, pushFilters="true").partitions()
+    assert capfd.readouterr().err.count("spark.sql.python.filterPushdown.enabled") == 1
     reader(tmp_path, where="id > 3").partitions()
-    planned = reader(tmp_path)
+    planned = reader(tmp_path, pushFilters="true")
     planned.pushFilters([pushed.IsNotNull(("id",))])
     planned.partitions()
     assert not capfd.readouterr().err
+
+
+def test_an_option_that_is_true_or_false_is_nothing_else(tmp_path: Path) -> None:
+    made(tmp_path, commits=1)
+    with pytest.raises(OptionError, match="pushFilters='yes' is neither true nor false"):
+        reader(tmp_path, pushFilters="yes")

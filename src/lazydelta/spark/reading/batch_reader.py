@@ -88,10 +88,15 @@ class LazyDeltaReader(DataSourceReader):
             fields = chosen_fields(self._snapshot.schema, schema)
             self._request = RowRequest.of(self._snapshot.schema, where=options.where, output=fields)
         self._pushed = False
-        self.pushFilters = _PushedOnRequest(self)  # type: ignore[method-assign]
+        if options.push_filters:
+            self.pushFilters = _PushedOnRequest(self)  # type: ignore[method-assign]
 
     def narrow(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take what is understood of the filters into the scan, and leave all of them to Spark as well."""
+        """Take what is understood of the filters into the scan, and leave all of them to Spark as well.
+
+        Only where the DataFrame is used once: Spark 4.2 keeps what the last filters left of a scan for every other use
+        of the same DataFrame or view, also for one without filters and for both sides of a union: rows go missing.
+        """
         self._pushed = True
         predicate = pushed_predicate(filters, self._snapshot.schema)
         if predicate is not None:
@@ -123,12 +128,10 @@ class LazyDeltaReader(DataSourceReader):
         ranges = any(share.within is not None for share in shares)
         if self._pushed or self._request.predicate is not None or not (ranges or files > FEW_FILES // 20):
             return
+        todo = f"set {SETTING}=true in the session" if self._options.push_filters else "give it as option('where', …)"
         # Spark's workers have no log of their own; what they print is in that of the driver.
-        print(  # noqa: T201
-            f"lazydelta: no filter reached the scan of {self._handle.uri}. If the query has one, set {SETTING}=true "
-            "in the session, or give it as option('where', …).",
-            file=sys.stderr,
-        )
+        said = f"lazydelta: no filter reached the scan of {self._handle.uri}. If the query has one, {todo}."
+        print(said, file=sys.stderr)  # noqa: T201
 
 
 def _narrowed(request: RowRequest, predicate: Predicate, snapshot: Snapshot) -> RowRequest:

@@ -25,9 +25,10 @@ _KNOWN = {
     "columns": "columns",
     "maxpartitionbytes": "max_partition_bytes",
     "minpartitions": "min_partitions",
+    "pushfilters": "push_filters",
     "files": "files",
 }
-_SPELLED = "columns, maxPartitionBytes, minPartitions, timestampAsOf, versionAsOf, where"
+_SPELLED = "columns, maxPartitionBytes, minPartitions, pushFilters, timestampAsOf, versionAsOf, where"
 _VIEW = "type CREATE TEMPORARY VIEW v USING lazydelta OPTIONS (path '…')"
 _NO_PLACE = (
     "name it: load(uri); of a table in its catalog Spark tells a data source in Python neither location nor options: "
@@ -42,6 +43,7 @@ _UNITS = {"kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "k": 1 << 10, "m": 1 << 2
 class ReadOptions:
     """Which table and version, which of its rows and columns, and in how many pieces.
 
+    ``push_filters`` says that the DataFrame is used once (see ``LazyDeltaReader.narrow``).
     ``files`` is said by `lazydelta.spark.read`: ``others`` are the files that Spark does not read by itself.
     """
 
@@ -52,6 +54,7 @@ class ReadOptions:
     columns: tuple[str, ...] | None = None
     max_partition_bytes: int = ShareSize().most
     min_partitions: int | None = None
+    push_filters: bool = False
     files: str | None = None
     storage_options: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -117,6 +120,13 @@ def _pieces(name: str, text: str) -> int:
     return max(1, _number(name, text))
 
 
+def _is_true(name: str, text: str) -> bool:
+    word = text.strip().lower()
+    if word not in {"true", "false"}:
+        raise OptionError(f"{name}={short_repr(text)} is neither true nor false", hint="write one of them")
+    return word == "true"
+
+
 def _others(name: str, text: str) -> str:
     if text != "others":
         raise OptionError(f"{name}={short_repr(text)} makes no sense", hint="leave it out: all files are read")
@@ -160,5 +170,6 @@ _READERS: dict[str, Any] = {
     "columns": _columns,
     "maxpartitionbytes": _bytes,
     "minpartitions": _pieces,
+    "pushfilters": _is_true,
     "files": _others,
 }
