@@ -21,14 +21,10 @@ from lazydelta.maintenance.own_process import wait_for_maintenance
 from lazydelta.spark.session import prepare_environment
 from tests.spark.stops import Stops
 from tests.spark.tables import commits
-from tests.support.spark import use_java
+from tests.support.spark import SHORT_LIVED, use_java
 
 ROOT = Path(__file__).resolve().parents[2]
 _START = dt.datetime(2026, 2, 10, tzinfo=dt.UTC)
-# Drivers and executors that live for seconds: a JVM that optimises less is sooner at work.
-SHORT_LIVED = {
-    f"spark.{who}.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" for who in ("driver", "executor")
-}
 
 
 def make_source(folder: Path, files: int, rows: int, first: int = 0) -> range:

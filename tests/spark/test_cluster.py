@@ -16,9 +16,9 @@ import pytest
 from lazydelta import write_arrow
 from lazydelta.spark.session import prepare_environment
 from tests.spark.stops import CHANGES_OF_A_FILE, Stops
-from tests.spark.streams import ROOT, SHORT_LIVED, WORKER, kill, kill_executor, spark_home
+from tests.spark.streams import ROOT, WORKER, kill, kill_executor, spark_home
 from tests.spark.tables import ids
-from tests.support.spark import use_java
+from tests.support.spark import SHORT_LIVED, use_java
 
 pytestmark = [pytest.mark.xdist_group("spark")]
 

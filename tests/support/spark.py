@@ -15,6 +15,10 @@ from lazydelta.spark.session import prepare_environment
 from tests.support import unavailable
 
 _ROOT = Path(__file__).parents[2]
+# Drivers and executors that live for minutes and see few rows: a JVM that optimises less is sooner at work.
+SHORT_LIVED = {
+    f"spark.{who}.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" for who in ("driver", "executor")
+}
 
 
 def use_java() -> None:
@@ -37,6 +41,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "2g")
+        .config(map={**SHORT_LIVED})
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "America/New_York")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
