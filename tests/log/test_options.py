@@ -31,6 +31,9 @@ DEFAULTS: dict[str, Any] = {
     "float_max": "ignore",
     "retries": 5,
     "request_timeout": 30.0,
+    "use_manifest": True,
+    "project_columns": True,
+    "prune_row_groups": True,
 }
 ATTRIBUTES = {name: name.removeprefix("delta.").replace(".", "_") for name in DEFAULTS}
 

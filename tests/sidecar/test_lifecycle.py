@@ -28,7 +28,7 @@ STRANGERS = [
     f"{FOLDER}/v1-016ae953-37a9-438e-8683-9a9a4a79a395-0.parquet",
     f"{FOLDER}/x1.manifest.json",
     f"{FOLDER}/v1.json",
-    f"{FOLDER}/v1.index.parquet",
+    f"{FOLDER}/v1.other.parquet",
     f"{FOLDER}/v1.delta.parquet",
 ]
 DEBRIS = f"{FOLDER}/v0-016ae953-37a9-438e-8683-9a9a4a79a395-1.parquet"

@@ -35,7 +35,6 @@ def test_a_block_of_python_writes_what_arrived(block: Block, spark: SparkSession
     follows = "spark.readStream." in block.code
     if follows:
         df.write.format("lazydelta").mode("append").save(uri)
-    zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
     try:
         run_python(block, names)
         for query in spark.streams.active:
@@ -43,7 +42,6 @@ def test_a_block_of_python_writes_what_arrived(block: Block, spark: SparkSession
     finally:
         for query in spark.streams.active:
             query.stop()
-        spark.conf.set("spark.sql.session.timeZone", zone)  # one of the blocks begins a session, which is this one
     if "uri" in block.code and not reads:
         writes = 1 if follows else ("df" in block.code) + ("stream" in block.code)
         assert DeltaTable(uri).count() == ROWS * writes

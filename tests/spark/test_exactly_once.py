@@ -321,12 +321,15 @@ def test_rows_are_there_once_although_the_driver_was_killed(tmp_path: Path) -> N
     stream, expected = _stream(tmp_path, files=6, rows=50)
     assert _kill_drivers(stream, kills=1, files=6) == 1
     stream.finish()
-    # It was killed in one of the first batches: what it left went with the maintenance of the fourth version.
-    assert {each for each in on_disk(stream.table) if each.endswith(".parquet")} <= named(stream.table)
+    # It was killed in one of the first batches: what it left went with the maintenance of the fourth version. A file that
+    # was being written has the name of a temporary one, which goes by its age.
+    whole = {each for each in on_disk(stream.table) if each.endswith(".parquet") and "/.lazydelta-" not in each}
+    assert whole <= named(stream.table)
     _check(stream.table, expected)
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_what_a_driver_left_that_was_killed_before_its_commit_goes_with_the_next_maintenance(tmp_path: Path) -> None:
     stream, expected = _stream(tmp_path, files=6, rows=50)
     # Its first file is there, and the second is begun: nothing is committed yet.

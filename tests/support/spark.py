@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from lazydelta.spark.session import prepare_environment
 from tests.support import unavailable
 
+TIME_ZONE = "America/New_York"
 _ROOT = Path(__file__).parents[2]
 # Drivers and executors that live for minutes and see few rows: a JVM that optimises less is sooner at work.
 SHORT_LIVED = {
@@ -43,7 +44,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.driver.memory", "2g")
         .config(map={**SHORT_LIVED})
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "America/New_York")
+        .config("spark.sql.session.timeZone", TIME_ZONE)
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .config("spark.databricks.delta.snapshotPartitions", "2")
         .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
