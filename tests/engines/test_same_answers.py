@@ -87,7 +87,7 @@ def polars_query(frame: pl.LazyFrame, seed: int) -> pl.LazyFrame:
 
 
 @pytest.mark.parametrize("engine", ["in-memory", "streaming"])
-@pytest.mark.parametrize("first", quick(range(0, QUERIES, 50), 2))
+@pytest.mark.parametrize("first", quick(range(0, QUERIES, 50), 1))
 def test_generated_queries_of_polars(made: MadeTable, table: DeltaTable, first: int, engine: Any) -> None:
     native = pl.from_arrow(made.table())
     assert isinstance(native, pl.DataFrame)

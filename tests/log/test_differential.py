@@ -112,7 +112,7 @@ def differences(table: DeltaTable, expected: Snapshot) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("chunk", quick(range(CHUNKS), 5))
+@pytest.mark.parametrize("chunk", quick(range(CHUNKS), 3))
 def test_every_random_log_reads_as_its_plain_replay(chunk: int, tmp_path: Path) -> None:
     """Files, metadata, protocol, transactions and domains of the latest and two other versions equal the replay's."""
     failures = []

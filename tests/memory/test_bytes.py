@@ -17,6 +17,7 @@ from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
 from lazydelta.storage import open_store
 from tests.oracle.checkpoints import CheckpointWriter, hint_for
 from tests.scan.hand_log import HandLog, add
+from tests.support.rounds import quick
 
 pytestmark = [pytest.mark.memory, pytest.mark.timeout(300)]
 
@@ -74,7 +75,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], bool]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", quick(CASES, 2))
 def test_large_statistics_in_a_small_checkpoint_stay_within_the_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:

@@ -26,7 +26,7 @@ from tests.write.random_tables import World, conditions, worlds
 # One Spark at a time: all of these run in the same worker.
 pytestmark = [pytest.mark.xdist_group("other sparks"), pytest.mark.timeout(900)]
 
-TABLES, MANY = 12, 80
+TABLES, MANY = 6, 80
 CONDITIONS = 2
 QUERY, FILE = "#query", "#file"
 

@@ -20,6 +20,7 @@ from lazydelta.sidecar.reading.sidecar_cache import shared_cache
 from tests.scan.hand_log import HandLog, add, key, vector
 from tests.sidecar.conftest import Split, set_sizes
 from tests.sidecar.sidecars import QUERIES, Answer, Place, checkpoint, flipped, hourly, resealed, rest, rows, until_base
+from tests.support.rounds import quick
 
 STRATEGIES = ("reverse", "forward")
 LAYOUTS = {"single": (20, 100), "parts": (10, 3), "one row group": (1000, 1)}
@@ -390,7 +391,7 @@ LIES: dict[str, Callable[[dict[str, Any]], None]] = {
 HARMLESS = {"sidecar file", "unknown fields"}
 
 
-@pytest.mark.parametrize("layout", ["single", "parts"])
+@pytest.mark.parametrize("layout", quick(["parts", "single"], 1))
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lying_manifest_under_a_good_seal_changes_nothing(victim: Victim, lie: str) -> None:
     """Row counts, offsets, files, keys, columns: whatever it says, what is read is checked against it."""

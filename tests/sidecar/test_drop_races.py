@@ -107,7 +107,7 @@ def assert_whole_or_none(place: Place) -> bool:
 @pytest.mark.parametrize(
     ("name", "before", "kind"),
     [
-        ("build", "nothing", "memory"),
+        pytest.param("build", "nothing", "memory", marks=pytest.mark.slow),
         ("refresh", "an older sidecar", "local"),
         pytest.param("build", "a sidecar", "local", marks=pytest.mark.slow),
         pytest.param("forced build", "a sidecar", "memory", marks=pytest.mark.slow),

@@ -229,7 +229,7 @@ def test_colliding_names_are_told_apart(size: tuple[int, int], split: Split, tmp
     assert pruned > 0 or size[0] > 30
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", quick(SIZES, 2))
 @pytest.mark.parametrize("stats", ["json", "struct"])
 def test_column_mapping_by_name_with_vectors_and_odd_values(
     size: tuple[int, int], stats: str, split: Split, tmp_path: Path

@@ -86,7 +86,12 @@ def _content(root: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("partitioned", "stats", "parts"),
-    [(True, "json", 1), (True, "struct", 3), (False, "json", 3), (False, "both", 1)],
+    [
+        (True, "json", 1),
+        (False, "json", 3),
+        pytest.param(True, "struct", 3, marks=pytest.mark.slow),
+        pytest.param(False, "both", 1, marks=pytest.mark.slow),
+    ],
 )
 def test_the_content_is_that_of_the_builder_in_one_process(
     tmp_path: Path, split: Split, *, partitioned: bool, stats: str, parts: int

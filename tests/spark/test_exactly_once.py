@@ -321,8 +321,8 @@ def test_rows_are_there_once_although_the_driver_was_killed(tmp_path: Path) -> N
     stream, expected = _stream(tmp_path, files=6, rows=50)
     assert _kill_drivers(stream, kills=1, files=6) == 1
     stream.finish()
-    # It was killed in one of the first batches: what it left went with the maintenance of the fourth version. A file that
-    # was being written has the name of a temporary one, which goes by its age.
+    # It was killed in one of the first batches: what it left went with the maintenance of the fourth version. What was
+    # being written has the name of a temporary file, which goes by its age.
     whole = {each for each in on_disk(stream.table) if each.endswith(".parquet") and "/.lazydelta-" not in each}
     assert whole <= named(stream.table)
     _check(stream.table, expected)

@@ -232,7 +232,7 @@ def test_a_small_budget_makes_more_files_and_loses_no_row(tmp_path: Path) -> Non
 
 
 @pytest.mark.memory
-@pytest.mark.parametrize("hours", [1, 100])
+@pytest.mark.parametrize("hours", [100, pytest.param(1, marks=pytest.mark.slow)])
 def test_memory_does_not_grow_with_the_rows(hours: int, tmp_path: Path) -> None:
     """64 MB may be held at once; the encoder and the batches themselves come on top, whatever the number of rows."""
     imports = ("lazydelta.writing", "pyarrow.parquet")
