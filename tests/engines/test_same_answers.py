@@ -28,7 +28,7 @@ def table(made: MadeTable) -> DeltaTable:
     return DeltaTable(made.uri)
 
 
-@pytest.mark.parametrize("first", quick(range(0, QUERIES, _AT_ONCE), 4))
+@pytest.mark.parametrize("first", quick(range(0, QUERIES, _AT_ONCE), 2))
 @pytest.mark.parametrize("engine", SQL_ENGINES)
 def test_generated_queries(made: MadeTable, table: DeltaTable, engine: str, first: int) -> None:
     answer = SQL_ENGINES[engine]

@@ -229,7 +229,7 @@ def exact_facts(rows: list[Row]) -> Facts:
     return Facts(facts, len(rows))
 
 
-@pytest.mark.parametrize("column", EXACT)
+@pytest.mark.parametrize("column", quick(EXACT, 6))
 def test_pruning_is_exact_where_the_statistics_are(column: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """A file stays if and only if its true range allows a match."""
     table = _exact_table(tmp_path_factory)

@@ -179,7 +179,7 @@ def test_a_checkpoint_of_another_kind_may_take_its_place(
 
 @both
 @places
-@pytest.mark.parametrize("kind", quick(KINDS, 3))
+@pytest.mark.parametrize("kind", quick(KINDS, 2))
 def test_a_checkpoint_may_be_replaced_at_any_read_of_a_scan(
     kind: str, place: str, strategy: str, tmp_path: Path
 ) -> None:

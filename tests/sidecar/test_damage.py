@@ -171,7 +171,13 @@ def places_of(victim: Victim, name: str) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.parametrize(
     ("layout", "with_manifest"),
-    [("single", True), ("parts", True), ("one row group", True), ("single", False), ("one row group", False)],
+    [
+        ("parts", True),
+        ("single", False),
+        pytest.param("single", True, marks=pytest.mark.slow),
+        pytest.param("one row group", True, marks=pytest.mark.slow),
+        pytest.param("one row group", False, marks=pytest.mark.slow),
+    ],
 )
 def test_one_flipped_bit_anywhere_changes_nothing(
     *, victim: Victim, layout: str, with_manifest: bool, quiet: None

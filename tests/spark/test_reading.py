@@ -48,7 +48,7 @@ def _source(spark: SparkSession, table: Path, **options: Any) -> DataFrame:
 
 # What is made differs in seconds: the quick suite has those of which nothing can be read without knowing the log.
 QUICK = ("deletion vectors", "column mapping", "type widening")
-CASES = [*((name, 5) for name in QUICK), *(pytest.param(name, 100, marks=pytest.mark.slow) for name in MADE)]
+CASES = [*((name, 3) for name in QUICK), *(pytest.param(name, 100, marks=pytest.mark.slow) for name in MADE)]
 
 
 @pytest.mark.parametrize(("name", "number"), CASES)
