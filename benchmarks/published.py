@@ -126,7 +126,7 @@ def readme_part(run: Run) -> str:
 
 def _described(run: Run) -> str:
     machine = run.machine
-    busy = machine.get("load_before", 0) > machine["cores"] / 4
+    busy = machine.get("load_before", 0) > machine["cores"] / 2
     state = f"which was busy with other work (load {machine['load_before']})" if busy else "otherwise idle"
     most = max((len(each.rounds) for each in run.records), default=0)
     how = "Each was measured once." if most <= 1 else f"Medians of {most} rounds, and one of what takes long."
