@@ -67,6 +67,14 @@ def connected(jvm: Any, server: SqlServer) -> Any:
     return driver.connect(uri, jvm.java.util.Properties())
 
 
+@pytest.fixture(autouse=True)
+def errors_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo what a session of Spark does in this process: it takes every error of any JVM for one of its own."""
+    from py4j import java_gateway, protocol  # noqa: PLC0415 - only where there is Spark
+
+    monkeypatch.setattr(java_gateway, "get_return_value", protocol.get_return_value)
+
+
 @pytest.fixture(scope="module")
 def con(jvm: Any, server: SqlServer) -> Iterator[Any]:
     found = connected(jvm, server)
