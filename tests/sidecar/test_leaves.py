@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from benchmarks.synthetic_manifest import FILES_AN_HOUR, REAL_HOURS, make_long_table
@@ -19,8 +20,8 @@ from lazydelta.handle import TableHandle
 from lazydelta.showcase.bench import make_table
 from lazydelta.sidecar.building.builder import build
 from lazydelta.sidecar.building.leaf_writer import ranges_over
-from lazydelta.sidecar.layout.leaves import every_part
-from lazydelta.sidecar.layout.manifest import ManifestIndex, RangeText
+from lazydelta.sidecar.layout.leaves import every_part, inflated
+from lazydelta.sidecar.layout.manifest import ManifestIndex, RangeText, SidecarError
 from lazydelta.sidecar.layout.sidecar_columns import FOLDER, manifest_path
 from lazydelta.sidecar.reading.sidecar_cache import shared_cache
 from lazydelta.types.schema import DataType, Decimal, Primitive
@@ -394,3 +395,16 @@ def test_ranges_of_parts_are_joined_by_value() -> None:
     assert all_null == {"n": RangeText("1", "2", has_null=True)}
     assert ranges_over([{"n": RangeText("not a number", "2")}], types)["n"].has_missing
     assert ranges_over([], types) == {}
+
+
+def test_a_text_that_was_made_to_fill_the_memory_is_not_unpacked() -> None:
+    large = 64 << 20
+    bomb = pa.compress(bytes(large), codec="zstd", asbytes=True)
+    tracemalloc.start()
+    try:
+        with pytest.raises(SidecarError, match=f"{len(bomb)} bytes claim to be {large}"):
+            inflated(bomb, large)
+        assert pa.total_allocated_bytes() + tracemalloc.get_traced_memory()[1] < large
+    finally:
+        tracemalloc.stop()
+    assert inflated(pa.compress(b"x" * 9000, codec="zstd", asbytes=True), 9000) == b"x" * 9000

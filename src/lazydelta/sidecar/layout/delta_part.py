@@ -21,6 +21,7 @@ from lazydelta.log.actions import Add, LogLine, Metadata, Remove
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.names import LogFile
 from lazydelta.sidecar.layout.delta_manifest import DeltaEntry, DeltaGroup, commit_digests
+from lazydelta.sidecar.layout.leaves import inflated
 from lazydelta.sidecar.layout.manifest import SidecarError
 from lazydelta.sidecar.layout.part_file import PartFooter, SidecarState, encode_part
 from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, SidecarColumn, SidecarLayout
@@ -183,7 +184,7 @@ def other_actions(footer: PartFooter, first: int, last: int) -> list[VersionedLi
     try:
         state = msgspec.json.decode(footer.state.state, type=_State)
         packed = base64.b64decode(state.actions, validate=True)
-        text = pa.decompress(packed, state.actions_length, "zstd", asbytes=True) if state.actions_length else b""
+        text = inflated(packed, state.actions_length) if state.actions_length else b""
         lines = msgspec.json.Decoder(VersionedLine).decode_lines(text)
     except (msgspec.MsgspecError, pa.ArrowException, ValueError, UnicodeError, OSError) as error:
         message = f"its actions cannot be read: {error}"

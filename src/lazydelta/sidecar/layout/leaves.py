@@ -34,9 +34,13 @@ __all__ = [
     "encode_leaf",
     "every_part",
     "files_of",
+    "inflated",
     "pack_groups",
     "unpack_groups",
 ]
+
+# JSON of ours takes a twentieth when compressed. What claims to have been so much larger is made to fill the memory.
+_MOST_RATIO, _ALWAYS_FITS = 250, 1 << 20
 
 _CODEC = "zstd"
 _LENGTH = 4
@@ -99,12 +103,21 @@ def decode_leaf(data: bytes, described: ManifestLeaf) -> Leaf:
     return leaf
 
 
+def inflated(data: bytes, length: int) -> bytes:
+    """Return a compressed text that claims to have so many bytes; raise where nobody would have written such a one."""
+    if length > max(_ALWAYS_FITS, _MOST_RATIO * len(data)):
+        message = f"{len(data)} bytes claim to be {length} when they are not compressed"
+        raise SidecarError(message)
+    text: bytes = pa.decompress(data, decompressed_size=length, codec=_CODEC, asbytes=True)
+    return text
+
+
 def _decoded(data: bytes, described: ManifestLeaf) -> list[LeafPart]:
     if len(data) != described.length or hashlib.sha256(data).hexdigest() != described.sha256:
         message = "a leaf is not the one that the manifest names"
         raise SidecarError(message)
     try:
-        raw = pa.decompress(data, decompressed_size=described.raw_length, codec=_CODEC, asbytes=True)
+        raw = inflated(data, described.raw_length)
         return msgspec.json.decode(raw, type=list[LeafPart])
     except (pa.ArrowException, OSError, ValueError, MemoryError, msgspec.MsgspecError) as error:
         message = f"a leaf cannot be decoded: {error}"
