@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,20 @@ def _rows(frame: DataFrame) -> Counter[str]:
 
 def _source(spark: SparkSession, table: Path, **options: Any) -> DataFrame:
     return spark.read.format("lazydelta").options(**options).load(str(table))
+
+
+@contextmanager
+def _tasks_of_jobs(spark: SparkSession) -> Iterator[list[int]]:
+    """Give the number of tasks of each stage that was run in a block."""
+    found: list[int] = []
+    tracker = spark.sparkContext.statusTracker()
+    before = set(tracker.getJobIdsForGroup())
+    yield found
+    for job in sorted(set(tracker.getJobIdsForGroup()) - before):
+        info = tracker.getJobInfo(job)
+        for stage in info.stageIds if info else ():
+            about = tracker.getStageInfo(stage)
+            found.append(about.numTasks if about else 0)
 
 
 # What is made differs in seconds: the quick suite has those of which nothing can be read without knowing the log.
@@ -152,7 +167,15 @@ def test_an_hour_stays_text_and_more_files_than_spark_lists_at_once_are_read(
     rows = pa.table({"ts": [start + dt.timedelta(minutes=20 * each) for each in range(120)], "id": range(120)})
     write_arrow(tmp_path, rows, timestamp_column="ts")
     assert len(DeltaTable(tmp_path).file_uris()) == 40
-    fast = read(spark, str(tmp_path))
+    listing, before = "spark.sql.sources.parallelPartitionDiscovery.parallelism", "38"
+    spark.conf.set(listing, before)
+    try:
+        with _tasks_of_jobs(spark) as jobs:
+            fast = read(spark, str(tmp_path))
+        assert spark.conf.get(listing) == before
+    finally:
+        spark.conf.unset(listing)
+    assert jobs == [32], "Spark listed the files by other tasks than it was told to"
     assert sorted(row.id for row in fast.collect()) == list(range(120))
     assert dict(fast.dtypes)["_event_hour"] == "string"
     assert fast.where("_event_hour = '2026021003'").count() == 3

@@ -6,7 +6,9 @@ So the files are discovered here, in the driver, and it gets their names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -28,6 +30,10 @@ from lazydelta.spark.session import active_session
 from lazydelta.types.schema import Field
 
 __all__ = ["read"]
+
+_LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+_MOST_LISTING_TASKS = 32
+_LISTING = threading.Lock()
 
 
 def read(
@@ -79,7 +85,20 @@ def _files(spark: SparkSession, handle: TableHandle, snapshot: Snapshot, names: 
     if not names:
         return spark.createDataFrame([], schema)
     root = _hadoop(handle.store.place("").rstrip("/"))
-    return spark.read.schema(schema).option("basePath", root).parquet(*names)
+    with _listed_by_few_tasks(spark):
+        return spark.read.schema(schema).option("basePath", root).parquet(*names)
+
+
+@contextmanager
+def _listed_by_few_tasks(spark: SparkSession) -> Iterator[None]:
+    """Let Spark look at named files by few tasks: it would run one for each, which takes longer than all the rest."""
+    with _LISTING:  # two that overlap would each restore what the other one set
+        before = str(spark.conf.get(_LISTING_TASKS))
+        spark.conf.set(_LISTING_TASKS, min(int(before), _MOST_LISTING_TASKS))
+        try:
+            yield
+        finally:
+            spark.conf.set(_LISTING_TASKS, before)
 
 
 def _divided(
