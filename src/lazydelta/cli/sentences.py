@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lazydelta.maintenance.watching import Foreseen, Look
     from lazydelta.sidecar import BuildResult, CleanResult, DeltaResult, SidecarInfo, VerifyReport
     from lazydelta.sidecar.building.build_preview import BuildPreview
+    from lazydelta.sidecar.inspection.delta_verification import DeltaReport
 
 __all__ = [
     "appended",
@@ -150,7 +151,11 @@ def sidecar_verified(report: VerifyReport) -> Iterator[str]:
         yield f"The checkpoint does not have, so nothing to compare with: {names}"
     if report.checksum is not None:
         yield f"The version checksum {report.checksum}."
-    if report.ok:
+    if report.deltas is not None:
+        yield from _deltas_verified(report.deltas)
+    if report.version is None:
+        yield "There is no checkpoint, and so no sidecar of one."
+    elif report.ok:
         yield (
             f"The sidecar of version {report.version} equals the log: {_counted(report.num_files, 'file')}, "
             f"{_counted(report.compared_columns, 'column')}, {_counted(report.num_row_groups, 'row group')} in "
@@ -160,8 +165,46 @@ def sidecar_verified(report: VerifyReport) -> Iterator[str]:
         yield f"The sidecar of version {report.version} does not equal the log."
 
 
+def _deltas_verified(report: DeltaReport) -> Iterator[str]:
+    yield (
+        f"{_counted(report.files, 'delta sidecar')} compared with {_counted(report.commits, 'commit')}: "
+        f"{_counted(report.actions, 'action')}"
+    )
+    if report.gaps:
+        runs = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in report.gaps[:_LISTED])
+        more = "" if len(report.gaps) <= _LISTED else f" and {len(report.gaps) - _LISTED:,} more runs"
+        yield f"Commits that are in no good one, and read as JSON: {runs}{more}"
+    if report.leftovers:
+        number = _counted(len(report.leftovers), "delta sidecar")
+        yield f"No reader needs {number}; `lazydelta sidecar clean` removes what is old enough:"
+        yield from (f"  {text.printable(each)}" for each in report.leftovers[:_LISTED])
+
+
+def _deltas_shown(info: SidecarInfo) -> Iterator[str]:
+    words = {
+        "good": "",
+        "behind": ", no longer needed: the checkpoint has it",
+        "stale": ", not used: the log has other commits of these versions",
+        "missing": ", not used: the file is not there as it was written",
+    }
+    if info.delta_problem is not None:
+        yield text.one_line(info.delta_problem)
+    if info.deltas:
+        size = sum(each.size_bytes for each in info.deltas)
+        yield f"{_counted(len(info.deltas), 'delta sidecar')}, {text.size(size)}"
+    for each in info.deltas[-_LISTED:]:
+        yield (
+            f"{text.printable(each.file)}: commits {each.first} to {each.last}, {_counted(each.adds, 'file')} added, "
+            f"{each.removes:,} removed, {text.size(each.size_bytes)}{words[each.state]}"
+        )
+
+
 def sidecar_shown(info: SidecarInfo, *, everything: bool, width: int, blocks: bool) -> Iterator[str]:
-    """Say what a sidecar consists of, and draw it."""
+    """Say what a sidecar consists of, and draw it; delta sidecars are listed."""
+    if info.version is None:
+        yield f"{text.printable(info.uri)} has no sidecar of a checkpoint; `lazydelta sidecar build` makes one"
+        yield from _deltas_shown(info)
+        return
     newest = info.checkpoint_version
     state = "of the newest checkpoint" if newest == info.version else f"stale: the newest checkpoint is {newest}"
     state += "" if info.tier == 1 else ", without a manifest"
@@ -180,6 +223,9 @@ def sidecar_shown(info: SidecarInfo, *, everything: bool, width: int, blocks: bo
         yield f"{name:<12}{text.printable(fact)}"
     yield ""
     yield from picture(info, width, everything=everything, blocks=blocks)
+    if info.deltas or info.delta_problem is not None:
+        yield ""
+        yield from _deltas_shown(info)
 
 
 def watch_looked(look: Look) -> Iterator[str]:

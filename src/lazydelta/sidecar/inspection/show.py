@@ -12,6 +12,7 @@ from lazydelta.errors import OptionError, StorageError
 from lazydelta.handle import TableHandle
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.snapshot_opening import open_snapshot
+from lazydelta.sidecar.inspection.shown_deltas import ShownDelta, shown_deltas
 from lazydelta.sidecar.layout.folder import FolderFile, list_folder
 from lazydelta.sidecar.layout.leaves import every_part
 from lazydelta.sidecar.layout.manifest import ManifestIndex, ManifestPart, ManifestRowGroup, RangeText, SidecarError
@@ -21,7 +22,7 @@ from lazydelta.sidecar.layout.sidecar_columns import FOLDER, SidecarLayout
 from lazydelta.sidecar.reading.discovery import check_single, read_single
 from lazydelta.storage import Store
 
-__all__ = ["ShownPart", "ShownRowGroup", "SidecarInfo", "show"]
+__all__ = ["ShownDelta", "ShownPart", "ShownRowGroup", "SidecarInfo", "show"]
 
 
 class ShownRowGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,13 +52,15 @@ class SidecarInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     ``checkpoint_version`` is the newest checkpoint that the log has: scans of it use the sidecar only if ``version`` is
     the same. ``manifests`` are the versions that have a manifest; ``other_files`` are files of ours in the folder
-    that this sidecar does not need, some of which `clean` may remove.
+    that this sidecar does not need, some of which `clean` may remove. ``deltas`` are the delta sidecars, ascending, and
+    ``delta_problem`` says why their list cannot be used. Where a table has those alone, ``version`` and ``tier`` are
+    None.
     """
 
     uri: str
-    version: int
+    version: int | None
     checkpoint_version: int | None
-    tier: int
+    tier: int | None
     num_files: int
     size_bytes: int
     num_row_groups: int
@@ -67,6 +70,8 @@ class SidecarInfo(msgspec.Struct, frozen=True, kw_only=True):
     manifests: list[int]
     other_files: int
     other_bytes: int
+    deltas: list[ShownDelta] = []
+    delta_problem: str | None = None
 
 
 def show(
@@ -76,7 +81,10 @@ def show(
     storage_options: Mapping[str, str] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> SidecarInfo:
-    """Describe the sidecar of ``version``, or the newest one there is; only footers and manifests are read."""
+    """Describe the sidecar of ``version``, or the newest one there is; only footers and manifests are read.
+
+    The delta sidecars of the table are listed with it.
+    """
     store = TableHandle.open(table_uri, storage_options, options).store
     snapshot = open_snapshot(store)
     files = list_folder(store)
@@ -85,12 +93,46 @@ def show(
     # A manifest is preferred to the single file of its version.
     for file in sorted(wanted, key=lambda each: (-each.version, each.kind != "manifest")):
         try:
-            return _describe(store, snapshot, file, files)
+            return _with_deltas(_describe(store, snapshot, file, files), store, snapshot)
         except (SidecarError, StorageError) as error:
             reasons.append(f"{file.path} cannot be used: {error}")
+    if version is None and not reasons:
+        alone = _with_deltas(_without_sidecar(store, snapshot), store, snapshot)
+        if alone.deltas:
+            return alone
     which = "no sidecar" if version is None else f"no sidecar of version {version}"
     message = "; ".join([f"{store.uri} has {which}", *reasons])
     raise OptionError(message, path=FOLDER, version=version, hint="`lazydelta sidecar build` makes one")
+
+
+def _with_deltas(info: SidecarInfo, store: Store, snapshot: Snapshot) -> SidecarInfo:
+    deltas, others, wrong = shown_deltas(store, snapshot)
+    return msgspec.structs.replace(
+        info,
+        deltas=deltas,
+        delta_problem=wrong,
+        other_files=info.other_files + len(others),
+        other_bytes=info.other_bytes + sum(each.info.size for each in others),
+    )
+
+
+def _without_sidecar(store: Store, snapshot: Snapshot) -> SidecarInfo:
+    checkpoint = snapshot.segment.checkpoint
+    return SidecarInfo(
+        uri=store.uri,
+        version=None,
+        checkpoint_version=None if checkpoint is None else checkpoint.version,
+        tier=None,
+        num_files=0,
+        size_bytes=0,
+        num_row_groups=0,
+        sort=[],
+        columns=[],
+        parts=[],
+        manifests=[],
+        other_files=0,
+        other_bytes=0,
+    )
 
 
 def _describe(store: Store, snapshot: Snapshot, file: FolderFile, files: list[FolderFile]) -> SidecarInfo:

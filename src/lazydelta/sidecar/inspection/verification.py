@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 
 from lazydelta import compute as pc
-from lazydelta.arrays import boolean_array, numpy_of
-from lazydelta.errors import ObjectNotFoundError, StorageError
+from lazydelta.arrays import numpy_of
+from lazydelta.errors import ObjectNotFoundError, OptionError, StorageError
 from lazydelta.handle import TableHandle
 from lazydelta.log.checkpoint.checkpoint_columns import add_fields, has_column
 from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader, StatsWanted
@@ -25,8 +24,10 @@ from lazydelta.sidecar.building.builder import Progress
 from lazydelta.sidecar.building.leaf_writer import range_types, ranges_over
 from lazydelta.sidecar.building.planning import MEMORY_BUDGET, snapshot_at_checkpoint
 from lazydelta.sidecar.building.publication import schema_hash
+from lazydelta.sidecar.inspection.delta_verification import DeltaReport, verify_deltas
 from lazydelta.sidecar.inspection.predicate_check import PredicateCheck
-from lazydelta.sidecar.inspection.row_digest import RowDigest, bucket_of
+from lazydelta.sidecar.inspection.row_differences import difference, picked, short
+from lazydelta.sidecar.inspection.row_digest import RowDigest
 from lazydelta.sidecar.layout.leaves import EveryPart, every_part
 from lazydelta.sidecar.layout.manifest import (
     CheckpointFile,
@@ -68,10 +69,12 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     ``tier`` is how a reader would use the sidecar: 1 by its manifest, 2 without, None if there is none that it could
     use. ``not_compared`` are columns that the checkpoint does not have, so that there is nothing to compare them with.
     ``checksum`` tells whether the version checksum agrees with the log: matches, differs, or None where there is none.
+    ``deltas`` tells of delta sidecars, None where there are none. ``version`` is None where these are all there is: the
+    table has no checkpoint.
     """
 
     ok: bool
-    version: int
+    version: int | None
     tier: int | None = None
     num_files: int = 0
     num_parts: int = 0
@@ -80,6 +83,7 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     compared_columns: int = 0
     not_compared: list[str] = []
     checksum: str | None = None
+    deltas: DeltaReport | None = None
 
 
 def verify(
@@ -90,20 +94,38 @@ def verify(
     options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> VerifyReport:
-    """Compare the sidecar of the newest checkpoint, or of the checkpoint of ``version``, with the checkpoint itself."""
+    """Compare the sidecar of the newest checkpoint, or of the checkpoint of ``version``, with the checkpoint itself.
+
+    Delta sidecars are compared with the commits that they stand for.
+    """
     store = TableHandle.open(table_uri, storage_options, options).store
-    snapshot, checkpoint = snapshot_at_checkpoint(store, version)
-    return _Verification(store, snapshot, checkpoint, progress).run()
+    done = 0
+
+    def tell(more: int) -> None:
+        nonlocal done
+        done += more
+        if progress is not None:
+            progress(done, None)
+
+    deltas, problems = verify_deltas(store, tell)
+    try:
+        snapshot, checkpoint = snapshot_at_checkpoint(store, version)
+    except OptionError:
+        if deltas is None or version is not None:
+            raise
+        return VerifyReport(ok=not problems, version=None, problems=problems, deltas=deltas)
+    report = _Verification(store, snapshot, checkpoint, tell).run()
+    problems = [*report.problems, *problems]
+    return msgspec.structs.replace(report, ok=not problems, problems=problems, deltas=deltas)
 
 
 class _Verification:
-    def __init__(self, store: Store, snapshot: Snapshot, checkpoint: Checkpoint, progress: Progress | None) -> None:
+    def __init__(self, store: Store, snapshot: Snapshot, checkpoint: Checkpoint, tell: Callable[[int], None]) -> None:
         self._store = store
         self._snapshot = snapshot
         self._checkpoint = checkpoint
-        self._progress = progress
+        self._tell = tell
         self._problems: list[str] = []
-        self._done = 0
         self._timestamps = TimestampCheck(snapshot)
         self._asked: PredicateCheck | None = None
 
@@ -211,7 +233,7 @@ class _Verification:
             ("domainMetadata", set(manifest.domain_metadata), set(self._snapshot.domains())),
         ):
             if said != is_so:
-                self._problems.append(f"the manifest's {name} is {_short(said)} and should be {_short(is_so)}")
+                self._problems.append(f"the manifest's {name} is {short(said)} and should be {short(is_so)}")
 
     def _comparable(self, layout: SidecarLayout) -> tuple[list[str], list[str]]:
         """Return the columns that the checkpoint can be compared in, and those that it does not have."""
@@ -230,11 +252,6 @@ class _Verification:
 
     def _logged(self, layout: SidecarLayout) -> Iterator[pa.RecordBatch]:
         return (to_rows(batch, layout, self._snapshot.schema) for batch in self._batches())
-
-    def _tell(self, rows: int) -> None:
-        self._done += rows
-        if self._progress is not None:
-            self._progress(self._done, None)
 
     # --- the sidecar in itself
 
@@ -329,7 +346,7 @@ class _Verification:
         for name, written in said.ranges.items():
             is_so = actual.get(name, RangeText(has_missing=True, has_null=True))
             if written != is_so:
-                self._problems.append(f"{place} has the range {_short(written)} of {name}, and it is {_short(is_so)}")
+                self._problems.append(f"{place} has the range {short(written)} of {name}, and it is {short(is_so)}")
 
     # --- the sidecar and the log
 
@@ -348,11 +365,11 @@ class _Verification:
             return
         some = buckets[:_SEARCHED_BUCKETS]
         path = layout.name_of(ColumnRole.PATH) or ""
-        mine = _picked(self._rows(layout, parts), path, compared, some)
-        theirs = _picked(self._logged(layout), path, compared, some)
+        mine = picked(self._rows(layout, parts), path, compared, some)
+        theirs = picked(self._logged(layout), path, compared, some)
         found = 0
         for name in sorted({*mine, *theirs}):
-            text = _difference(name, mine.get(name, []), theirs.get(name, []))
+            text = difference(name, mine.get(name, []), theirs.get(name, []))
             if text is not None:
                 self._problems.append(text)
                 found += 1
@@ -404,43 +421,3 @@ def _is_there(column: SidecarColumn, fields: Mapping[str, pa.DataType]) -> bool:
             return False
         stats = stats.field(name).type
     return True
-
-
-Rows = dict[str, list[dict[str, Any]]]
-
-
-def _picked(batches: Iterable[pa.RecordBatch], path: str, names: Sequence[str], buckets: Sequence[int]) -> Rows:
-    """Return the rows of some buckets by path."""
-    found: Rows = {}
-    for batch in batches:
-        rows = batch.filter(boolean_array(np.isin(bucket_of(batch.column(path)), buckets)))
-        for row in rows.select(list(names)).to_pylist():
-            found.setdefault(row[path], []).append(row)
-    return found
-
-
-def _difference(path: str, mine: list[dict[str, Any]], logged: list[dict[str, Any]]) -> str | None:
-    if len(mine) != len(logged):
-        return f"{path}: {len(mine)} times in the sidecar, {len(logged)} times in the log"
-    for ours, theirs in zip(sorted(mine, key=_sorted), sorted(logged, key=_sorted), strict=True):
-        for name, value in ours.items():
-            if _plain(value) != _plain(theirs[name]):
-                return f"{path}: {name} is {_short(value)} in the sidecar and {_short(theirs[name])} in the log"
-    return None
-
-
-def _sorted(row: dict[str, Any]) -> str:
-    return repr({name: _plain(value) for name, value in row.items()})
-
-
-def _plain(value: Any) -> str:
-    """Return a value in a form in which equal ones look equal: maps come as lists of pairs."""
-    if isinstance(value, list):
-        value = sorted(value, key=repr) or None
-    return repr(value)
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    limit = 120
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
