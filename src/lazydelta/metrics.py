@@ -15,10 +15,12 @@ MEANINGS = {
     "tier": "where the base came from: 1 manifest and sidecar, 2 sidecar, 3 checkpoint, 0 not read",
     "base_order": "in which order the files of the base come",
     "sidecar": "which sidecar was used, or why none was",
+    "stats_passed_by": "why statistics were not read, and which option helps",
     "sidecar_failure": "what was wrong with a sidecar, in a word",
     "commits_scanned": "commits of the tail that were read, by opening or by the scan",
     "files_emitted": "files that may match",
     "files_pruned": "files that cannot match",
+    "files_without_stats": "files whose statistics are too large for the memory budget, so that these pruned nothing",
     "files_masked": "files of the base that the tail removed or replaced",
     "files_considered": "all of these together",
     "fallback_triggered": "1 if the tail changed protocol or metadata and no checksum said so",
@@ -62,6 +64,8 @@ class ScanMetrics(msgspec.Struct):
     files_emitted: int = 0
     files_pruned_one_by_one: int = 0
     files_pruned_by_groups: int = 0
+    files_without_stats: int = 0
+    stats_passed_by: str = ""
     files_masked: int = 0
     fallback_triggered: int = 0
     checksum_mismatches: int = 0
@@ -116,6 +120,11 @@ class ScanMetrics(msgspec.Struct):
         if self.time_to_first_file_ms is None:
             now = 0.0 if self.resumed is None else (time.perf_counter() - self.resumed) * 1000
             self.time_to_first_file_ms = round(self.scan_ms + now, 3)
+
+    def count_without_stats(self, files: int, reason: str) -> None:
+        """Note files whose statistics did not fit, and why."""
+        self.files_without_stats += files
+        self.stats_passed_by = reason
 
     def count_commits(self, number: int) -> None:
         """Count commits of the tail that are read; those that opening has read before are the same, newest first."""

@@ -21,6 +21,7 @@ _COUNTERS = {
     "files_emitted": "{file}",
     "files_pruned": "{file}",
     "files_masked": "{file}",
+    "files_without_stats": "{file}",
     "fallback_triggered": "{scan}",
     "checksum_mismatches": "{scan}",
     "checkpoints_replaced": "{checkpoint}",

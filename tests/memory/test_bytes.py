@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 from benchmarks.measure import measure
 from lazydelta import DeltaTable, sidecar
+from lazydelta.cli.app import cli
 from lazydelta.errors import MemoryLimitError
 from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
 from lazydelta.storage import open_store
@@ -38,9 +41,15 @@ def large(number: int) -> dict[str, Any]:
     return small(number) | {"minValues": {"id": number, "name": "x" * LARGE}}
 
 
-def table(folder: Path, stats: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, **writing: Any) -> Path:
+def table(
+    folder: Path,
+    stats: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    columns: dict[str, str] | None = None,
+    **writing: Any,
+) -> Path:
     """Make a table whose checkpoint is a few kilobytes and holds these statistics."""
-    log = HandLog(folder)
+    log = HandLog(folder, columns)
     log.commit(*(add(f"{number:06}.parquet", stats=each) for number, each in enumerate(stats)))
     snapshot = log.state()
     writer = CheckpointWriter(log.log, snapshot, random.Random(0))
@@ -126,6 +135,48 @@ def test_a_checkpoint_is_not_copied_without_statistics(tmp_path: Path, monkeypat
     assert not list(log.glob("*1.checkpoint.parquet"))
     assert write_checkpoint(open_store(folder)).action == "written"
     assert len(DeltaTable(folder).files("id = 7").collect()) == 1
+
+
+def wide_pages(folder: Path, monkeypatch: pytest.MonkeyPatch, row_group_size: int) -> Path:
+    """Make a table of many columns, whose statistics of 300 files lie in one page of 10 MB for each row group."""
+    names = [f"a_column_with_a_long_name_{number:03}" for number in range(300)]
+    values = [dict.fromkeys(names, number) | {"id": number} for number in range(300)]
+    stats = [{"minValues": each, "maxValues": each, "nullCount": dict.fromkeys(each, 0)} for each in values]
+    columns = dict.fromkeys(["id", *names], "long")
+    layout = {"row_group_size": row_group_size, "use_dictionary": False, "write_batch_size": 1000}
+    return table(folder, stats, monkeypatch, columns, **layout)
+
+
+def test_a_sidecar_is_not_built_without_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too little memory for the checkpoint's pages is an error that says how much would do, and then it does."""
+    folder = wide_pages(tmp_path / "t", monkeypatch, 1000)
+    refused = CliRunner().invoke(cli, ["sidecar", "build", str(folder), "--memory", "16"])
+    assert refused.exit_code != 0
+    [needed] = re.findall(r"\(--memory\) of (\d+) MB", refused.output)
+    with pytest.raises(MemoryLimitError, match=r"page of .* bytes in column 'add\.stats'"):
+        sidecar.refresh(folder, memory_budget=16 << 20)
+    assert not list((folder / "_delta_log").glob("_sidecars/*"))
+    built = CliRunner().invoke(cli, ["sidecar", "build", str(folder), "--memory", needed])
+    assert built.exit_code == 0, built.output
+    assert sidecar.verify(folder).ok
+    with pytest.raises(MemoryLimitError, match="page of"):
+        sidecar.verify(folder, memory_budget=16 << 20)
+    assert len(DeltaTable(folder, options={"memory_budget": 8 << 20}).files("id = 7").collect()) == 1
+
+
+def test_statistics_that_are_passed_by_are_counted_and_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = wide_pages(tmp_path / "t", monkeypatch, 200)  # the second row group has a page that fits
+    stream = DeltaTable(folder, options={"memory_budget": 8 << 20}).files("id = 7")
+    found, passed_by = stream.collect(), stream.metrics.files_without_stats
+    assert 195 <= passed_by <= 200  # a few rows are not about files
+    assert len(found) - passed_by in {0, 1}  # the file in question may be in the other row group
+    assert stream.metrics.as_dict()["delta.lazy.files_without_stats"] == passed_by
+    [needed] = re.findall(r"(\d+) MB would do \(option memory_budget\)", str(stream.explain()))
+    enough = DeltaTable(folder, options={"memory_budget": int(needed) << 20}).files("id = 7")
+    assert len(enough.collect()) == 1
+    assert (enough.metrics.files_without_stats, enough.metrics.stats_passed_by) == (0, "")
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ _memory_option = click.option(
     metavar="MIB",
     default=512,
     show_default=True,
-    help="Sort within this much memory; what does not fit goes to temporary files.",
+    help="Work within this much memory; what is sorted and does not fit goes to temporary files.",
 )
 
 
@@ -185,7 +185,8 @@ def delta(target: Target, *, at_least: int, memory: int) -> None:
 @sidecar.command("verify", context_settings=CONTEXT)
 @_sidecar_command
 @_version_option("Verify the sidecar of this version, not that of the newest checkpoint.")
-def verify(target: Target, *, version: int | None) -> None:
+@_memory_option
+def verify(target: Target, *, version: int | None, memory: int) -> None:
     """Prove that the sidecar equals the log: every file, every statistic, every range.
 
     The exit code is 1 where it does not. Scans notice damage by themselves and read the checkpoint instead.
@@ -193,7 +194,9 @@ def verify(target: Target, *, version: int | None) -> None:
     from lazydelta import sidecar as library  # noqa: PLC0415
 
     with target.watched("compared"):
-        report = library.verify(target.uri, version, progress=target.progress, **target.common)
+        report = library.verify(
+            target.uri, version, memory_budget=memory * _MIB, progress=target.progress, **target.common
+        )
     target.out.tell(report, sentences.sidecar_verified)
     if not report.ok:
         click.get_current_context().exit(DIFFERENT)

@@ -110,6 +110,7 @@ def _reader(scan: BaseScan, checkpoint: Checkpoint, sidecars: Mapping[str, Objec
         parallel=not scan.newest_first,
         coded=bool(partition_columns(scan.predicate)),
         memory_budget=scan.memory_budget,
+        without_stats=scan.metrics.count_without_stats,
         sidecars=dict(sidecars),
         groups=None if scan.place is None else range(scan.place.start, scan.place.stop),
     )

@@ -38,7 +38,7 @@ _COUNTING_COLUMN = "add.size"  # read where nothing else is left, so that rows a
 class BoundedBatches(msgspec.Struct, frozen=True):
     """Reads one file, or some of its row groups; ``open`` opens it, watched or not.
 
-    ``needs_stats`` is said by those who copy them.
+    ``needs_stats`` is said by those who copy statistics; ``passed_by`` is told why there are none, for all others.
     """
 
     open: Callable[[PageWatch | None], AbstractContextManager[pq.ParquetFile]]
@@ -50,6 +50,7 @@ class BoundedBatches(msgspec.Struct, frozen=True):
     needs_stats: bool = False
     by_group: bool = False
     groups: range | None = None
+    passed_by: Callable[[str], None] | None = None
 
     def __iter__(self) -> Generator[pa.RecordBatch]:
         rows = self._rows_at_once(self.columns)
@@ -130,7 +131,17 @@ class BoundedBatches(msgspec.Struct, frozen=True):
         )
         left = [name for name in columns if not f"{name}.".startswith(tuple(f"{each}." for each in _STATS))]
         if self.needs_stats or len(left) == len(columns):
-            hint = "give it a larger memory_budget, or let a writer that cuts its pages smaller write the checkpoint"
+            hint = (
+                f"give it a memory_budget (--memory) of {_needed(error)} MB, or let a writer that cuts its pages "
+                "smaller write the checkpoint: `lazydelta checkpoint` does"
+            )
             raise MemoryLimitError(message, path=self.part.path, version=self.part.version, hint=hint) from None
         logger.warning("%s: files of that row group are listed without statistics", message)
+        if self.passed_by is not None:
+            self.passed_by(f"{message}; {_needed(error)} MB would do (option memory_budget), and so would a sidecar")
         return left or [_COUNTING_COLUMN]
+
+
+def _needed(error: LargePageError) -> int:
+    """Return the budget, in megabytes, of which the page takes no more than half."""
+    return -(-2 * error.size // (1 << 20))

@@ -79,9 +79,10 @@ class CheckpointReader(msgspec.Struct, frozen=True):
     ``stats_store`` is where statistics are read that somebody asks for after the scan (``store`` may be closed by
     then); ``row_groups`` is told how many row groups were begun; ``parallel`` decodes columns side by side where that
     pays; ``coded`` leaves partition values in the codes of the file where it has any, for those who compare them.
-    Statistics that do not fit ``memory_budget`` are left out, or are an error for those who say ``needs_stats``.
-    ``sidecars`` says what the sidecars are by now that are not as the checkpoint describes them. ``groups`` are the row
-    groups to take the files of, None all of them; it is for those who read one part.
+    Statistics that do not fit ``memory_budget`` are left out, and ``without_stats`` is told of how many files and why;
+    they are an error for those who say ``needs_stats``. ``sidecars`` says what the sidecars are by now that are not as
+    the checkpoint describes them. ``groups`` are the row groups to take the files of, None all of them; it is for those
+    who read one part.
 
     A file is read as the object that was listed: one that was replaced is an ``ObjectChangedError``, wherever the store
     tells objects apart, and never a mixture of both.
@@ -96,6 +97,7 @@ class CheckpointReader(msgspec.Struct, frozen=True):
     coded: bool = False
     memory_budget: int = MEMORY_BUDGET
     needs_stats: bool = False
+    without_stats: Callable[[int, str], None] | None = None
     sidecars: Mapping[str, ObjectInfo] = msgspec.field(default_factory=dict)
     groups: range | None = None
 
@@ -163,20 +165,28 @@ class CheckpointReader(msgspec.Struct, frozen=True):
             later = self._later_stats(part, available) if stats is None else None
             codes = coded_partitions(parquet) if self.coded else []
             row, begun = 0, _RowGroups(parquet, self.groups)
+            reasons: list[str] = []
             # With statistics as text, parsing them takes longer than decoding does: a thread more would gain nothing.
             read = self._side_by_side if self.parallel and "add.stats" not in columns else self._rows
-            rows = read(part, parquet.metadata, columns, codes)
+            rows = read(part, parquet.metadata, columns, codes, reasons.append)
             with closing(rows):
                 for adds in rows:
                     if self.row_groups is not None:
                         self.row_groups(begun.upto(row + len(adds)))
                     files = file_batch(adds, part, coded=bool(codes))
+                    if reasons and self.without_stats is not None and not _has_stats(adds):
+                        self.without_stats(len(files), reasons[-1])
                     if len(files):
                         yield files if later is None else later.attach(files, row, adds)
                     row += len(adds)
 
     def _rows(
-        self, part: LogFile, metadata: pq.FileMetaData, columns: Sequence[str], codes: Sequence[str] = ()
+        self,
+        part: LogFile,
+        metadata: pq.FileMetaData,
+        columns: Sequence[str],
+        codes: Sequence[str] = (),
+        passed_by: Callable[[str], None] | None = None,
     ) -> Generator[pa.StructArray]:
         batches = BoundedBatches(
             lambda watch: self.open(part, metadata, codes, watch),
@@ -188,16 +198,22 @@ class CheckpointReader(msgspec.Struct, frozen=True):
             needs_stats=self.needs_stats,
             by_group=bool(codes),
             groups=self.groups,
+            passed_by=passed_by,
         )
         with closing(iter(batches)) as found:
             for batch in found:
                 yield batch.column("add")
 
     def _side_by_side(
-        self, part: LogFile, metadata: pq.FileMetaData, columns: Sequence[str], codes: Sequence[str]
+        self,
+        part: LogFile,
+        metadata: pq.FileMetaData,
+        columns: Sequence[str],
+        codes: Sequence[str],
+        passed_by: Callable[[str], None],
     ) -> Generator[pa.StructArray]:
         """Decode paths, which take half of the time, in this thread and the other columns in another one."""
-        others = self._rows(part, metadata, [name for name in columns if name != _PATH], codes)
+        others = self._rows(part, metadata, [name for name in columns if name != _PATH], codes, passed_by)
         with (
             closing(ReadAhead(others, depth=1, stop=_nothing)) as rest,
             closing(self._rows(part, metadata, [_PATH], codes)) as rows,
@@ -254,6 +270,10 @@ class CheckpointReader(msgspec.Struct, frozen=True):
                 )
             finally:
                 source.close()
+
+
+def _has_stats(adds: pa.StructArray) -> bool:
+    return any(adds.type.get_field_index(name) >= 0 for name in ("stats", "stats_parsed"))
 
 
 class _RowGroups:

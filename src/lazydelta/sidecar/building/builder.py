@@ -198,7 +198,13 @@ def _made_here(publication: Publication, memory_budget: int, progress: Progress 
 def _sorted_parts(publication: Publication, memory_budget: int, progress: Progress | None) -> Iterator[pa.Table]:
     """Yield the rows of each part, in order."""
     snapshot, checkpoint, plan = publication.snapshot, publication.checkpoint, publication.plan
-    reader = CheckpointReader(snapshot.store, checkpoint, batch_size=_ROWS_PER_BATCH, memory_budget=memory_budget)
+    reader = CheckpointReader(
+        snapshot.store,
+        checkpoint,
+        batch_size=_ROWS_PER_BATCH,
+        memory_budget=memory_budget,
+        needs_stats=True,
+    )
     at_once = plan.rows_at_once(memory_budget)
     splitters = _splitters(reader, plan, at_once)
     sort = ExternalSort(plan.layout, splitters, plan.layout.arrow_schema(plan.schema), most_waiting=at_once)

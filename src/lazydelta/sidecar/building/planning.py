@@ -123,7 +123,8 @@ def plan_sidecar(
 ) -> SidecarPlan:
     """Decide on sort columns, statistics columns and the columns whose ranges the manifest keeps."""
     schema = snapshot.schema
-    stats = _stats_columns(snapshot, CheckpointReader(snapshot.store, checkpoint, 1_000, memory_budget=memory_budget))
+    reader = CheckpointReader(snapshot.store, checkpoint, 1_000, memory_budget=memory_budget, needs_stats=True)
+    stats = _stats_columns(snapshot, reader)
     sort = _sort_columns(schema, stats, sort_by)
     plan = _plan(schema, SidecarLayout.of(schema, stats, sort), stats)
     index = index_tier(plan.layout, plan.indexed)

@@ -192,7 +192,11 @@ class SpreadBuild:
 
     def _reader(self) -> CheckpointReader:
         return CheckpointReader(
-            self.store, self.checkpoint, batch_size=_ROWS_PER_BATCH, memory_budget=self.memory_budget
+            self.store,
+            self.checkpoint,
+            batch_size=_ROWS_PER_BATCH,
+            memory_budget=self.memory_budget,
+            needs_stats=True,
         )
 
     def _files(self, unit: Unit, stats: StatsWanted) -> Iterator[FileBatch]:

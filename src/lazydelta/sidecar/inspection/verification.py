@@ -92,11 +92,13 @@ def verify(
     *,
     storage_options: Mapping[str, str] | None = None,
     options: Mapping[str, Any] | None = None,
+    memory_budget: int = MEMORY_BUDGET,
     progress: Progress | None = None,
 ) -> VerifyReport:
     """Compare the sidecar of the newest checkpoint, or of the checkpoint of ``version``, with the checkpoint itself.
 
-    Delta sidecars are compared with the commits that they stand for.
+    Delta sidecars are compared with the commits that they stand for. ``memory_budget`` is that of `build`: where a
+    checkpoint has statistics in larger pages than that allows, `MemoryLimitError` says how much they take.
     """
     store = TableHandle.open(table_uri, storage_options, options).store
     done = 0
@@ -114,17 +116,25 @@ def verify(
         if deltas is None or version is not None:
             raise
         return VerifyReport(ok=not problems, version=None, problems=problems, deltas=deltas)
-    report = _Verification(store, snapshot, checkpoint, tell).run()
+    report = _Verification(store, snapshot, checkpoint, tell, memory_budget).run()
     problems = [*report.problems, *problems]
     return msgspec.structs.replace(report, ok=not problems, problems=problems, deltas=deltas)
 
 
 class _Verification:
-    def __init__(self, store: Store, snapshot: Snapshot, checkpoint: Checkpoint, tell: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        snapshot: Snapshot,
+        checkpoint: Checkpoint,
+        tell: Callable[[int], None],
+        memory_budget: int,
+    ) -> None:
         self._store = store
         self._snapshot = snapshot
         self._checkpoint = checkpoint
         self._tell = tell
+        self._memory_budget = memory_budget
         self._problems: list[str] = []
         self._timestamps = TimestampCheck(snapshot)
         self._asked: PredicateCheck | None = None
@@ -244,7 +254,11 @@ class _Verification:
     def _batches(self) -> Iterator[FileBatch]:
         """Yield the files of the log."""
         reader = CheckpointReader(
-            self._store, self._checkpoint, batch_size=_ROWS_PER_BATCH, memory_budget=MEMORY_BUDGET
+            self._store,
+            self._checkpoint,
+            batch_size=_ROWS_PER_BATCH,
+            memory_budget=self._memory_budget,
+            needs_stats=True,
         )
         for batch in reader.files(StatsWanted(extra=True)):
             yield batch
