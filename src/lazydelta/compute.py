@@ -66,10 +66,10 @@ def fill_null(values: Any, fill_value: Any) -> Any:
     return pyarrow.compute.fill_null(values, fill_value)
 
 
-def take(values: Any, indices: pa.Array) -> Any:
+def take(values: Any, indices: pa.Array, memory_pool: pa.MemoryPool | None = None) -> Any:
     """Return the values, or rows, at these positions."""
     arrow = _arrow()
-    return arrow.call_function("take", [values, indices], arrow.TakeOptions())
+    return arrow.call_function("take", [values, indices], arrow.TakeOptions(), memory_pool)
 
 
 def _registered(name: str) -> Callable[..., Any] | None:

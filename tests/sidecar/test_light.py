@@ -34,3 +34,23 @@ def test_scans_do_not_load_pandas(tmp_path: Path, sort_by: str | None) -> None:
     sidecar.build(tmp_path, sort_by=None if sort_by is None else [sort_by])
     done = subprocess.run([sys.executable, "-c", _SCANS, str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+_ONE_HOUR = """
+import sys
+import pyarrow as pa
+from lazydelta import DeltaTable
+stream = DeltaTable(sys.argv[1]).files("_event_hour >= '2026021023'", strategy="reverse")
+print("pyarrow._compute" in sys.modules)
+assert sum(batch.num_rows for batch in stream.batches()) > 0
+assert (stream.metrics.tier, stream.metrics.row_groups_read) == (1, 1)
+print("pyarrow.compute" in sys.modules, pa.default_memory_pool().max_memory() < 1_200_000)
+"""
+
+
+def test_one_hour_by_sql_text_takes_little_of_arrow(tmp_path: Path) -> None:
+    """Neither its module of three hundred functions, nor a copy of the row group by the allocator that keeps it."""
+    make_table(tmp_path, files=12_000, hours=24)
+    sidecar.build(tmp_path)
+    done = subprocess.run([sys.executable, "-c", _ONE_HOUR, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\nFalse True\n"

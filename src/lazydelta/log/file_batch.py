@@ -93,16 +93,18 @@ class FileBatch(msgspec.Struct, frozen=True):
             changes["load_stats"] = lambda: load().slice(offset, length)
         return msgspec.structs.replace(self, **changes)
 
-    def reversed(self) -> FileBatch:
-        """Return the rows from the last to the first."""
+    def reversed(self, memory_pool: pa.MemoryPool | None = None) -> FileBatch:
+        """Return the rows from the last to the first, made by this allocator."""
         if len(self) <= 1:
             return self
         back = from_numpy(np.arange(len(self) - 1, -1, -1, dtype=np.int64))
         changes: dict[str, Any] = {
-            name: column.take(back) for name in FILE_COLUMNS if (column := getattr(self, name)) is not None
+            name: pc.take(column, back, memory_pool)
+            for name in FILE_COLUMNS
+            if (column := getattr(self, name)) is not None
         }
         if (load := self.load_stats) is not None:
-            changes["load_stats"] = lambda: load().reversed()
+            changes["load_stats"] = lambda: load().reversed(memory_pool)
         return msgspec.structs.replace(self, **changes)
 
     def with_versions(self, versions: Sequence[int | None]) -> FileBatch:

@@ -58,14 +58,10 @@ def parse_predicate(
     """
     if where is None or isinstance(where, Predicate):
         return where
-    if isinstance(where, pc.Expression):
-        from lazydelta.pruning.expression import parse_expression  # noqa: PLC0415 - forms are loaded when they come
-
-        return parse_expression(where, schema, nan=_nan_order(nan or NanOrder.UNORDERED, trust=trust_float_max))
     if isinstance(where, str):
         if where.lstrip()[:1] in {"{", "["}:
             return parse_predicate(_json(where), schema)
-        from lazydelta.pruning.sql import parse_sql  # noqa: PLC0415 - as above
+        from lazydelta.pruning.sql import parse_sql  # noqa: PLC0415 - forms are loaded when they come
 
         order = _nan_order(nan or NanOrder.LARGEST, trust=trust_float_max)
         return parse_sql(where, schema, now=time.time_ns() if now is None else now, nan=order)
@@ -73,6 +69,10 @@ def parse_predicate(
         return _mapping(where, schema, negated=False, depth=0) if where else None
     if isinstance(where, Sequence) and not isinstance(where, bytes | bytearray):
         return _filters(where, schema) if where else None
+    if isinstance(where, pc.Expression):
+        from lazydelta.pruning.expression import parse_expression  # noqa: PLC0415 - as above
+
+        return parse_expression(where, schema, nan=_nan_order(nan or NanOrder.UNORDERED, trust=trust_float_max))
     message = f"A predicate cannot be a {type(where).__name__}: {short_repr(where)}"
     raise PredicateError(message, hint="give SQL text, a list of (column, operator, value), a dict or an expression")
 

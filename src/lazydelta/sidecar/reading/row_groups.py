@@ -287,4 +287,6 @@ class RowGroups:
             files = with_later_stats(files, partial(stats.read, files))
         if not self._scan.newest_first:
             return [(files, used[0])]
-        return [(files.slice(*span).reversed(), ends) for span, ends in zip(spans, used, strict=True)]
+        # As with decoding: Arrow's allocator would take more for the copy than a short scan takes otherwise.
+        pool = pa.system_memory_pool() if self._frugal else None
+        return [(files.slice(*span).reversed(pool), ends) for span, ends in zip(spans, used, strict=True)]
