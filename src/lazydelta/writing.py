@@ -40,7 +40,8 @@ def write_arrow(
 ) -> int:
     """Write rows to a table in one commit, and return its version; a table that does not exist is created.
 
-    ``mode="overwrite"`` replaces the whole table, or what ``overwrite_where`` selects by partition columns.
+    ``mode="overwrite"`` replaces the whole table, or the rows that ``overwrite_where`` selects: whole partitions by
+    their values, or rows inside of files, which are copied without them. New rows must be selected too.
     ``timestamp_column`` makes a partition column of UTC time out of a column: ``_event_hour`` with ``boundary="hour"``
     (the default), likewise month, day, minute, second; null timestamps get the null partition or, with
     ``null_timestamps="reject"``, are an error. ``partition_column`` gives that column another name. The table remembers

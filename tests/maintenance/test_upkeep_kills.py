@@ -152,3 +152,31 @@ def test_killed_at_a_few_points(ask: Ask, template: Path, tmp_path: Path, deed: 
 @pytest.mark.parametrize("deed", ["optimize", "vacuum"])
 def test_killed_at_forty_points(ask: Ask, template: Path, tmp_path: Path, deed: str) -> None:
     _kill(ask, template, tmp_path, deed, 40)
+
+
+def test_a_deletion_that_is_killed_deletes_all_or_nothing(ask: Ask, template: Path, tmp_path: Path) -> None:
+    before = _rows(template)
+    after = [each for each in before if each not in {2, 3, 9, 18, 20, 23}]
+    assert len(after) < len(before)
+    whole = tmp_path / "whole"
+    shutil.copytree(template, whole)
+    told = ask("delete", whole, "", 0)
+    assert told["code"] == 0
+    _judge(whole, after)
+    seen = set()
+    for number, (kind, at) in enumerate(_points(told["counts"], 8)):
+        root = tmp_path / str(number)
+        shutil.copytree(template, root)
+        died = ask("delete", root, kind, at)
+        assert died["code"] in {-9, 0}
+        expected = after if _rows(root) == after else before
+        seen.add(len(expected))
+        _judge(root, expected)
+        if expected == before:
+            lazydelta.DeltaTable(root).delete("id IN (2, 3, 9, 18, 20, 23)")
+        _judge(root, after)
+        vacuum(TableHandle.open(root), retention=timedelta(0), enforce_retention=False, dry_run=False)
+        _judge(root, after)
+        left = {each for each in data_files(root) if not each.endswith(".bin")}
+        assert left == {path for path, _ in replay(root / "_delta_log").files}
+    assert len(before) in seen

@@ -14,6 +14,7 @@ from datetime import timedelta
 from lazydelta.handle import TableHandle
 from lazydelta.maintenance.optimize.optimizing import OptimizeSettings, optimize
 from lazydelta.maintenance.vacuum.vacuuming import vacuum
+from lazydelta.write.row_changes.deleting import delete_rows
 from tests.support.points import Points
 
 __all__ = ["main"]
@@ -23,6 +24,8 @@ def _do(deed: str, table: str) -> None:
     handle = TableHandle.open(table)
     if deed == "vacuum":
         vacuum(handle, retention=timedelta(0), enforce_retention=False, dry_run=False)
+    elif deed == "delete":
+        delete_rows(handle, "id IN (2, 3, 9, 18, 20, 23)")
     else:
         # A commit for each bin, so that kills fall between commits too.
         optimize(handle, settings=OptimizeSettings(commit_interval=timedelta(0), sort_by=["id"]))

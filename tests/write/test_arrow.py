@@ -19,7 +19,6 @@ import lazydelta
 from lazydelta.errors import (
     CommitConflictError,
     OptionError,
-    PredicateError,
     SchemaMismatchError,
     StorageError,
     UnsupportedFeatureError,
@@ -177,18 +176,20 @@ def test_an_overwrite_by_predicate_writes_no_row_outside_of_it(tmp_path: Path) -
     lazydelta.write_arrow(tmp_path, events(0, 1), timestamp_column="at")
     before = data_files(tmp_path)
     options: dict[str, Any] = {"mode": "overwrite", "overwrite_where": "_event_hour = '1970010101'"}
-    with pytest.raises(WriteError, match="1 of the rows written are not selected by overwrite_where"):
+    with pytest.raises(WriteError, match=r"Invalid data found: 1 rows .* not selected by overwrite_where"):
         lazydelta.write_arrow(tmp_path, events(1, 2), timestamp_column="at", **options)
     assert data_files(tmp_path) == before
     assert numbers(tmp_path) == [0, 1]
 
 
-def test_an_overwrite_by_a_column_that_is_no_partition_is_refused(tmp_path: Path) -> None:
-    lazydelta.write_arrow(tmp_path, events(0), timestamp_column="at")
-    with pytest.raises(PredicateError, match=r"partition columns only.*'n'"):
-        lazydelta.write_arrow(
-            tmp_path, events(0), timestamp_column="at", mode="overwrite", overwrite_where=[("n", "=", 0)]
-        )
+def test_an_overwrite_by_a_column_that_is_no_partition_replaces_rows_inside_of_files(tmp_path: Path) -> None:
+    lazydelta.write_arrow(tmp_path, pa.concat_tables([events(0), events(1), events(0)]), timestamp_column="at")
+    before = lazydelta.DeltaTable(tmp_path).to_pyarrow_table()
+    chosen: list[Any] = [("n", "=", 0)]
+    lazydelta.write_arrow(tmp_path, events(0), timestamp_column="at", mode="overwrite", overwrite_where=chosen)
+    after = lazydelta.DeltaTable(tmp_path).to_pyarrow_table()
+    kept = [each for each in before["n"].to_pylist() if each != 0]
+    assert sorted(after["n"].to_pylist()) == sorted([*kept, *events(0)["n"].to_pylist()])
 
 
 def test_an_append_only_table_is_not_overwritten(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ _COMMANDS = {
     "create": "lazydelta.cli.write",
     "append": "lazydelta.cli.write",
     "ingest": "lazydelta.cli.ingest_command",
+    "delete": "lazydelta.cli.delete_command",
     "sidecar": "lazydelta.cli.sidecar",
     "optimize": "lazydelta.cli.upkeep",
     "vacuum": "lazydelta.cli.upkeep",

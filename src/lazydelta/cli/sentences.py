@@ -20,6 +20,7 @@ __all__ = [
     "checkpoint_foreseen",
     "checkpointed",
     "created",
+    "deleted",
     "deltas_built",
     "ingested",
     "log_cleaned",
@@ -296,6 +297,24 @@ def _deleted(paths: list[str], size: int, *, dry_run: bool) -> str:
 
 def _counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def deleted(result: dict[str, Any]) -> Iterator[str]:
+    """Say which rows are gone."""
+    if not result["removed_files"]:
+        yield "No row matches: nothing was committed" if not result["dry_run"] else "No row matches"
+        return
+    rows = "the rows" if result["rows"] is None else _counted(result["rows"], "row")
+    place = f"{rows} in {_counted(result['removed_files'], 'file')}"
+    rewritten = _counted(result["rewritten_files"], "file")
+    if result["dry_run"]:
+        yield f"{place} would be deleted; {rewritten} would be copied without them"
+        return
+    yield f"Version {result['version']}: {place} deleted" + (
+        f"; {_counted(result['copied_rows'], 'row')} of {rewritten} copied to {_counted(result['added_files'], 'file')}"
+        if result["added_files"]
+        else ""
+    )
 
 
 def optimized(result: dict[str, Any]) -> Iterator[str]:

@@ -48,8 +48,8 @@ def write_deltalake(  # noqa: PLR0913 - deltalake's parameters
     that gives Arrow batches: a table of PyArrow, Polars, pandas or arro3, a reader, a list of batches. ``mode`` says
     what happens to a table that exists: it is an error, is appended to, overwritten, or left alone. ``schema_mode``
     lets new columns in (``merge``) or gives the table the data's columns in place of its own (``overwrite``, with
-    ``mode="overwrite"``). ``predicate`` selects what an overwrite replaces, by partition columns; rows that do not
-    belong there are refused. ``name``, ``description`` and ``configuration`` are those of a new table.
+    ``mode="overwrite"``). ``predicate`` selects the rows that an overwrite replaces; new rows for which it is not true
+    are refused. ``name``, ``description`` and ``configuration`` are those of a new table.
 
     `write_arrow` is the same writer with its own options: alignment to time, writes that happen once, memory budget.
     """

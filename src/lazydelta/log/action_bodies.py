@@ -12,7 +12,7 @@ import msgspec
 
 from lazydelta.log.actions import Add, DeletionVector, DomainMetadata, Metadata, Protocol, Remove, Txn
 
-__all__ = ["add_body", "domain_body", "metadata_body", "protocol_body", "remove_body", "txn_body"]
+__all__ = ["add_body", "cdc_body", "domain_body", "metadata_body", "protocol_body", "remove_body", "txn_body"]
 
 
 def protocol_body(protocol: Protocol) -> dict[str, Any]:
@@ -55,6 +55,11 @@ def add_body(add: Add) -> dict[str, Any]:
         defaultRowCommitVersion=add.default_row_commit_version,
         clusteringProvider=add.clustering_provider,
     )
+
+
+def cdc_body(file: Add) -> dict[str, Any]:
+    """Return the fields of a ``cdc`` action, which names a file with changed rows."""
+    return {"path": file.path, "partitionValues": file.partition_values, "size": file.size, "dataChange": False}
 
 
 def remove_body(remove: Remove) -> dict[str, Any]:

@@ -18,7 +18,15 @@ from typing import Any
 
 import msgspec
 
-from lazydelta.log.action_bodies import add_body, domain_body, metadata_body, protocol_body, remove_body, txn_body
+from lazydelta.log.action_bodies import (
+    add_body,
+    cdc_body,
+    domain_body,
+    metadata_body,
+    protocol_body,
+    remove_body,
+    txn_body,
+)
 from lazydelta.log.actions import Add, DomainMetadata, Metadata, Protocol, Remove, Txn
 
 __all__ = [
@@ -94,6 +102,10 @@ class CommitLines:
             totals.removed_bytes += each.size or 0
             totals.sizes_known &= each.size is not None
         self._write(lines)
+
+    def note_changes(self, files: Iterable[Add]) -> None:
+        """Append files with rows that were changed; they are no part of the table."""
+        self._write([_encode({"cdc": cdc_body(each)}) for each in files])
 
     def chunks(self) -> Iterator[bytes]:
         """Yield what was written so far, in pieces."""

@@ -23,6 +23,7 @@ from lazydelta.log.remove_set import RemoveSet
 from lazydelta.log.reverse_commits import ReverseCommitReader
 from lazydelta.log.segment import list_commits
 from lazydelta.storage import Store
+from lazydelta.write.row_changes.row_choice import RowChoice
 from lazydelta.write.selection import PartitionSelection
 
 __all__ = ["Footprint", "commits_since", "judge"]
@@ -32,9 +33,20 @@ _LISTING_PAUSES = (0.05, 0.2, 0.8)
 
 
 class Footprint:
-    """What a transaction rests on: files by path, and where it overwrites also the absence of others."""
+    """What a transaction rests on: files by path, and where it overwrites also the absence of others.
 
-    def __init__(self, *, overwrites_all: bool = False, selections: Sequence[PartitionSelection] = ()) -> None:
+    ``rows`` are those that it deletes, and whether also a blind append of such rows rules it out.
+    """
+
+    def __init__(
+        self,
+        *,
+        overwrites_all: bool = False,
+        selections: Sequence[PartitionSelection] = (),
+        rows: tuple[RowChoice, bool] | None = None,
+    ) -> None:
+        self._rows: RowChoice | None = None if rows is None else rows[0]
+        self._any_append = rows is not None and rows[1]
         self._paths = RemoveSet()
         self._overwrites_all = overwrites_all
         self._selections = tuple(selections)
@@ -73,6 +85,20 @@ class Footprint:
                     return f"added the file {added} to the partitions that this transaction overwrites"
         return None
 
+    def objection_to_rows(self, lines: Sequence[LogLine]) -> str | None:
+        """Return which file of another commit may hold rows that the transaction would have deleted."""
+        if self._rows is None:
+            return None
+        adds = [line.add for line in lines if line.add is not None and line.add.data_change]
+        if not adds:
+            return None
+        hits = np.flatnonzero(self._rows.may_hold(FileBatch.from_adds(adds)))
+        return f"added the file {adds[int(hits[0])].path}, which may hold rows that it selects" if len(hits) else None
+
+    def is_ruled_out_by(self, info: dict[str, Any] | None) -> bool:
+        """Tell whether rows of a commit that says so of itself matter: a blind append rests on nothing we do."""
+        return self._any_append or (info or {}).get("isBlindAppend") is not True
+
     def close(self) -> None:
         """Give back memory and temporary files."""
         self._paths.close()
@@ -98,10 +124,13 @@ def judge(store: Store, winners: Sequence[LogFile], footprint: Footprint) -> tup
     newest_first: list[Change] = []
     conflict: CommitConflictError | None = None
     for commit in ReverseCommitReader(store, winners):
-        change, objection = Change(), None
+        change, objection, of_rows = Change(), None, None
         for lines in commit.actions:
             change.note(lines)
             objection = objection or footprint.objection(lines)
+            of_rows = of_rows or footprint.objection_to_rows(lines)
+        if objection is None and of_rows is not None and footprint.is_ruled_out_by(change.info):
+            objection = of_rows
         newest_first.append(change)
         if objection is not None:
             conflict = _conflict(commit.file, objection, change.info)

@@ -56,8 +56,8 @@ class DataFileWriter:
     may be encoded by dictionaries. Files hold one partition each and about ``target_file_size`` bytes at most.
     ``memory_budget`` bounds what is buffered, encoded and under way; when it is reached, the largest file is finished
     early, so that a small budget costs larger files, never memory. ``first_number`` is where the numbers in file names
-    begin, ``family`` what all names have in common. ``physical`` are the columns of the files where the table maps its
-    own to others. ``encoding`` is what the caller decides about the files.
+    begin, ``family`` what all names have in common, ``folder`` where the files lie if not at the root. ``physical`` are
+    their columns where the table maps its own to others. ``encoding`` is what the caller decides about the files.
     """
 
     def __init__(  # noqa: PLR0913 - keyword-only but for where and what, and each stands for itself
@@ -73,6 +73,7 @@ class DataFileWriter:
         first_number: int = 0,
         physical: PhysicalColumns | None = None,
         family: str = "",
+        folder: str = "",
         encoding: ParquetEncoding | None = None,
     ) -> None:
         if compression not in COMPRESSIONS:
@@ -92,6 +93,7 @@ class DataFileWriter:
         self._budget = memory_budget
         self._number = first_number
         self._family = family
+        self._folder = f"{folder}/" if folder else ""
         self._open: dict[Partition, _OpenFile] = {}
         self._finished: list[_Finished] = []
         self._uploads = Uploads(store, _PARALLEL_UPLOADS)
@@ -233,7 +235,7 @@ class DataFileWriter:
             file.encode()
         content = file.close()
         values = dict(zip(self._logged_columns, partition, strict=True))
-        path = f"{folder_name(values)}/{self._name()}" if values else self._name()
+        path = self._folder + (f"{folder_name(values)}/{self._name()}" if values else self._name())
         finished = _Finished(path, content.size, values, file.stats.to_json(file.encoded_rows))
         self._uploads.send(path, content)
         self._finished.append(finished)

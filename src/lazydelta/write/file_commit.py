@@ -20,6 +20,7 @@ from lazydelta.log.segment import list_commits
 from lazydelta.storage import Store
 from lazydelta.write.batch_record import BatchRecord
 from lazydelta.write.plan import Creation, WritePlan, schema_of
+from lazydelta.write.row_changes.replacing import stage_inserted
 from lazydelta.write.transaction import CommitResult, Transaction
 from lazydelta.write.uploads import delete_paths
 
@@ -64,6 +65,7 @@ def commit_files(  # noqa: PLR0913 - a commit is all of these
             if mine is None:
                 _check_columns(_staged(plan, offer, incoming), written_for, store)
             offer.add(*adds)
+            stage_inserted(offer, adds, schema_of(written_for))
             try:
                 return offer.commit(max_attempts=max_attempts)
             except CommitConflictError:

@@ -25,6 +25,7 @@ from lazydelta.write.commit_note import CommitNote
 from lazydelta.write.create import new_metadata, stage_creation
 from lazydelta.write.evolution import Conformer, grown_schema
 from lazydelta.write.layout import NULL_TIMESTAMPS, Boundary, boundary_of
+from lazydelta.write.row_changes.replacing import stage_replacement
 from lazydelta.write.row_constraints import RowConstraints
 from lazydelta.write.transaction import Transaction
 
@@ -230,7 +231,7 @@ class WritePlan:
             if self.overwrite_where is None:
                 transaction.remove_all()
             else:
-                transaction.remove_partitions(self.overwrite_where)
+                stage_replacement(transaction, self.overwrite_where)
         return metadata
 
     def _replaced(self, transaction: Transaction, metadata: Metadata, incoming: pa.Schema) -> Metadata:

@@ -158,7 +158,8 @@ def _selector(plan: WritePlan, schema: TableSchema) -> Callable[[pa.RecordBatch]
     def check(rows: pa.RecordBatch) -> None:
         outside = rows.num_rows - rows.filter(expression).num_rows
         if outside:
-            message = f"{outside} of the rows written are not selected by overwrite_where={plan.overwrite_where}"
+            message = f"Invalid data found: {outside} rows failed validation check, as they are not selected by"
+            message += f" overwrite_where={plan.overwrite_where}"
             raise WriteError(message, hint="they would come on top of what is kept; leave them out or append them")
 
     return check

@@ -14,9 +14,10 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
+from urllib.parse import unquote
 
 import msgspec
 
@@ -36,7 +37,9 @@ from lazydelta.write.commit_note import CommitNote
 from lazydelta.write.conflicts import Footprint, commits_since, judge
 from lazydelta.write.publish import commit_path, publish
 from lazydelta.write.removals import removals
+from lazydelta.write.row_changes.row_choice import RowChoice
 from lazydelta.write.selection import PartitionSelection
+from lazydelta.write.uploads import delete_paths
 
 __all__ = ["CommitResult", "Transaction"]
 
@@ -98,6 +101,10 @@ class Transaction:
         self._removed: set[str] = set()
         self._overwrites_all = False
         self._selections: list[PartitionSelection] = []
+        self._rows: tuple[RowChoice, bool] | None = None
+        self._own: list[str] = []  # files that nobody needs unless this is committed
+        self.notes_changes = False
+        self._may_be_published = False
         self._since = Change()  # what the winners did that this transaction went behind
         self._version = -1 if snapshot is None else snapshot.version
         self._over = False
@@ -160,6 +167,30 @@ class Transaction:
             self._removed.add(key)
             ready.append(_complete(each, now))
         self._lines.remove(ready)
+
+    def remove_found(self, remove: Remove) -> None:
+        """Remove a file that a scan of ``snapshot`` has found; it finds each once, and there may be very many."""
+        self._lines.remove([remove])
+
+    def add_own(self, adds: Sequence[Add], changes: Sequence[Add] = ()) -> None:
+        """Add files that were written for this transaction alone, ``changes`` with what it changed.
+
+        They are deleted if it ends and is not committed.
+        """
+        self._check_open()
+        self._own.extend(unquote(each.path) for each in (*adds, *changes))
+        self._lines.add(adds)
+        self._lines.note_changes(changes)
+        self.notes_changes |= bool(changes)
+
+    def rest_on_rows(self, choice: RowChoice, *, any_append: bool) -> None:
+        """Rest the transaction on which rows are chosen: a file that another writer adds and may hold one rules it out.
+
+        Without ``any_append`` one that was added blindly does not.
+        """
+        self._check_open()
+        self._check_removable()
+        self._rows = (choice, any_append)
 
     def remove_all(self) -> None:
         """Remove every file: an overwrite of the whole table, ruled out by any file that another writer adds."""
@@ -226,9 +257,11 @@ class Transaction:
             for attempt in range(1, max_attempts + 1):
                 version = self._version + 1
                 info = self._info(protocol, metadata)
+                self._may_be_published = True
                 if publish(self.store, version, self._encoded(info), self.txn_id):
                     written = self._write_checksum(version, info, protocol, metadata)
                     return CommitResult(version, attempt, protocol, metadata, info.timestamp, has_checksum=written)
+                self._may_be_published = False
                 if self._go_behind():
                     self._check_repeat()
                     return CommitResult(self._version, attempt, protocol, metadata, already_committed=True)
@@ -248,6 +281,9 @@ class Transaction:
         """Give up the transaction; harmless when it is over."""
         self._over = True
         self._lines.close()
+        if self._own and not self._may_be_published:
+            delete_paths(self.store, self._own)
+        self._own = []
         if self._footprint is not None:
             self._footprint.close()
 
@@ -350,7 +386,9 @@ class Transaction:
     def _rests_on(self) -> Footprint:
         # Made when the first race is lost, and kept: most transactions lose none.
         if self._footprint is None:
-            self._footprint = Footprint(overwrites_all=self._overwrites_all, selections=self._selections)
+            self._footprint = Footprint(
+                overwrites_all=self._overwrites_all, selections=self._selections, rows=self._rows
+            )
             self._footprint.rest_on(self._read)
             self._footprint.rest_on_lines(self._lines.chunks())
         return self._footprint

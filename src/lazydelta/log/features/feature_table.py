@@ -73,7 +73,7 @@ FEATURES = (
         writer_version=3,
         note="checked where our filter of rows decides it exactly; else refused, and the constraint is named",
     ),
-    # We add and remove whole files, by which readers tell the changes; `cdc` files are for parts of files.
+    # Readers tell the changes by files that come and go whole; a commit that rewrites some writes `cdc` files.
     Feature(
         name="changeDataFeed",
         writing=Writing.DONE,
