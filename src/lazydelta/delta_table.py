@@ -13,12 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from lazydelta.deltalake_api.deprecated_parameters import (
-    by_position,
-    deprecate_positional_commit_args,
-    instead_of,
-    warn_of,
-)
+from lazydelta.deltalake_api.changes.table_changes import ChangesTable
+from lazydelta.deltalake_api.deprecated_parameters import by_position, instead_of, warn_of
 from lazydelta.deltalake_api.left_to_deltalake import LeftToDeltalake
 from lazydelta.errors import OptionError
 from lazydelta.log.table_description import DeltaTableConfig
@@ -33,7 +29,6 @@ if TYPE_CHECKING:
 
     from lazydelta.deltalake_api.commit_properties import CommitProperties, PostCommitHookProperties
     from lazydelta.deltalake_api.deltalake_maintenance import TableOptimizer
-    from lazydelta.deltalake_api.parquet_properties import WriterProperties
     from lazydelta.deltalake_api.raw_table import RawDeltaTable
     from lazydelta.file_changes import ChangeStream
     from lazydelta.row_scan import RowEstimate, RowFragment, RowScanner, RowStream
@@ -44,7 +39,7 @@ __all__ = ["DeltaTable"]
 _FEW_PATHS = 1000
 
 
-class DeltaTable(PinnedTable, LeftToDeltalake):
+class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
     """A Delta table at one version, pinned when it is opened.
 
     ``version`` is a number, or a moment (``datetime`` or ISO 8601 text) that stands for the newest version not younger
@@ -291,35 +286,6 @@ class DeltaTable(PinnedTable, LeftToDeltalake):
         from lazydelta.deltalake_api.deltalake_maintenance import TableOptimizer  # noqa: PLC0415 - who reads needs none of it
 
         return TableOptimizer(self._handle, self.update_incremental)
-
-    def delete(
-        self,
-        predicate: Where = None,
-        writer_properties: WriterProperties | None = None,
-        *args: Any,
-        commit_properties: CommitProperties | None = None,
-        post_commithook_properties: PostCommitHookProperties | None = None,
-    ) -> dict[str, Any]:
-        """Delete the rows for which ``predicate`` is true, all without one, and return deltalake's metrics.
-
-        It works on the newest version, and the table is at the one that it made then; where no row matches, nothing is
-        committed. Rows for which the predicate is null stay. Files are removed whole without being read where the log
-        tells that every row matches, and copied without the rows that match where it does not. ``num_deleted_rows`` is
-        left out where whole files left of which the log does not count the rows. ``args`` are the commit's properties
-        by position, which deltalake calls deprecated.
-        """
-        from lazydelta.deltalake_api.row_deletion import delete_call  # noqa: PLC0415 - who reads needs none of it
-
-        properties = deprecate_positional_commit_args(
-            "delete",
-            args,
-            commit_properties,
-            post_commithook_properties,
-            legacy_order=("post_commithook_properties", "commit_properties"),
-        )
-        metrics = delete_call(self._handle, predicate, writer_properties, properties, self.transaction_version)
-        self.update_incremental()
-        return metrics
 
     def vacuum(
         self,

@@ -44,6 +44,8 @@ SHARED = [
     "update_incremental",
     "vacuum",
     "version",
+    "create_write_transaction",
+    "delete",
 ]
 # Public methods of deltalake that read, and that lazydelta does not have (yet).
 NOT_SHARED: set[str] = set()
@@ -52,8 +54,6 @@ DIFFERENT = {"create"}
 # What deltalake does to a table and lazydelta does not: the names are there, and say so.
 WRITERS = {
     "compact_logs",
-    "create_write_transaction",
-    "delete",
     "generate",
     "merge",
     "repair",

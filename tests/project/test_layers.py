@@ -53,7 +53,7 @@ LAYERS: dict[str, int] = {
     "deltalake_api.table_features": 1,
     "deltalake_api.table_creation": 15,
     "deltalake_api.deltalake_maintenance": 15,
-    "deltalake_api.row_deletion": 15,
+    "deltalake_api.changes": 15,
     "pinned_table": 15,
     "delta_table": 16,
     "client": 16,

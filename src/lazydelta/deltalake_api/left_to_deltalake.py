@@ -57,7 +57,6 @@ class LeftToDeltalake:
 
     alter = _noun("alter", "change columns, constraints and properties of a table")
     compact_logs = _method("compact_logs", "combine commits of the log")
-    create_write_transaction = _method("create_write_transaction", "commit actions that the caller has made")
     generate = _method("generate", "write manifests for Presto and Athena")
     merge = _method("merge", "merge rows into a table")
     repair = _method("repair", "drop files from the log that are not there")

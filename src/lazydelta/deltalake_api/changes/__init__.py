@@ -1,0 +1,1 @@
+"""What changes a table by deltalake's methods: rows that are deleted, actions that the caller has made."""
