@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from lazydelta.row_scan import ReadingPool, RowRequest, RowScanner, file_rows
 from lazydelta.row_scan.footer_ranges import judge_row_groups
 from lazydelta.row_scan.repeated_values import RepeatedValues
 from lazydelta.rows import opened_file
+from lazydelta.rows.column_finder import ColumnFinder
 from tests.row_scan.made_table import make_rich_table, make_table
 from tests.row_scan.watching import watch
 
@@ -91,7 +93,7 @@ def test_files_share_where_the_texts_of_their_partition_values_end(tmp_path: Pat
     assert len({column.buffers()[1].address for column in columns}) == 1
 
 
-@pytest.mark.parametrize("number", [0, 1, 7, 1000])
+@pytest.mark.parametrize("number", [0, 1, 7, 1000, 40_000])
 @pytest.mark.parametrize(
     "value",
     [
@@ -160,3 +162,71 @@ def test_footers_are_let_go_with_their_file(tmp_path: Path) -> None:
     finally:
         gc.enable()
     assert [each for each in left if not any(each is other for other in before)] == []
+
+
+def test_columns_are_looked_up_once_for_all_files_of_one_schema(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_table(tmp_path, files=40, rows=20, one_commit=True, stats=False)
+    looked_in: list[str] = []
+    original = ColumnFinder.find
+
+    def counted(self: ColumnFinder, *arguments: object) -> int | None:
+        looked_in.append(self.path)
+        return original(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ColumnFinder, "find", counted)
+    with ReadingPool(1, 1 << 30) as pool:
+        handle = TableHandle.open(made.uri)
+        snapshot = handle.snapshot()
+        rows = RowScanner(handle, snapshot, RowRequest.of(snapshot.schema), pool=pool).stream().read_all()
+    assert rows.to_pylist() == made.rows
+    assert len(set(looked_in)) == 1
+
+
+def test_files_of_other_schemas_between_them_are_read_as_they_are(tmp_path: Path) -> None:
+    """Columns in another order, narrower, in another case, missing, or as codes: each file by its own schema."""
+    made = make_table(tmp_path, files=24, rows=10, one_commit=True, stats=False)
+    expected = made.table().to_pylist()
+    for number, path in enumerate(made.files):
+        rows = pq.read_table(tmp_path / path)
+        match number % 6:
+            case 1:
+                rows = rows.select(["text", "id", "part"])
+            case 2:
+                rows = rows.set_column(1, "part", rows["part"].cast(pa.int32()))
+            case 3:
+                rows = rows.rename_columns(["ID", "part", "text"])
+            case 4:
+                rows = rows.drop_columns(["part"])
+                for row in expected[number * 10 : (number + 1) * 10]:
+                    row["part"] = None
+            case 5:
+                rows = rows.set_column(2, "text", rows["text"].dictionary_encode())
+        pq.write_table(rows, tmp_path / path)
+    table = DeltaTable(made.uri)
+    assert table.rows().read_all().to_pylist() == expected
+    found = table.rows(where="part >= 3 and text like '0%'").read_all()
+    assert found.to_pylist() == [row for row in expected if row["part"] is not None and row["part"] >= 3]
+
+
+@pytest.mark.parametrize(("size", "coded"), [(65536, ["text"]), (1000, [])])
+def test_texts_that_repeat_are_read_as_codes_unless_batches_are_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, coded: list[str]
+) -> None:
+    texts = [None if number % 7 == 0 else f"value {number % 50}" for number in range(40_000)]
+    table = pa.table({"text": texts, "unique": [f"{number:08d}" for number in range(40_000)]})
+    write_arrow(tmp_path, table)
+    asked: list[list[str]] = []
+    original = opened_file._parquet
+
+    def counted(*arguments: object, codes: Sequence[str] = ()) -> pq.ParquetFile:
+        asked.append(list(codes))
+        return original(*arguments, codes=codes)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(opened_file, "_parquet", counted)
+    handle = TableHandle.open(str(tmp_path))
+    snapshot = handle.snapshot()
+    request = RowRequest.of(snapshot.schema, batch_size=size)
+    assert RowScanner(handle, snapshot, request).stream().read_all() == table
+    assert asked[-1] == coded

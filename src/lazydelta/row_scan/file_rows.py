@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from lazydelta import compute as pc
 from lazydelta.arrays import from_numpy
+from lazydelta.row_scan.file_layouts import FileLayouts, Layout
 from lazydelta.row_scan.footer_ranges import judge_row_groups
 from lazydelta.row_scan.repeated_values import RepeatedValues
 from lazydelta.row_scan.row_mask import row_mask
@@ -34,6 +35,7 @@ _POSITION = "\0position"
 # A second round trip has to save at least this much.
 _WORTH_A_REQUEST = 256 << 10
 _FEW = 16
+_MANY_ROWS = 32 << 10
 
 
 @dataclass(slots=True)
@@ -90,6 +92,7 @@ class FileRows:
     sparsity: Sparsity = field(default_factory=Sparsity)
     footers: FooterUse = field(default_factory=FooterUse)
     repeated: RepeatedValues = field(default_factory=RepeatedValues)
+    layouts: FileLayouts | None = None
     stopped: Event = field(default_factory=Event)
     _opened: OpenedFile | None = None
 
@@ -105,7 +108,8 @@ class FileRows:
             read = [index for index in mine if verdicts[index] is not False]
             pruned = len(mine) - len(read)
             self.metrics.add(row_groups_read=len(read), row_groups_pruned=pruned, files_without_match=not read)
-            reading = _Columns.of(opened, request, self.repeated) if read else None
+            layouts = self.layouts or FileLayouts(request)
+            reading = _Columns.of(opened, request, layouts, self.repeated) if read else None
             for index in read:
                 if reading is None or self.stopped.is_set():
                     return
@@ -139,27 +143,31 @@ class FileRows:
         return verdicts
 
     def _all(self, opened: OpenedFile, columns: _Columns, group: int) -> Iterator[pa.RecordBatch]:
-        opened.foresee(group, columns.all.leaves)
+        wanted, size = columns.layout.all, self.request.rows_a_batch
+        opened.foresee(group, wanted.leaves)
         start = 0
-        for raw in opened.raw(columns.all, group, self.request.rows_a_batch):
+        # Every batch comes with its dictionary: small ones would be mostly that.
+        codes = opened.repeats(wanted, group) if size >= min(_MANY_ROWS, opened.groups[group].num_rows) else ()
+        for raw in opened.raw(wanted, group, size, codes=codes):
             live = _only(raw, opened.live_mask(group, start, raw.num_rows))
             start += raw.num_rows
             self.metrics.add(rows_read=raw.num_rows)
             if live.num_rows:
-                yield columns.assembled(opened.convert(columns.all, live), live.num_rows)
+                yield columns.assembled(opened.convert(wanted, live), live.num_rows)
 
     def _passing(self, opened: OpenedFile, columns: _Columns, group: int) -> Iterator[pa.RecordBatch]:
-        leaves = columns.tested.leaves
-        opened.foresee(group, leaves if self._wait_for_a_match(opened, columns, group) else columns.both)
+        tested, others = columns.layout.tested, columns.layout.rest
+        waits = self._wait_for_a_match(opened, others, group)
+        opened.foresee(group, tested.leaves if waits else columns.layout.both)
         rest: _InStep | None = None
         start = behind = 0
-        codes = opened.repeats(columns.tested, group) if self.request.is_masked else []
-        for raw in opened.raw(columns.tested, group, self.request.batch_size, codes=codes):
+        codes = opened.repeats(tested, group) if columns.is_masked else []
+        for raw in opened.raw(tested, group, self.request.batch_size, codes=codes):
             mask = opened.live_mask(group, start, raw.num_rows)
             start += raw.num_rows
             self.metrics.add(rows_read=raw.num_rows)
             live = _only(raw, mask)
-            arrays = opened.convert(columns.tested, live, keep_codes=True)
+            arrays = opened.convert(tested, live, keep_codes=True)
             picked = self._picked(columns, arrays, live.num_rows)
             if not len(picked):
                 behind += raw.num_rows
@@ -168,31 +176,31 @@ class FileRows:
             if not everything:
                 arrays = {name: array.take(picked) for name, array in arrays.items()}
             arrays = {name: _as_texts(array) for name, array in arrays.items()}
-            if columns.rest.fields:
+            if others.fields:
                 if rest is None:
-                    opened.foresee(group, columns.rest.leaves)
-                    rest = _InStep(opened.raw(columns.rest, group, self.request.batch_size))
+                    opened.foresee(group, others.leaves)
+                    rest = _InStep(opened.raw(others, group, self.request.batch_size))
                 rest.take(behind)
                 behind = 0
                 found = _only(rest.take(raw.num_rows), mask)
-                arrays |= opened.convert(columns.rest, found if everything else _taken(found, picked))
+                arrays |= opened.convert(others, found if everything else _taken(found, picked))
             yield columns.assembled(arrays, len(picked))
         if rest is not None:
             rest.close()
         hit = behind < start
         self.sparsity.count(hit=hit)
-        if not hit and columns.rest.fields:
+        if not hit and others.fields:
             self.metrics.add(columns_skipped=1)
 
-    def _wait_for_a_match(self, opened: OpenedFile, columns: _Columns, group: int) -> bool:
+    def _wait_for_a_match(self, opened: OpenedFile, others: Selection, group: int) -> bool:
         """Tell whether the other columns are fetched only after a row has passed, which takes another round trip."""
         if not self.store.is_remote:
             return True
-        return self.sparsity.is_sparse and opened.size_of(group, columns.rest.leaves)[0] >= _WORTH_A_REQUEST
+        return self.sparsity.is_sparse and opened.size_of(group, others.leaves)[0] >= _WORTH_A_REQUEST
 
     def _picked(self, columns: _Columns, arrays: Mapping[str, pa.Array], number: int) -> pa.Array:
         predicate = self.request.predicate
-        if predicate is not None and self.request.is_masked:
+        if predicate is not None and columns.is_masked:
             mask = row_mask(
                 predicate, lambda column: _at(columns.value(column.path[0], arrays, number), column), number
             )
@@ -212,35 +220,21 @@ class FileRows:
 
 @dataclass(slots=True)
 class _Columns:
-    """Where the columns of a request are in one file."""
+    """The columns of a request in one file."""
 
     output: tuple[str, ...]
     schema: pa.Schema
     constants: dict[str, pa.Scalar]
-    all: Selection
-    tested: Selection
-    rest: Selection
+    layout: Layout
+    is_masked: bool
     repeated: RepeatedValues
     kept: dict[str, pa.Array] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, opened: OpenedFile, request: RowRequest, repeated: RepeatedValues) -> _Columns:
-        # Where there is no filter, nothing is read apart.
-        rest = [each for each in request.output if request.expression is not None and each not in request.tested]
+    def of(cls, opened: OpenedFile, request: RowRequest, layouts: FileLayouts, repeated: RepeatedValues) -> _Columns:
         constants = opened.constants([*request.output, *request.tested])
-        return cls(
-            tuple(each.name for each in request.output),
-            request.schema,
-            constants,
-            opened.select(request.output),
-            opened.select(request.tested),
-            opened.select(rest),
-            repeated,
-        )
-
-    @property
-    def both(self) -> list[int]:
-        return sorted({*self.tested.leaves, *self.rest.leaves})
+        layout = layouts.of(opened)
+        return cls(layouts.names, layouts.schema, constants, layout, layouts.is_masked, repeated)
 
     def value(self, name: str, arrays: Mapping[str, pa.Array], number: int) -> pa.Array:
         if name not in self.constants:

@@ -12,6 +12,7 @@ import pyarrow as pa
 __all__ = ["RepeatedValues"]
 
 _MOST_BYTES = 2**31 - 1
+_BLOCK_BYTES = 64 << 10
 _MOST_LENGTHS = 8  # hours, days and countries have one each
 
 
@@ -43,8 +44,14 @@ class RepeatedValues:
 
 
 def _filled(data: bytes, number: int) -> pa.Buffer:
-    # In Arrow's memory, which has large pages: Python's would be had page by page from the system.
-    buffer = pa.allocate_buffer(len(data) * number)
-    if buffer.size:
-        np.frombuffer(buffer, np.dtype(f"V{len(data)}"))[:] = np.void(data)
+    # In Arrow's memory, which has large pages: Python's would be had page by page from the system. Blocks that stay in
+    # the processor's cache are copied: value by value it takes seven times as long.
+    size = len(data) * number
+    buffer = pa.allocate_buffer(size)
+    if size:
+        values = np.frombuffer(buffer, np.uint8)
+        block = np.frombuffer(data * min(number, max(1, _BLOCK_BYTES // len(data))), np.uint8)
+        for start in range(0, size, len(block)):
+            part = values[start : start + len(block)]
+            part[:] = block[: len(part)]
     return buffer

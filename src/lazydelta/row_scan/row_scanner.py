@@ -13,6 +13,7 @@ from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.metrics import ScanMetrics
 from lazydelta.pruning import Predicate, conjunction
+from lazydelta.row_scan.file_layouts import FileLayouts
 from lazydelta.row_scan.file_rows import FileRows, FooterUse, Sparsity
 from lazydelta.row_scan.reading_pool import ReadingPool
 from lazydelta.row_scan.repeated_values import RepeatedValues
@@ -243,10 +244,10 @@ def _row_stream(
         # No name of its own for the flow's parts: what a stream holds must not hold the stream.
         shared = pool or ReadingPool.for_store(handle.options.memory_budget, remote=store.is_remote)
         shared.join()
-        sparsity, footers, repeated = Sparsity(), FooterUse(), RepeatedValues()
+        sparsity, footers, repeated, layouts = Sparsity(), FooterUse(), RepeatedValues(), FileLayouts(request)
         flow = RowFlow(
             found(),
-            lambda file: FileRows(store, request, file, metrics, sparsity, footers, repeated),
+            lambda file: FileRows(store, request, file, metrics, sparsity, footers, repeated, layouts),
             shared,
             metrics,
             stop=io.stop,

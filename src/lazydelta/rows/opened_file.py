@@ -60,8 +60,7 @@ class Selection:
     fields: tuple[Field, ...]
     leaves: list[int]
     names: list[str]
-    plans: list[tuple[int, Conversion]] | None = None
-    planned_for: pa.Schema | None = None
+    planned: tuple[pa.Schema, list[tuple[int, Conversion]]] | None = None
 
 
 class OpenedFile:
@@ -197,12 +196,13 @@ class OpenedFile:
         ``keep_codes`` leaves texts as codes that were read so.
         """
         with faults(self.file.path, "has values that do not fit the table's types"):
-            if selection.plans is None or selection.planned_for != batch.schema:
-                # Row groups of one file may come as codes or as texts.
-                selection.plans = Converter(self._finder).fields(selection.fields, list(batch.schema), "")
-                selection.planned_for = batch.schema
+            planned, schema = selection.planned, batch.schema
+            if planned is None or planned[0] != schema:
+                # Row groups of one file may come as codes or as texts. Files that are read side by side share this.
+                plans = Converter(self._finder).fields(selection.fields, list(schema), "")
+                planned = selection.planned = schema, plans
             # What is missing in the file is made from the batch's length alone.
-            arrays = [_converted(batch, index, convert, keep_codes=keep_codes) for index, convert in selection.plans]
+            arrays = [_converted(batch, index, convert, keep_codes=keep_codes) for index, convert in planned[1]]
         return {each.name: array for each, array in zip(selection.fields, arrays, strict=True)}
 
     @contextmanager
