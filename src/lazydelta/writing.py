@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
-from lazydelta.errors import CommitConflictError, OptionError, WriteError
+from lazydelta.errors import CommitConflictError, OptionError, SchemaMismatchError, WriteError
 from lazydelta.handle import TableHandle
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.maintenance.once import after_commit
@@ -69,12 +69,14 @@ def commit_arrow(
     *,
     note: CommitNote | None = None,
     replaces_schema: bool = False,
+    same_columns: bool = False,
     encoding: ParquetEncoding | None = None,
 ) -> WriteResult:
     """Write rows as `write_arrow` does, and return how that went.
 
     ``mode`` may also be ``error`` or ``ignore``, for a table that must not exist yet, or is left alone if it does.
-    ``note`` is what the commit says beside, and ``replaces_schema`` lets an overwrite give the table other columns.
+    ``note`` is what the commit says beside, and ``replaces_schema`` lets an overwrite give the table other columns;
+    ``same_columns`` refuses data that lacks one of the table's.
     ``encoding`` is what the caller decides about the files.
     """
     if options.app_id is not None and options.app_version is None:
@@ -97,6 +99,8 @@ def commit_arrow(
         known = transaction.snapshot
         if known is not None and mode in _CREATING:
             return _left_alone(known, mode)
+        if same_columns and known is not None:
+            _check_columns(known, source)
         job = WriteJob.within(transaction, place, source, options, doing, encoding, **more)
         result = job.count(batches) if transaction.already_committed else job.write(batches)
         try:
@@ -108,6 +112,15 @@ def commit_arrow(
     if options.maintain and not done.already_committed:
         after_commit(handle, done.version, done.metadata)
     return done
+
+
+def _check_columns(known: Snapshot, source: pa.Schema) -> None:
+    given = {name.lower() for name in source.names}
+    lost = [each.name for each in known.schema.fields if each.name.lower() not in given]
+    if lost:
+        message = f"The data lacks the columns {lost} of the table, whose other rows keep them"
+        hint = "a predicate lets rows stay, so columns cannot be replaced; leave schema_mode or the predicate out"
+        raise SchemaMismatchError(message, path=known.store.uri, hint=hint)
 
 
 def _left_alone(snapshot: Snapshot, mode: str) -> WriteResult:

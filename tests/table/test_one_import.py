@@ -321,6 +321,29 @@ def test_an_overwrite_replaces_partitions_and_columns(table: Path) -> None:
     assert lazydelta.DeltaTable(table, version=0).count() == 6
 
 
+def test_an_overwrite_by_rows_may_say_that_it_replaces_the_columns_if_they_are_the_same(table: Path) -> None:
+    kept = [each for each in rows_of(table) if each["id"] != 3]
+    given: dict[str, Any] = {"mode": "overwrite", "schema_mode": "overwrite", "predicate": "id = 3"}
+    lazydelta.write_deltalake(table, ROWS.slice(3, 1), **given)
+    assert len(rows_of(table)) == len(kept) + 1
+    with pytest.raises(exceptions.SchemaMismatchError, match="whose other rows keep them"):
+        lazydelta.write_deltalake(table, pa.table({"id": [3]}), **given)
+    with pytest.raises(exceptions.DeltaError, match="Specified table partitioning does not match"):
+        lazydelta.write_deltalake(table, ROWS.slice(3, 1), partition_by=["id"], **given)
+
+
+def test_errors_say_also_what_deltalake_says(table: Path, tmp_path: Path) -> None:
+    wide = ROWS.append_column("more", pa.array(["x"] * 6))
+    with pytest.raises(exceptions.SchemaMismatchError, match="Cannot cast schema, number of fields does not match"):
+        lazydelta.write_deltalake(table, wide, mode="append")
+    with pytest.raises(exceptions.DeltaError, match="Invalid data found: 2 rows failed validation check"):
+        lazydelta.write_deltalake(table, ROWS.slice(3, 3), mode="overwrite", predicate="id = 3")
+    kept = tmp_path / "kept"
+    lazydelta.write_deltalake(kept, ROWS, configuration={"delta.appendOnly": "true"})
+    with pytest.raises(exceptions.CommitFailedError, match="Remove action with data change but Delta table is append"):
+        lazydelta.write_deltalake(kept, ROWS, mode="overwrite")
+
+
 def test_new_columns_come_in_where_they_are_let(table: Path) -> None:
     wide = ROWS.append_column("more", pa.array(["x"] * 6))
     with pytest.raises(exceptions.SchemaMismatchError, match="schema_mode='merge'"):

@@ -48,8 +48,9 @@ def write_deltalake(  # noqa: PLR0913 - deltalake's parameters
     that gives Arrow batches: a table of PyArrow, Polars, pandas or arro3, a reader, a list of batches. ``mode`` says
     what happens to a table that exists: it is an error, is appended to, overwritten, or left alone. ``schema_mode``
     lets new columns in (``merge``) or gives the table the data's columns in place of its own (``overwrite``, with
-    ``mode="overwrite"``). ``predicate`` selects the rows that an overwrite replaces; new rows for which it is not true
-    are refused. ``name``, ``description`` and ``configuration`` are those of a new table.
+    ``mode="overwrite"``; beside a ``predicate`` the data must have all of the table's). ``predicate`` selects the rows
+    that an overwrite replaces; new rows for which it is not true are refused. ``name``, ``description`` and
+    ``configuration`` are those of a new table.
 
     `write_arrow` is the same writer with its own options: alignment to time, writes that happen once, memory budget.
     """
@@ -59,10 +60,11 @@ def write_deltalake(  # noqa: PLR0913 - deltalake's parameters
         raise OptionError(f"schema_mode={schema_mode!r} makes no sense", hint="say 'merge' or 'overwrite'")
     if predicate is not None and mode != "overwrite":
         raise OptionError("predicate needs mode='overwrite'", hint="say so, or leave the predicate out")
-    replaces = schema_mode == "overwrite"
-    if replaces and (mode == "append" or predicate is not None):
+    # Rows that a predicate lets stay keep their columns: then the data must have the table's, and nothing is replaced.
+    replaces = schema_mode == "overwrite" and predicate is None
+    if schema_mode == "overwrite" and mode == "append":
         message = "schema_mode='overwrite' replaces the table's columns, and with them all of its rows"
-        raise OptionError(message, hint="say mode='overwrite' without a predicate, or schema_mode='merge'")
+        raise OptionError(message, hint="say mode='overwrite', or schema_mode='merge'")
     table = getattr(table_or_uri, "_handle", None)
     encoding = encoding_of(writer_properties)
     options = WriteOptions(
@@ -80,7 +82,8 @@ def write_deltalake(  # noqa: PLR0913 - deltalake's parameters
     )
     place: Any = os.fspath(table_or_uri) if table is None else table
     note = note_of(commit_properties, None if table is None else table_or_uri.transaction_version)
-    commit_arrow(place, data, options, mode, note=note, replaces_schema=replaces, encoding=encoding)
+    same = schema_mode == "overwrite" and predicate is not None
+    commit_arrow(place, data, options, mode, note=note, replaces_schema=replaces, same_columns=same, encoding=encoding)
     if table is not None:
         table_or_uri.update_incremental()
 

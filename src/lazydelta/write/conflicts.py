@@ -73,7 +73,11 @@ class Footprint:
         if paths:
             hits = np.flatnonzero(self._paths.find(string_array(paths)))
             if len(hits):
-                return f"changed the file {paths[int(hits[0])]}, which this transaction reads, adds or removes"
+                path = paths[int(hits[0])]
+                told = f"changed the file {path}, which this transaction reads, adds or removes"
+                is_gone = path not in {each.path for each in adds}
+                # deltalake's words for it, by which programs tell conflicts apart.
+                return f"{told}: a concurrent transaction deleted data this operation read" if is_gone else told
         if adds and self._overwrites_all:
             return f"added the file {adds[0].path} to the table that this transaction overwrites"
         if adds and self._selections:

@@ -143,6 +143,8 @@ def _plan_fields(wanted: Sequence[pa.Field], given: Sequence[pa.Field], above: s
             message = f"The data has the column {above + first.name!r} twice; Delta does not tell names apart by case"
             raise SchemaMismatchError(message, hint="drop or rename one of them")
         message = f"The data has the column {above + first.name!r} of type {first.type}{rest}, which the table does not"
+        if not above and len(given) != len(wanted):  # in the words that users of deltalake look for
+            message += f". Cannot cast schema, number of fields does not match: {len(given)} vs {len(wanted)}"
         raise SchemaMismatchError(message, hint="drop it from the data, or say schema_mode='merge' to add it")
     return plans
 

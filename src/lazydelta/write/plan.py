@@ -274,7 +274,8 @@ class WritePlan:
             return
         if self.partition_by is None and self.partition_column in actual:
             return  # the other partition columns were not mentioned
-        message = f"The table is partitioned by {list(actual)}, not by {list(wanted)}"
+        message = "Specified table partitioning does not match table partitioning: the table is partitioned by"
+        message += f" {list(actual)}, not by {list(wanted)}"
         raise SchemaMismatchError(message, path=snapshot.store.uri, hint="a table's partitioning cannot be changed")
 
 

@@ -144,6 +144,9 @@ def _check_table(snapshot: Snapshot, schema: Schema | pa.Schema, partition_by: S
 
 def _add(handle: TableHandle, snapshot: Snapshot, action: AddAction) -> Add:
     path = action.path
+    if path.startswith("/") or "://" in path:
+        message = f"The file {path} is not named by its path below the table's root"
+        raise OptionError(message, path=path, hint="give the relative path")
     try:
         found = handle.store.head(unquote(path))
     except ObjectNotFoundError as error:

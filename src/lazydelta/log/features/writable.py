@@ -70,7 +70,8 @@ def uses_in_commit_timestamps(protocol: Protocol, metadata: Metadata) -> bool:
 def check_removable(protocol: Protocol, metadata: Metadata, *, path: str | None = None) -> None:
     """Raise if the table is append-only."""
     if is_append_only(protocol, metadata):
-        message = "The table is append-only (delta.appendOnly is true), so no data may be removed from it"
+        message = "The transaction includes Remove action with data change but Delta table is append-only"
+        message += " (delta.appendOnly is true)"
         raise WriteError(message, path=path, hint="append only, or set the property to false first")
 
 
