@@ -1,14 +1,16 @@
 """``python -m benchmarks.bench_check``: a short run beside the committed one; a regression beyond noise fails.
 
 Times are compared as ratios to deltalake in the same run, because a busy machine slows down both. Counts (requests,
-bytes, answers) have no noise but what threads make of read-ahead.
+bytes, answers) have no noise but what threads make of read-ahead. What looks worse is asked again, with deltalake
+beside it, and the best of all looks counts: other work on the machine comes and goes, and a regression stays.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,9 +18,9 @@ from benchmarks.ladder import ladder
 from benchmarks.records import Record, Run, disagreements, machine, packages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["COMMITTED", "regressions"]
+__all__ = ["COMMITTED", "best_of", "looked_at_again", "regressions"]
 
 COMMITTED = Path(__file__).resolve().parents[1] / "docs" / "benchmarks" / "check.json"
 _FILES = 100_000
@@ -28,6 +30,7 @@ _MEMORY_NOISE, _MEMORY_SLACK = 1.3, 8 << 20
 _COUNT_NOISE, _REQUEST_SLACK, _BYTES_SLACK = 1.1, 3, 64 << 10
 # Below this the clock and the start of threads are most of what is measured.
 _LEAST_SECONDS = 0.02
+_LOOKS = 3
 
 
 def regressions(fresh: Run, committed: Run) -> list[str]:
@@ -48,6 +51,34 @@ def regressions(fresh: Run, committed: Run) -> list[str]:
         else:
             found += [f"{name}: {worse}" for worse in _worse(before, after, committed.records, fresh.records)]
     return found
+
+
+def best_of(looks: Sequence[Record]) -> Record:
+    """Return the best of one measurement: what other work took of the machine is in the others."""
+    good = [each for each in looks if each.failure is None]
+    if not good:
+        return looks[-1]
+
+    def least(name: str) -> Any:
+        return min((value for each in good if (value := getattr(each, name)) is not None), default=None)
+
+    # An answer is not better or worse than another: the last one shows whether it is still a wrong one.
+    names = ("seconds", "first_seconds", "peak_bytes", "requests", "bytes")
+    return replace(good[-1], **{name: least(name) for name in names})
+
+
+def looked_at_again(fresh: Run, committed: Run, ask: Callable[[Sequence[str]], Iterable[Record]]) -> Run:
+    """Ask the questions again in which something looks worse, until nothing does or it has been looked at enough."""
+    looks: dict[tuple[str, ...], list[Record]] = {each.key: [each] for each in fresh.records}
+    for _ in range(_LOOKS - 1):
+        worse = {words.partition(", L")[0] for words in regressions(fresh, committed)}
+        asked = [name for name in dict.fromkeys(each.question for each in fresh.records) if name in worse]
+        if not asked:
+            break
+        for each in ask(asked):
+            looks.setdefault(each.key, []).append(each)
+        fresh = replace(fresh, records=tuple(map(best_of, looks.values())))
+    return fresh
 
 
 def _is_ours(record: Record) -> bool:
@@ -86,14 +117,18 @@ def _ratio(record: Record, records: Iterable[Record]) -> float | None:
 def main(*, update: bool, rounds: int) -> None:
     """Run the ladder on a small table and compare."""
     described = machine()
-    records = list(ladder(_FILES, rounds, spark=False, iceberg=False))
-    fresh = Run(_FILES, tuple(records), described, packages())
-    found = disagreements(records)
+
+    def ask(names: Sequence[str]) -> Iterable[Record]:
+        return ladder(_FILES, rounds, spark=False, iceberg=False, names=names)
+
+    fresh = Run(_FILES, tuple(ask(())), described, packages())
+    found = disagreements(fresh.records)
     if update:
         fresh.save(COMMITTED)
         click.echo(f"written to {COMMITTED}")
     else:
-        found += regressions(fresh, Run.load(COMMITTED))
+        committed = Run.load(COMMITTED)
+        found += regressions(looked_at_again(fresh, committed, ask), committed)
     for each in found:
         click.echo(f"worse: {each}", err=True)
     if not found:

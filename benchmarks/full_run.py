@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+import traceback
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from benchmarks.text_tables import grids
 from benchmarks.write_side import write_side
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 RESULTS = Path(__file__).resolve().parent / "results"
 _PARTS = ("ladder", "object-store", *(f"growth-{each}" for each in AGAINST), "write")
@@ -46,6 +47,7 @@ def files_of(scale: str) -> int:
 @click.option("--spark/--no-spark", default=True, help="Whether Spark and Delta-Spark are measured.")
 @click.option("--iceberg/--no-iceberg", default=True, help="Whether PyIceberg is; to write its table takes minutes.")
 @click.option("--question", "names", multiple=True, help="Questions of the ladder; all without it.")
+@click.option("--resume", is_flag=True, help="Go on with the last run of this size that was stopped.")
 @click.option("--publish", "publishes", is_flag=True, help="Write the page, the plots and the JSON in docs, too.")
 def main(
     *,
@@ -55,27 +57,24 @@ def main(
     spark: bool,
     iceberg: bool,
     names: tuple[str, ...],
+    resume: bool,
     publishes: bool,
 ) -> None:
-    """Measure lazydelta and its peers; exit with 1 where they find different files."""
+    """Measure lazydelta and its peers; exit with 1 where they find different files, or a part fails."""
     files = files_of(scale)
-    described = machine()
     work: dict[str, Callable[[], Iterable[Record]]] = {
         "ladder": lambda: ladder(files, rounds, spark=spark, iceberg=iceberg, names=names),
         "object-store": lambda: object_store(min(files, 100_000)),
         "write": lambda: write_side(files, rounds, spark=spark),
     }
     work |= {f"growth-{each}": partial(growth, files, rounds, each) for each in AGAINST}
-    records: list[Record] = []
-    run = Run(files, (), described, packages())
-    file = RESULTS / f"run-{files}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json"
-    for name in parts or _PARTS:
-        click.echo(f"{name}", err=True)
-        for record in work[name]():
-            records.append(record)
-            run = replace(run, records=tuple(records))
-            run.save(file)  # after each of them: a run takes long, and may be stopped
-    show(Run.load(file))
+    wanted = parts or _PARTS
+    file = (unfinished_run(files, wanted) if resume else None) or (
+        RESULTS / f"run-{files}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json"
+    )
+    run = Run.load(file) if file.exists() else Run(files, (), machine(), packages())
+    run, failed = measured(run, {name: work[name] for name in wanted}, file)
+    show(run)
     click.echo(f"written to {file}")
     if publishes:
         if parts and PUBLISHED.exists():
@@ -83,10 +82,45 @@ def main(
         run.save(PUBLISHED)
         for each in publish(Run.load(PUBLISHED)):
             click.echo(f"written to {each}")
-    wrong = disagreements(records)
+    wrong = [f"different answers: {words}" for words in disagreements(run.records)]
+    wrong += [f"{name} failed: `--resume` goes through it again" for name in failed]
     for words in wrong:
-        click.echo(f"different answers: {words}", err=True)
+        click.echo(words, err=True)
     sys.exit(1 if wrong else 0)
+
+
+def measured(run: Run, work: Mapping[str, Callable[[], Iterable[Record]]], file: Path) -> tuple[Run, list[str]]:
+    """Go through the parts that the run does not have yet; return it, and which of them failed.
+
+    Each record is in the file when it is there: a run takes hours, and may be stopped. A part that was begun is begun
+    anew, and what it had is kept until it is measured again. A part that fails does not end the others.
+    """
+    records = {each.key: each for each in run.records}
+    failed = []
+    run.save(file)
+    for name in work:
+        if name in run.parts:
+            click.echo(f"{name}: done before", err=True)
+            continue
+        click.echo(name, err=True)
+        try:
+            for record in work[name]():
+                records[record.key] = record
+                run = replace(run, records=tuple(records.values()))
+                run.save(file)
+        except Exception:  # noqa: BLE001 - whatever it is, the others are worth having
+            traceback.print_exc()
+            failed.append(name)
+            continue
+        run = replace(run, parts=(*run.parts, name))
+        run.save(file)
+    return run, failed
+
+
+def unfinished_run(files: int, wanted: Sequence[str], folder: Path = RESULTS) -> Path | None:
+    """Return the newest run of this size if it lacks some of these parts."""
+    newest = max(folder.glob(f"run-{files}-*.json"), default=None)
+    return None if newest is None or set(wanted) <= set(Run.load(newest).parts) else newest
 
 
 def _merged(old: Run, new: Run) -> Run:
@@ -95,7 +129,7 @@ def _merged(old: Run, new: Run) -> Run:
         return new
     sections = {each.section for each in new.records}
     kept = tuple(each for each in old.records if each.section not in sections)
-    return Run(new.scale, new.records + kept, new.machine, new.packages, new.time)
+    return replace(new, records=new.records + kept, parts=tuple(dict.fromkeys((*old.parts, *new.parts))))
 
 
 def show(run: Run) -> None:

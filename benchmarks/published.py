@@ -1,7 +1,8 @@
 """The page and the plots that a run is published as: ``docs/benchmarks.md``, its SVG files, and the README.
 
-    python -m benchmarks.published
+    python -m benchmarks.published [RUN.json]
 
+A run that is given, also one that was stopped, takes the place of the published one; the page says what it lacks.
 Everything here follows from ``docs/benchmarks/run.json`` alone, so that a number on the page that no run has is an
 error that a test finds.
 """
@@ -9,6 +10,7 @@ error that a test finds.
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -145,5 +147,7 @@ def _markdown(grid: Grid) -> list[str]:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:]:
+        Run.load(Path(sys.argv[1])).save(PUBLISHED)
     for written in publish(Run.load(PUBLISHED)):
         print(written.relative_to(_ROOT))

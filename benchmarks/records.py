@@ -56,13 +56,14 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All records, with what they were measured on."""
+    """All records, with what they were measured on; ``parts`` are those of the benchmark that were gone through."""
 
     scale: int
     records: tuple[Record, ...]
     machine: dict[str, Any]
     packages: dict[str, str]
     time: str = ""
+    parts: tuple[str, ...] = ()
 
     def save(self, file: Path) -> None:
         """Write it; times are cut to a tenth of a millisecond, so that a run is not mostly digits."""
@@ -73,9 +74,13 @@ class Run:
             "scale": self.scale,
             "machine": self.machine,
             "packages": self.packages,
+            "parts": list(self.parts),
             "records": [_short(asdict(each)) for each in self.records],
         }
-        file.write_text(json.dumps(content, indent=1) + "\n")
+        # Who is stopped while writing must not lose what took hours.
+        unfinished = file.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(content, indent=1) + "\n")
+        unfinished.replace(file)
 
     @classmethod
     def load(cls, file: Path) -> Run:
@@ -89,6 +94,7 @@ class Run:
             content["machine"],
             content["packages"],
             content["time"],
+            tuple(content.get("parts", ())),
         )
 
     def of(self, section: str) -> list[Record]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.bench_check import regressions
+from benchmarks.bench_check import best_of, looked_at_again, regressions
 from benchmarks.records import Record, Run
 
 MB = 1 << 20
@@ -75,3 +75,41 @@ def test_runs_of_other_sizes_are_not_compared() -> None:
     assert regressions(_run(OURS, scale=5), COMMITTED) == [
         "the runs are of 5 and 100000 files: compare runs of one size"
     ]
+
+
+def test_what_looks_worse_is_asked_again_and_other_work_on_the_machine_is_no_regression() -> None:
+    asked: list[list[str]] = []
+    other = replace(OURS, question="all files")
+    beside = replace(THEIRS, question="all files")
+    committed = _run(THEIRS, OURS, beside, other)
+    slow = _run(THEIRS, replace(OURS, seconds=0.9), beside, other)
+
+    def ask(names: Any) -> list[Record]:
+        asked.append(list(names))
+        return [replace(THEIRS, seconds=30.0), OURS]
+
+    assert regressions(looked_at_again(slow, committed, ask), committed) == []
+    assert asked == [["one hour"]]
+
+
+def test_what_is_worse_each_time_is_a_regression() -> None:
+    asked: list[list[str]] = []
+
+    def ask(names: Any) -> list[Record]:
+        asked.append(list(names))
+        return [THEIRS, replace(OURS, seconds=0.8 + len(asked), requests=40)]
+
+    slow = _run(THEIRS, replace(OURS, seconds=0.9, requests=40))
+    found = regressions(looked_at_again(slow, COMMITTED, ask), COMMITTED)
+    assert found == [
+        "one hour, L6: 11.1 times as fast as deltalake, 100.0 before",
+        "one hour, L6: 40 requests, 30 before",
+    ]
+    assert len(asked) == 2
+
+
+def test_the_best_of_several_looks_passes_failures_by_and_keeps_answers() -> None:
+    failed = replace(OURS, failure="boom", seconds=None)
+    best = best_of([failed, replace(OURS, seconds=0.3, peak_bytes=10), replace(OURS, seconds=0.2, peak_bytes=30)])
+    assert (best.failure, best.seconds, best.peak_bytes, best.answer) == (None, 0.2, 10, 70)
+    assert best_of([failed, failed]).failure == "boom"
