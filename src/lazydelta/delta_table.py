@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from lazydelta.deltalake_api.changes.table_changes import ChangesTable
+from lazydelta.deltalake_api.changes import ChangesTable
 from lazydelta.deltalake_api.deprecated_parameters import by_position, instead_of, warn_of
 from lazydelta.deltalake_api.left_to_deltalake import LeftToDeltalake
 from lazydelta.errors import OptionError

@@ -46,6 +46,7 @@ SHARED = [
     "version",
     "create_write_transaction",
     "delete",
+    "update",
 ]
 # Public methods of deltalake that read, and that lazydelta does not have (yet).
 NOT_SHARED: set[str] = set()
@@ -58,7 +59,6 @@ WRITERS = {
     "merge",
     "repair",
     "restore",
-    "update",
 }
 
 

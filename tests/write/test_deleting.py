@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import deltalake
 import duckdb
 import hypothesis.strategies as st
 import pyarrow as pa
@@ -18,6 +19,7 @@ from hypothesis import given, settings
 from lazydelta import CommitProperties, DeltaTable, write_arrow, write_deltalake
 from lazydelta.errors import CommitConflictError, PredicateError, StorageError, UnsupportedFeatureError, WriteError
 from lazydelta.handle import TableHandle
+from lazydelta.maintenance.vacuum.vacuuming import vacuum
 from lazydelta.storage import observe
 from lazydelta.write import transaction as transactions
 from lazydelta.write.publish import publish as publication
@@ -379,4 +381,31 @@ def test_mapped_columns_stay_mapped_and_change_data_too(tmp_path: Path, mode: st
     assert sorted(zip(changes["id"].to_pylist(), changes["_change_type"].to_pylist(), strict=True)) == [
         (2, "delete"),
         (5, "delete"),
+    ]
+
+
+def test_deltalake_reads_the_rows_and_the_changes_and_vacuum_keeps_them(tmp_path: Path) -> None:
+    rows = pa.table({"id": pa.array(range(8), pa.int64()), "p": ["a", "b"] * 4})
+    properties = {"delta.enableChangeDataFeed": "true"}
+    write_arrow(tmp_path, rows, partition_by=["p"], properties=properties, maintain=False)
+    table = DeltaTable(tmp_path)
+    table.delete("id IN (1, 3, 4)")
+    table.update({"id": "id + 100"}, predicate="id = 2")
+    write_deltalake(table, pa.table({"id": [5, 5], "p": ["b", "a"]}), mode="overwrite", predicate="id = 5")
+    assert not vacuum(TableHandle.open(tmp_path), dry_run=False).paths
+    theirs = deltalake.DeltaTable(tmp_path)
+    found = deltalake.QueryBuilder().register("t", theirs).execute("SELECT id FROM t").read_all()
+    assert sorted(pa.table(found)["id"].to_pylist()) == _ids(tmp_path) == [0, 5, 5, 6, 7, 102]
+    columns = ["id", "p", "_change_type", "_commit_version"]
+    changes = pa.table(theirs.load_cdf(starting_version=1, columns=columns).read_all())
+    told = sorted(tuple(each[name] for name in columns) for each in changes.to_pylist())
+    assert told == [
+        (1, "b", "delete", 1),
+        (2, "a", "update_preimage", 2),
+        (3, "b", "delete", 1),
+        (4, "a", "delete", 1),
+        (5, "a", "insert", 3),
+        (5, "b", "delete", 3),
+        (5, "b", "insert", 3),
+        (102, "a", "update_postimage", 2),
     ]

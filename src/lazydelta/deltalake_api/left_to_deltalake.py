@@ -61,7 +61,6 @@ class LeftToDeltalake:
     merge = _method("merge", "merge rows into a table")
     repair = _method("repair", "drop files from the log that are not there")
     restore = _method("restore", "bring an older version back")
-    update = _method("update", "update rows")
 
 
 def enable_nanosecond_timestamps() -> NoReturn:

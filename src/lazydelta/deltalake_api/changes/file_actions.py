@@ -121,7 +121,7 @@ def _sorted(actions: Sequence[Any]) -> tuple[list[AddAction], list[RemoveAction]
     if strange is not None:
         message = f"A {type(strange).__name__} is no action that can be committed"
         raise NoActionError(message, hint="give an AddAction or a RemoveAction")
-    counted = Counter(each.path for each in (*adds, *removes))
+    counted = Counter([each.path for each in adds] + [each.path for each in removes])
     twice = [path for path, count in counted.items() if count > 1]
     if twice:
         message = f"The same file path is named twice in one transaction: {twice[0]}"

@@ -1,1 +1,1 @@
-"""Rows of a table deleted or replaced by a predicate: files that hold no others leave whole, the rest is rewritten."""
+"""Rows deleted, updated or replaced by a predicate: files without other rows leave whole, the rest is rewritten."""

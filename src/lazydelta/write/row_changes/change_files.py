@@ -46,12 +46,21 @@ class ChangeFiles:
         if kind is not None:
             self.abort()
 
-    def note(self, rows: pa.RecordBatch, change: str, partition: Partition) -> None:
-        """Take rows of one partition, with all columns of the table, that were changed in the same way."""
+    def note(self, rows: pa.RecordBatch, change: str, partition: Partition | None) -> None:
+        """Take rows, with all columns of the table, that were changed in the same way.
+
+        They are of one partition; where that is None, the rows tell.
+        """
         if not rows.num_rows:
             return
         kind = pa.repeat(typed_scalar(change, pa.string()), rows.num_rows)
-        noted = rows.append_column(pa.field(_TYPE, pa.string(), nullable=False), kind).select(self._stored)
+        noted = rows.append_column(pa.field(_TYPE, pa.string(), nullable=False), kind).replace_schema_metadata(None)
+        if partition is None:
+            self._files().write(noted)
+        else:
+            self._files().write_partition(partition, compact(noted.select(self._stored)))
+
+    def _files(self) -> DataFileWriter:
         if self._writer is None:
             table = self._table
             self._writer = DataFileWriter(
@@ -61,7 +70,7 @@ class ChangeFiles:
                 physical=None if table.column_mapping == "none" else PhysicalColumns(table),
                 folder=_FOLDER,
             )
-        self._writer.write_partition(partition, compact(noted.replace_schema_metadata(None)))
+        return self._writer
 
     def close(self) -> list[Add]:
         """Finish all files and return them; they are named by ``cdc`` actions."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,15 +18,16 @@ from lazydelta.errors import CommitConflictError, TableNotFoundError
 from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Metadata
 from lazydelta.log.features.writable import check_removable, check_writable
+from lazydelta.log.snapshot import Snapshot
 from lazydelta.pruning import Where
 from lazydelta.write.commit_note import CommitNote
 from lazydelta.write.row_changes.row_choice import RowChoice
-from lazydelta.write.row_changes.row_rewriter import FileRecipe
+from lazydelta.write.row_changes.row_rewriter import FileRecipe, NewRows
 from lazydelta.write.row_changes.staged_deletion import RowsDeleted, stage_deletion
 from lazydelta.write.row_changes.touched_files import touched_files
 from lazydelta.write.transaction import Transaction
 
-__all__ = ["DeleteResult", "DeleteSettings", "delete_rows"]
+__all__ = ["DeleteResult", "DeleteSettings", "change_rows", "delete_rows"]
 
 _log = logging.getLogger(__name__)
 
@@ -65,35 +66,53 @@ def delete_rows(
     A row for which the predicate is null stays, as in SQL. Append-only tables and those with features that we do not
     write are refused by name. What follows a commit (maintenance) is the caller's to start.
     """
-    settled, begun = settings or DeleteSettings(), time.monotonic()
     if dry_run:
-        return _counted(handle, where, begun)
-    now = time.time_ns()  # one moment for all attempts
+        return _counted(handle, where, time.monotonic())
+    return change_rows(handle, where, settings or DeleteSettings())
+
+
+def change_rows(
+    handle: TableHandle,
+    where: Where,
+    settings: DeleteSettings,
+    new: Callable[[Snapshot], NewRows] | None = None,
+) -> DeleteResult:
+    """Delete rows, or replace them by what ``new`` makes of them in the table as it is found."""
+    begun, now = time.monotonic(), time.time_ns()  # one moment for all attempts
     # Who records how far an application has come must look at the table himself when another was faster.
-    most = 1 if settled.note.transactions else min(_MOST_BEGINNINGS, settled.max_attempts)
+    most = 1 if settings.note.transactions else min(_MOST_BEGINNINGS, settings.max_attempts)
     for remaining in reversed(range(most)):
         try:
-            return _attempt(handle, where, settled, now, begun)
+            return _attempt(handle, where, settings, new, now, begun)
         except CommitConflictError as error:
             if not remaining:
                 raise
-            _log.info("the deletion begins again: %s", error)
+            _log.info("the change of rows begins again: %s", error)
     raise AssertionError("the last attempt returns or raises")  # pragma: no cover
 
 
-def _attempt(handle: TableHandle, where: Where, settings: DeleteSettings, now: int, begun: float) -> DeleteResult:
-    with Transaction.begin(handle, operation="DELETE", parameters=_parameters(where)) as transaction:
+def _attempt(
+    handle: TableHandle,
+    where: Where,
+    settings: DeleteSettings,
+    new: Callable[[Snapshot], NewRows] | None,
+    now: int,
+    begun: float,
+) -> DeleteResult:
+    operation = "DELETE" if new is None else "UPDATE"
+    with Transaction.begin(handle, operation=operation, parameters=_parameters(where)) as transaction:
         snapshot = transaction.snapshot
         if snapshot is None:
-            message = f"There is no Delta table at {handle.uri} to delete rows of"
+            message = f"There is no Delta table at {handle.uri} to change rows of"
             raise TableNotFoundError(message, path=handle.uri, hint="check the place")
         transaction.note = settings.note
         settings.note.check_seen(snapshot.transaction_version, handle.uri)
         choice = RowChoice.of(where, snapshot.schema, now=now)
-        deleted = stage_deletion(transaction, choice, settings.recipe)
+        made = None if new is None else new(snapshot)
+        deleted = stage_deletion(transaction, choice, settings.recipe, new=made)
         version = None
         if deleted.removed_files:
-            transaction.metrics = _metrics(deleted)
+            transaction.metrics = _metrics(deleted, "numDeletedRows" if new is None else "numUpdatedRows")
             version = transaction.commit(max_attempts=settings.max_attempts).version
     seconds = time.monotonic() - begun
     return DeleteResult(
@@ -122,7 +141,7 @@ def _parameters(where: Where) -> Mapping[str, Any]:
     return {"predicate": [] if where is None else [str(where)]}
 
 
-def _metrics(deleted: RowsDeleted) -> dict[str, str]:
+def _metrics(deleted: RowsDeleted, rows: str) -> dict[str, str]:
     """Return what the commit says of itself, under Delta-Spark's names."""
     found = {
         "numAddedFiles": deleted.added_files,
@@ -135,5 +154,5 @@ def _metrics(deleted: RowsDeleted) -> dict[str, str]:
         "rewriteTimeMs": round(deleted.rewrite_seconds * 1000),
     }
     if deleted.rows is not None:
-        found["numDeletedRows"] = deleted.rows
+        found[rows] = deleted.rows
     return {key: str(value) for key, value in found.items()}

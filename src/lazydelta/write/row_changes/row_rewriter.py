@@ -1,15 +1,20 @@
-"""``RowRewriter``: files copied without the rows that are chosen, into new files that no commit names yet."""
+"""``RowRewriter``: files copied without the rows that are chosen, or with others in their place.
+
+The new files are in place then, and no commit names them yet.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+import numpy as np
 import pyarrow as pa
 
 from lazydelta import compute as pc
+from lazydelta.arrays import flags, from_numpy
 from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Add, Metadata
 from lazydelta.log.properties import TableProperties
@@ -22,7 +27,7 @@ from lazydelta.write.row_changes.change_files import ChangeFiles
 from lazydelta.write.row_changes.row_choice import RowChoice
 from lazydelta.write.row_changes.touched_files import TouchedFile
 
-__all__ = ["FileRecipe", "RowRewriter"]
+__all__ = ["FileRecipe", "NewRows", "RowRewriter"]
 
 _PIECE_BYTES = 32 << 20
 
@@ -37,10 +42,19 @@ class FileRecipe:
     encoding: ParquetEncoding | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class NewRows:
+    """What becomes of rows that are chosen: ``made`` gives them as they are to be; with ``may_move``, elsewhere."""
+
+    made: Callable[[pa.RecordBatch], pa.RecordBatch]
+    may_move: bool
+
+
 class RowRewriter:
     """Copies the rows that stay; those of one partition come together, whichever files they were in.
 
-    ``changes`` takes the rows that go, where the table records them. Leaving it by an error deletes what was written.
+    Those that are chosen are left out, or replaced by ``new``. ``changes`` takes them, where the table records them.
+    Leaving it by an error deletes what was written.
     """
 
     def __init__(
@@ -50,8 +64,9 @@ class RowRewriter:
         metadata: Metadata,
         recipe: FileRecipe,
         changes: ChangeFiles | None = None,
+        new: NewRows | None = None,
     ) -> None:
-        self._handle, self._choice, self._recipe = handle, choice, recipe
+        self._handle, self._choice, self._recipe, self._new = handle, choice, recipe, new
         self._properties = TableProperties.of(metadata)
         self._changes = changes
         table = choice.table
@@ -71,25 +86,51 @@ class RowRewriter:
             self.abort()
 
     def rewrite(self, file: TouchedFile) -> None:
-        """Copy the rows of a file that stay."""
+        """Copy the rows of a file that stay, and those that take the place of others."""
         for rows, mask in self._judged(file):
             gone = mask.true_count
             self.gone += gone
-            if gone and self._changes is not None:
-                self._changes.note(rows.filter(mask), "delete", file.partition)
-            if gone == rows.num_rows:
-                continue
-            kept = (rows if not gone else rows.filter(pc.invert(mask))).select(self._stored)
-            self.copied += kept.num_rows
-            for piece in pieces(kept.replace_schema_metadata(None), _PIECE_BYTES):
-                self._files().write_partition(file.partition, compact(piece))
+            self.copied += rows.num_rows - gone
+            if not gone:
+                self._copy(rows, file)
+            elif self._new is not None:
+                self._replace(rows, mask, file, self._new)
+            else:
+                self._note(rows.filter(mask), "delete", file)
+                self._copy(rows.filter(pc.invert(mask)), file)
+
+    def _replace(self, rows: pa.RecordBatch, mask: pa.BooleanArray, file: TouchedFile, new: NewRows) -> None:
+        chosen = rows.filter(mask)
+        made = new.made(chosen)
+        self._note(chosen, "update_preimage", file)
+        if new.may_move:
+            if self._changes is not None:
+                self._changes.note(made, "update_postimage", None)
+            self._copy(rows.filter(pc.invert(mask)), file)
+            self._files().write(made)
+            return
+        self._note(made, "update_postimage", file)
+        # Each in its place: files stay in the order that they have.
+        flagged, places = flags(mask), np.arange(rows.num_rows)
+        places[flagged] = rows.num_rows + np.arange(chosen.num_rows)
+        order, kept = from_numpy(places.astype(np.int64)), rows.select(self._stored)
+        together = [pa.concat_arrays([rows.column(name), made.column(name)]).take(order) for name in self._stored]
+        self._copy(pa.RecordBatch.from_arrays(together, schema=kept.schema), file)
+
+    def _copy(self, rows: pa.RecordBatch, file: TouchedFile) -> None:
+        kept = rows.select(self._stored).replace_schema_metadata(None)
+        for piece in pieces(kept, _PIECE_BYTES):
+            self._files().write_partition(file.partition, compact(piece))
+
+    def _note(self, rows: pa.RecordBatch, change: str, file: TouchedFile) -> None:
+        if self._changes is not None:
+            self._changes.note(rows, change, file.partition)
 
     def note_deleted(self, file: TouchedFile) -> None:
         """Record the rows of a file that leaves whole."""
         for rows, _ in self._judged(file):
             self.gone += rows.num_rows
-            if self._changes is not None:
-                self._changes.note(rows, "delete", file.partition)
+            self._note(rows, "delete", file)
 
     def close(self) -> list[Add]:
         """Finish all files and return what a commit needs to add them."""

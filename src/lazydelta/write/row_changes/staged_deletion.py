@@ -15,7 +15,7 @@ from lazydelta.log.properties import is_true
 from lazydelta.write.removals import removal_of
 from lazydelta.write.row_changes.change_files import ChangeFiles
 from lazydelta.write.row_changes.row_choice import RowChoice
-from lazydelta.write.row_changes.row_rewriter import FileRecipe, RowRewriter
+from lazydelta.write.row_changes.row_rewriter import FileRecipe, NewRows, RowRewriter
 from lazydelta.write.row_changes.touched_files import TouchedFile, touched_files
 from lazydelta.write.transaction import Transaction
 
@@ -57,12 +57,18 @@ def records_changes(transaction: Transaction) -> bool:
 
 
 def stage_deletion(
-    transaction: Transaction, choice: RowChoice, recipe: FileRecipe | None = None, *, any_append: bool = False
+    transaction: Transaction,
+    choice: RowChoice,
+    recipe: FileRecipe | None = None,
+    *,
+    new: NewRows | None = None,
+    any_append: bool = False,
 ) -> RowsDeleted:
     """Stage the deletion of the rows that are chosen; files are in place then, and belong to the transaction.
 
-    With ``any_append`` the transaction is ruled out by every file that others add and that may hold such rows, else
-    only by what they did not add blindly: rows that rest on nothing may as well come after the deletion.
+    With ``new`` other rows take their place, and no file leaves unread. With ``any_append`` the transaction is ruled
+    out by every file that others add and that may hold such rows, else only by what they did not add blindly: rows that
+    rest on nothing may as well come after the deletion.
     """
     snapshot, handle, found = transaction.snapshot, transaction.handle, RowsDeleted()
     if snapshot is None:
@@ -70,11 +76,11 @@ def stage_deletion(
     transaction.rest_on_rows(choice, any_append=any_append)
     begun = time.monotonic()
     changes = ChangeFiles(handle.store, choice.table) if records_changes(transaction) else None
-    rewriter = RowRewriter(handle, choice, snapshot.metadata, recipe or FileRecipe(), changes)
+    rewriter = RowRewriter(handle, choice, snapshot.metadata, recipe or FileRecipe(), changes, new)
     leaving, now = _Leaving(), time.time_ns() // 1_000_000
     with changes or nullcontext(), rewriter, leaving:
         for file in touched_files(handle, snapshot, choice):
-            if file.is_whole:
+            if file.is_whole and new is None:
                 leaving.add(file)
                 found.count(file, file.rows)
             else:
