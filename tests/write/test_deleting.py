@@ -7,6 +7,7 @@ import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import deltalake
 import duckdb
@@ -22,10 +23,12 @@ from lazydelta.handle import TableHandle
 from lazydelta.maintenance.vacuum.vacuuming import vacuum
 from lazydelta.storage import observe
 from lazydelta.write import transaction as transactions
+from lazydelta.write.job import WriteJob
 from lazydelta.write.publish import publish as publication
 from lazydelta.write.row_changes import staged_deletion
 from lazydelta.write.row_changes.deleting import delete_rows
 from lazydelta.write.row_changes.touched_files import touched_files
+from lazydelta.write.write_options import WriteOptions
 from tests.maintenance.deleted_rows import delete_rows as delete_by_vector
 from tests.maintenance.old_tables import data_files
 from tests.write.test_mapped_columns import adds, mapped
@@ -115,7 +118,9 @@ def _named(root: Path) -> set[str]:
     found: set[str] = set()
     for commit in (root / "_delta_log").glob("[0-9]*.json"):
         for line in commit.read_text().splitlines():
-            found |= {body["path"] for kind, body in json.loads(line).items() if kind in {"add", "remove", "cdc"}}
+            found |= {
+                unquote(body["path"]) for kind, body in json.loads(line).items() if kind in {"add", "remove", "cdc"}
+            }
     return found
 
 
@@ -409,3 +414,27 @@ def test_deltalake_reads_the_rows_and_the_changes_and_vacuum_keeps_them(tmp_path
         (5, "b", "insert", 3),
         (102, "a", "update_postimage", 2),
     ]
+
+
+def test_a_job_of_many_tasks_replaces_rows_when_it_is_committed(tmp_path: Path) -> None:
+    root = _simple(tmp_path / "t", [1, 2, 3], [4, 5], properties={"delta.enableChangeDataFeed": "true"})
+    data = pa.table({"id": pa.array([2, 2, 4], pa.int64())})
+    job = WriteJob.prepare(str(root), data.schema, WriteOptions(overwrite_where="id IN (2, 4)"), "overwrite")
+    results = [job.write(data.slice(0, 2).to_batches(), 0), job.write(data.slice(2).to_batches(), 1)]
+    _simple(root, [9])
+    job.commit(results)
+    assert _ids(root) == [1, 2, 2, 3, 4, 5, 9]
+    assert not _left_over(root)
+    changes = DeltaTable(root).load_cdf(starting_version=3).read_all()
+    pairs = sorted(zip(changes["_change_type"].to_pylist(), changes["id"].to_pylist(), strict=True))
+    assert pairs == [("delete", 2), ("delete", 4), ("insert", 2), ("insert", 2), ("insert", 4)]
+
+
+def test_copies_keep_the_ranges_of_their_files(tmp_path: Path) -> None:
+    for start in (0, 10, 20):
+        rows = pa.table({"id": pa.array(range(start, start + 10), pa.int64()), "k": [0, 1] * 5})
+        write_arrow(tmp_path, rows, maintain=False)
+    table = DeltaTable(tmp_path)
+    assert table.delete("k = 1")["num_added_files"] == 3
+    told = table.delete("id < 10")
+    assert (told["num_removed_files"], told["num_copied_rows"], told["num_deleted_rows"]) == (1, 0, 5)

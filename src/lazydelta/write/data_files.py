@@ -157,12 +157,16 @@ class DataFileWriter:
         self._take(partition, rows)
         self._keep_within_budget()
 
+    def begin_new_files(self) -> None:
+        """Finish all files: the rows that come next go to others."""
+        for partition in list(self._open):
+            self._finish(partition)
+
     def close(self) -> list[Add]:
         """Finish all files and return what a commit needs to add them; if that fails, all are deleted."""
         if not self._closed:
             try:
-                for partition in list(self._open):
-                    self._finish(partition)
+                self.begin_new_files()
                 self._uploads.finish()
             except BaseException:
                 self.abort()

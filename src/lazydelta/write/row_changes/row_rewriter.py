@@ -51,7 +51,7 @@ class NewRows:
 
 
 class RowRewriter:
-    """Copies the rows that stay; those of one partition come together, whichever files they were in.
+    """Copies the rows that stay, those of a file to a file of their own: its ranges stay as narrow as they were.
 
     Those that are chosen are left out, or replaced by ``new``. ``changes`` takes them, where the table records them.
     Leaving it by an error deletes what was written.
@@ -98,6 +98,9 @@ class RowRewriter:
             else:
                 self._note(rows.filter(mask), "delete", file)
                 self._copy(rows.filter(pc.invert(mask)), file)
+        # Rows that move elsewhere are few from each file, and go together.
+        if self._writer is not None and (self._new is None or not self._new.may_move):
+            self._writer.begin_new_files()
 
     def _replace(self, rows: pa.RecordBatch, mask: pa.BooleanArray, file: TouchedFile, new: NewRows) -> None:
         chosen = rows.filter(mask)
