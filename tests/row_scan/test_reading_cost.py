@@ -130,7 +130,7 @@ def test_footers_that_decide_nothing_are_not_asked_for_long(tmp_path: Path, monk
     wanted = {number * 20 + 7 for number in range(100)}
     found = table.rows(["id"], where=[("id", "in", sorted(wanted))]).read_all()
     assert set(found["id"].to_pylist()) == wanted
-    assert len(asked) <= 16 + 100 // 16 + 1
+    assert len(asked) <= 4 + 100 // 16 + 1
     asked.clear()
     # Each of these proves its file: they are asked to the end.
     assert table.rows(["id"], where="id >= 0").read_all().num_rows == 2000
@@ -230,3 +230,34 @@ def test_texts_that_repeat_are_read_as_codes_unless_batches_are_small(
     request = RowRequest.of(snapshot.schema, batch_size=size)
     assert RowScanner(handle, snapshot, request).stream().read_all() == table
     assert asked[-1] == coded
+
+
+def test_a_file_is_opened_once_also_for_columns_that_come_as_codes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the first one; a file that lacks the column, or in which it does not repeat, is read as it is."""
+    expected = []
+    for number in range(8):
+        texts = [f"value {row % 5}" if number != 5 else f"unique {row:08d}" for row in range(2000)]
+        columns = {"id": range(number * 2000, (number + 1) * 2000)} | ({} if number == 3 else {"text": texts})
+        write_arrow(tmp_path, pa.table(columns), schema_mode="merge")
+        expected += [None] * 2000 if number == 3 else texts
+    opened: list[list[str]] = []
+    original = opened_file._parquet
+
+    def counted(*arguments: object, codes: Sequence[str] = ()) -> pq.ParquetFile:
+        opened.append(list(codes))
+        return original(*arguments, codes=codes)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(opened_file, "_parquet", counted)
+    handle = TableHandle.open(str(tmp_path))
+    snapshot = handle.snapshot()
+    with ReadingPool(1, 1 << 30) as pool:
+        for where, judge in ((None, None), ("text = 'value 3'", "value 3")):
+            opened.clear()
+            request = RowRequest.of(snapshot.schema, where=where)
+            rows = RowScanner(handle, snapshot, request, pool=pool).stream().read_all().sort_by("id")
+            wanted = [(row, text) for row, text in enumerate(expected) if judge in (None, text)]
+            assert list(zip(rows["id"].to_pylist(), rows["text"].to_pylist(), strict=True)) == wanted
+            # Once each, and again for the first, for the one without the column and for those where it changes.
+            assert len(opened) <= 8 + 5

@@ -35,6 +35,8 @@ class FileLayouts:
         self.schema = request.schema
         self.names = tuple(each.name for each in request.output)
         self.is_masked = request.is_masked
+        self.codes: tuple[str, ...] = ()
+        """The columns that the file before was read as codes of: the next one is opened for that."""
         # Where there is no filter, nothing is read apart.
         self._rest = tuple(
             each for each in request.output if request.expression is not None and each not in request.tested

@@ -35,6 +35,7 @@ _POSITION = "\0position"
 # A second round trip has to save at least this much.
 _WORTH_A_REQUEST = 256 << 10
 _FEW = 16
+_FIRST_FOOTERS = 4
 _MANY_ROWS = 32 << 10
 
 
@@ -70,7 +71,7 @@ class FooterUse:
 
     def is_worth_asking(self, groups: int) -> bool:
         """Tell whether to ask the next footer; one in sixteen is asked in any case, for what comes may be different."""
-        if groups > 1 or (self.decided + 1) * _FEW >= self.asked:
+        if groups > 1 or self.asked < _FIRST_FOOTERS or self.decided * _FEW >= self.asked:
             return True
         self.passed_by += 1
         return self.passed_by % _FEW == 0
@@ -99,7 +100,10 @@ class FileRows:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the live rows that pass, in the order of the file."""
         request = self.request
-        opened = open_when_visible(lambda: OpenedFile(self.store, request.table, self.file), self.stopped, self.metrics)
+        layouts = self.layouts or FileLayouts(request)
+        opened = open_when_visible(
+            lambda: OpenedFile(self.store, request.table, self.file, codes=layouts.codes), self.stopped, self.metrics
+        )
         self._opened = opened
         self.metrics.add(files_opened=1)
         with opened:
@@ -108,7 +112,6 @@ class FileRows:
             read = [index for index in mine if verdicts[index] is not False]
             pruned = len(mine) - len(read)
             self.metrics.add(row_groups_read=len(read), row_groups_pruned=pruned, files_without_match=not read)
-            layouts = self.layouts or FileLayouts(request)
             reading = _Columns.of(opened, request, layouts, self.repeated) if read else None
             for index in read:
                 if reading is None or self.stopped.is_set():
@@ -147,7 +150,8 @@ class FileRows:
         opened.foresee(group, wanted.leaves)
         start = 0
         # Every batch comes with its dictionary: small ones would be mostly that.
-        codes = opened.repeats(wanted, group) if size >= min(_MANY_ROWS, opened.groups[group].num_rows) else ()
+        few = size < min(_MANY_ROWS, opened.groups[group].num_rows)
+        codes = columns.layouts.codes = () if few else opened.repeats(wanted, group)
         for raw in opened.raw(wanted, group, size, codes=codes):
             live = _only(raw, opened.live_mask(group, start, raw.num_rows))
             start += raw.num_rows
@@ -161,7 +165,7 @@ class FileRows:
         opened.foresee(group, tested.leaves if waits else columns.layout.both)
         rest: _InStep | None = None
         start = behind = 0
-        codes = opened.repeats(tested, group) if columns.is_masked else []
+        codes = columns.layouts.codes = opened.repeats(tested, group) if columns.layouts.is_masked else ()
         for raw in opened.raw(tested, group, self.request.batch_size, codes=codes):
             mask = opened.live_mask(group, start, raw.num_rows)
             start += raw.num_rows
@@ -200,7 +204,7 @@ class FileRows:
 
     def _picked(self, columns: _Columns, arrays: Mapping[str, pa.Array], number: int) -> pa.Array:
         predicate = self.request.predicate
-        if predicate is not None and columns.is_masked:
+        if predicate is not None and columns.layouts.is_masked:
             mask = row_mask(
                 predicate, lambda column: _at(columns.value(column.path[0], arrays, number), column), number
             )
@@ -222,19 +226,16 @@ class FileRows:
 class _Columns:
     """The columns of a request in one file."""
 
-    output: tuple[str, ...]
-    schema: pa.Schema
     constants: dict[str, pa.Scalar]
     layout: Layout
-    is_masked: bool
+    layouts: FileLayouts
     repeated: RepeatedValues
     kept: dict[str, pa.Array] = field(default_factory=dict)
 
     @classmethod
     def of(cls, opened: OpenedFile, request: RowRequest, layouts: FileLayouts, repeated: RepeatedValues) -> _Columns:
         constants = opened.constants([*request.output, *request.tested])
-        layout = layouts.of(opened)
-        return cls(layouts.names, layouts.schema, constants, layout, layouts.is_masked, repeated)
+        return cls(constants, layouts.of(opened), layouts, repeated)
 
     def value(self, name: str, arrays: Mapping[str, pa.Array], number: int) -> pa.Array:
         if name not in self.constants:
@@ -246,10 +247,11 @@ class _Columns:
         return kept if len(kept) == number else kept.slice(0, number)
 
     def assembled(self, arrays: Mapping[str, pa.Array], number: int) -> pa.RecordBatch:
-        if not self.output:
+        names = self.layouts.names
+        if not names:
             return rows_without_columns(number)
-        columns = [self.value(name, arrays, number) for name in self.output]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        columns = [arrays[name] if name in arrays else self.value(name, arrays, number) for name in names]
+        return pa.RecordBatch.from_arrays(columns, schema=self.layouts.schema)
 
 
 class _InStep:

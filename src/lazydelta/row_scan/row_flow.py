@@ -77,10 +77,8 @@ class RowFlow:
     def take(self) -> pa.RecordBatch | None:
         """Return the next batch, None after the last; whatever went wrong arrives in its place."""
         with self._changed:
+            is_started = False
             while not self._closed:
-                self._start_work()
-                if self._abandoned:
-                    raise StreamClosedError("The threads of this stream were ended", hint="keep its pool open")
                 head = self._open[0] if self._open else None
                 if head is None:
                     if self._all_found and not self._known:
@@ -97,7 +95,14 @@ class RowFlow:
                     self._taken += 1
                     self._window = max(self._window, min(self._most, 1 + self._taken // _FILES_A_STEP))
                     continue
-                self._changed.wait()
+                if is_started:
+                    self._changed.wait()
+                else:
+                    # Where no thread can be started the work is done when this returns: it is looked at again.
+                    self._start_work()
+                if self._abandoned:
+                    raise StreamClosedError("The threads of this stream were ended", hint="keep its pool open")
+                is_started = not is_started
         return None
 
     def widen(self) -> None:

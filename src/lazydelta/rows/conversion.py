@@ -20,6 +20,7 @@ from lazydelta.types.conversion_steps import (
     null_mask,
     nulls_of,
     outer_encoding,
+    unchanged,
     with_child,
 )
 from lazydelta.types.schema import Array, DataType, Decimal, Field, Map, Primitive, Struct, Variant
@@ -63,7 +64,7 @@ class Converter:
         outer = outer_encoding(stored)
         if outer is not None:
             inner, decode = self.plan(wanted, outer[0], name), outer[1]
-            return lambda array: inner(decode(array))
+            return decode if inner is unchanged else lambda array: inner(decode(array))
         if pa.types.is_null(stored):
             return nulls_of(wanted.to_arrow())
         conversion = self._nested(wanted, stored, name) or _leaf(wanted, stored)
@@ -211,7 +212,7 @@ def _is_readable(wanted: DataType, stored: pa.DataType) -> bool:
 
 def _cast(stored: pa.DataType, arrow: pa.DataType) -> Conversion:
     if stored == arrow:
-        return lambda array: array
+        return unchanged
     if pa.types.is_decimal(arrow) and pa.types.is_integer(stored):
         # A cast wants room for every value of the integer type; one that goes by way of such a decimal checks values.
         roomy = pa.decimal256(_INT64_DIGITS + arrow.scale, arrow.scale)
@@ -226,7 +227,7 @@ def _timestamp(name: str, stored: pa.DataType) -> Conversion | None:
         return None  # an instant is no wall clock
     arrow = Primitive(name).to_arrow()
     if stored == arrow:
-        return lambda array: array
+        return unchanged
     micros = pa.timestamp("us")
 
     def convert(array: pa.Array) -> pa.Array:

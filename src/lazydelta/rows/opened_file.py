@@ -23,7 +23,7 @@ from lazydelta.rows.deletion_vectors import DeletedRows, read_deletion_vector
 from lazydelta.storage import Store, open_native
 from lazydelta.storage.direct import DirectReads
 from lazydelta.storage.prefetched import PrefetchedReads
-from lazydelta.types.conversion_steps import Conversion
+from lazydelta.types.conversion_steps import Conversion, unchanged
 from lazydelta.types.partition_values import partition_value
 from lazydelta.types.schema import Field, Primitive, TableSchema
 
@@ -58,21 +58,27 @@ class Selection:
     """Fields of the table with the Parquet leaves that hold them in one file."""
 
     fields: tuple[Field, ...]
-    leaves: list[int]
+    leaves: tuple[int, ...]
     names: list[str]
     planned: tuple[pa.Schema, list[tuple[int, Conversion]]] | None = None
 
 
 class OpenedFile:
-    """A data file as the table presents it; used by one thread at a time, aborted from any."""
+    """A data file as the table presents it; used by one thread at a time, aborted from any.
 
-    def __init__(self, store: Store, schema: TableSchema, file: FileToRead) -> None:
+    ``codes`` are columns that will presumably be asked for as codes of a dictionary, as they were in files before.
+    """
+
+    def __init__(self, store: Store, schema: TableSchema, file: FileToRead, *, codes: Sequence[str] = ()) -> None:
         self.file = file
+        # To open the file once more for the same columns as codes would take about as long as to open it.
+        self._codes = tuple(codes)
         self._store = store
         self._schema = schema
         self._finder = ColumnFinder(file.path, schema.column_mapping == "id")
         self._home, self._path = store.locate(file.path)
         self._streams: list[pa.NativeFile] = []
+        self._extents: dict[tuple[int, tuple[int, ...]], tuple[int, int, list[tuple[int, int]]]] = {}
         self._reads, self._source, self._parquet = self._open()
         self.metadata: pq.FileMetaData = self._parquet.metadata
         with faults(file.path):
@@ -130,33 +136,54 @@ class OpenedFile:
             leaves = self._finder.leaves(stored, self.arrow_schema) if stored else []
             # Not by the schema of the footer: the two hold each other, and would wait for the collector of garbage.
             names = [self.groups[0].column(index).path_in_schema for index in leaves] if self.groups else []
-        return Selection(stored, leaves, names)
+        return Selection(stored, tuple(leaves), names)
 
-    def size_of(self, group: int, leaves: Sequence[int]) -> tuple[int, int]:
+    def size_of(self, group: int, leaves: tuple[int, ...]) -> tuple[int, int]:
         """Return how many bytes leaves of a row group take as stored, and about how many when decoded."""
-        chunks = [self.groups[group].column(leaf) for leaf in leaves]
-        return sum(each.total_compressed_size for each in chunks), sum(each.total_uncompressed_size for each in chunks)
+        return self._extent(group, leaves)[:2]
 
-    def foresee(self, group: int, leaves: Sequence[int]) -> None:
+    def foresee(self, group: int, leaves: tuple[int, ...]) -> None:
         """Fetch leaves of a row group in one go, or announce that Arrow does, unless they are too large for that."""
-        if leaves and self.size_of(group, leaves)[0] <= _AT_ONCE:
+        if not leaves:
+            return
+        stored, _, spans = self._extent(group, leaves)
+        if stored <= _AT_ONCE:
             with faults(self.file.path):
-                self._reads.foresee([_span(self.groups[group].column(leaf)) for leaf in leaves])
+                self._reads.foresee(spans)
+
+    def _extent(self, group: int, leaves: tuple[int, ...]) -> tuple[int, int, list[tuple[int, int]]]:
+        """Return what leaves of a row group take, stored and decoded, and where they are; asked more than once."""
+        found = self._extents.get((group, leaves))
+        if found is None:
+            column, stored, decoded, spans = self.groups[group].column, 0, 0, []
+            for leaf in leaves:
+                chunk = column(leaf)
+                size = chunk.total_compressed_size
+                first = chunk.data_page_offset
+                if chunk.has_dictionary_page and chunk.dictionary_page_offset:
+                    first = min(first, chunk.dictionary_page_offset)
+                stored += size
+                decoded += chunk.total_uncompressed_size
+                spans.append((first, size))
+            found = self._extents[group, leaves] = stored, decoded, spans
+        return found
 
     def forget(self) -> None:
         """Drop what was fetched for row groups that have been read."""
         self._reads.forget()
 
-    def repeats(self, selection: Selection, group: int) -> list[str]:
+    def repeats(self, selection: Selection, group: int) -> tuple[str, ...]:
         """Return the texts of a selection whose values repeat so much that they are best judged once each."""
         texts = {each.physical_name for each in selection.fields if each.type == Primitive("string")}
         found = []
         for leaf, name in zip(selection.leaves, selection.names, strict=True):
+            if name not in texts:
+                continue
             chunk = self.groups[group].column(leaf)
             # Dictionaries that grew too large are given up in the middle of a column, and it is as large as its texts.
-            if name in texts and chunk.has_dictionary_page and chunk.total_uncompressed_size < 4 * chunk.num_values:
+            if chunk.has_dictionary_page and chunk.total_uncompressed_size < 4 * chunk.num_values:
                 found.append(name)
-        return found
+        return tuple(found)
 
     def raw(
         self, selection: Selection, group: int, batch_size: int, *, codes: Sequence[str] = ()
@@ -173,7 +200,7 @@ class OpenedFile:
         stored, decoded = self.size_of(group, selection.leaves)
         # Rows may be megabytes each: bound a batch by bytes too.
         length = max(1, min(batch_size, _BATCH_BYTES * max(rows, 1) // max(decoded, 1)))
-        with self._source_of(stored, len(selection.leaves), codes) as parquet:
+        with self._source_of(stored, selection.names, codes) as parquet:
             with faults(self.file.path):
                 batches = parquet.iter_batches(
                     batch_size=length, row_groups=[group], columns=selection.names, use_threads=False
@@ -201,21 +228,28 @@ class OpenedFile:
                 # Row groups of one file may come as codes or as texts. Files that are read side by side share this.
                 plans = Converter(self._finder).fields(selection.fields, list(schema), "")
                 planned = selection.planned = schema, plans
-            # What is missing in the file is made from the batch's length alone.
-            arrays = [_converted(batch, index, convert, keep_codes=keep_codes) for index, convert in planned[1]]
-        return {each.name: array for each, array in zip(selection.fields, arrays, strict=True)}
+            arrays: dict[str, pa.Array] = {}
+            for each, (index, convert) in zip(selection.fields, planned[1], strict=True):
+                # What is missing in the file is made from the batch's length alone.
+                column = batch if index < 0 else batch.column(index)
+                is_kept = convert is unchanged or (keep_codes and index >= 0 and column.type == _CODED_TEXT)
+                arrays[each.name] = column if is_kept else convert(column)
+        return arrays
 
     @contextmanager
-    def _source_of(self, stored: int, columns: int, codes: Sequence[str]) -> Iterator[pq.ParquetFile]:
+    def _source_of(self, stored: int, columns: Sequence[str], codes: Sequence[str]) -> Iterator[pq.ParquetFile]:
         """Open what columns of so many bytes are read through: what was fetched at once, or else a stream."""
         if stored <= _AT_ONCE:
+            if all((name in self._codes) == (name in codes) for name in columns):
+                yield self._parquet
+                return
             with faults(self.file.path):
-                parquet = _parquet(self._source, self.metadata, codes=codes) if codes else self._parquet
+                parquet = _parquet(self._source, self.metadata, codes=codes)
             yield parquet
             return
         # Without pre-buffering a column is read as its pages are needed, through a buffer of its own: memory does not
         # depend on the size of row groups, and the buffers share one bound however many columns there are.
-        buffer = max(_LEAST_BUFFER, min(_MOST_BUFFER, _READ_BYTES // max(columns, 1)))
+        buffer = max(_LEAST_BUFFER, min(_MOST_BUFFER, _READ_BYTES // max(len(columns), 1)))
         with faults(self.file.path):
             source = self._home.open_input(self._path, size=self._source.size())
         self._streams.append(source)
@@ -253,27 +287,28 @@ class OpenedFile:
 
     def _open_direct(self, source: pa.NativeFile) -> tuple[DirectReads, pa.NativeFile, pq.ParquetFile]:
         try:
-            return DirectReads(self._home, self._path), source, _parquet(source)
+            return DirectReads(self._home, self._path), source, self._first_parquet(source)
         except BaseException:
             source.close()
             raise
+
+    def _first_parquet(self, source: pa.NativeFile) -> pq.ParquetFile:
+        try:
+            return _parquet(source, codes=self._codes)
+        except KeyError:
+            # The file was written before the column was there.
+            self._codes = ()
+            return _parquet(source)
 
     def _open_sized(self, size: int) -> tuple[PrefetchedReads, pa.NativeFile, pq.ParquetFile]:
         reads = PrefetchedReads(self._home, self._path, size)
         try:
             reads.keep_tail(_SMALL if self._home.is_remote and size <= _SMALL else _TAIL)
             source = open_native(reads, size, self._path)
-            return reads, source, _parquet(source)
+            return reads, source, self._first_parquet(source)
         except BaseException:
             reads.close()
             raise
-
-
-def _converted(batch: pa.RecordBatch, index: int, convert: Conversion, *, keep_codes: bool) -> pa.Array:
-    if index < 0:
-        return convert(batch)
-    column = batch.column(index)
-    return column if keep_codes and column.type == _CODED_TEXT else convert(column)
 
 
 def rows_without_columns(number: int) -> pa.RecordBatch:
@@ -295,22 +330,25 @@ def _parquet(
     )
 
 
-def _span(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
-    first = chunk.data_page_offset
-    if chunk.has_dictionary_page and chunk.dictionary_page_offset:
-        first = min(first, chunk.dictionary_page_offset)
-    return first, chunk.total_compressed_size
-
-
-@contextmanager
-def faults(path: str, what: str = "cannot be read as Parquet") -> Iterator[None]:
+class faults:  # noqa: N801 - reads as a word where it is used
     """Turn what PyArrow and the store raise about a data file into errors of ours that name it."""
-    try:
-        yield
-    except ObjectNotFoundError as error:
-        raise missing(path) from error
-    except (pa.ArrowException, OSError, ValueError, OverflowError, KeyError, IndexError) as error:
-        raise unreadable(path, error, what) from error
+
+    __slots__ = ("_path", "_what")
+
+    def __init__(self, path: str, what: str = "cannot be read as Parquet") -> None:
+        self._path = path
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is None:
+            return
+        if isinstance(error, ObjectNotFoundError):
+            raise missing(self._path) from error
+        if isinstance(error, pa.ArrowException | OSError | ValueError | OverflowError | KeyError | IndexError):
+            raise unreadable(self._path, error, self._what) from error
 
 
 def missing(path: str) -> DataFileError:

@@ -16,9 +16,23 @@ import pyarrow as pa
 
 from lazydelta import compute as pc
 
-__all__ = ["Conversion", "decoded_type", "is_list", "null_mask", "nulls_of", "outer_encoding", "with_child"]
+__all__ = [
+    "Conversion",
+    "decoded_type",
+    "is_list",
+    "null_mask",
+    "nulls_of",
+    "outer_encoding",
+    "unchanged",
+    "with_child",
+]
 
 Conversion: TypeAlias = Callable[[pa.Array], pa.Array]
+
+
+def unchanged(array: pa.Array) -> pa.Array:
+    """Return the array: a conversion that its callers need not call."""
+    return array
 
 
 def outer_encoding(kind: pa.DataType) -> tuple[pa.DataType, Conversion] | None:
