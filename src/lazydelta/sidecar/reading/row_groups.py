@@ -23,6 +23,7 @@ from lazydelta.sidecar.layout.sidecar_rows import from_rows
 from lazydelta.sidecar.layout.tiers import check_aligned, joined_rows, joined_tiers
 from lazydelta.sidecar.reading.discovery import Sidecar
 from lazydelta.sidecar.reading.group_choice import ChosenGroup, GroupChoice
+from lazydelta.sidecar.reading.group_size import groups_that_fit
 from lazydelta.sidecar.reading.group_stats import GroupStats, stats_column_names, wants_second_tier
 from lazydelta.sidecar.reading.newest_first import dated_rows
 from lazydelta.sidecar.reading.part_footers import PartFooters
@@ -134,6 +135,10 @@ class RowGroups:
         groups = self.surviving()
         few = list(islice(groups, _FEW_GROUPS + 1))
         self._frugal = self._scan.limited or len(few) <= _FEW_GROUPS
+        if few:
+            has_tiers, layout = few[0].part.stats is not None, self._sidecar.layout
+            fit = groups_that_fit(layout, self._scan.wanted, self._scan.memory_budget, has_tiers=has_tiers)
+            self._ahead = min(self._ahead, fit)
         fetched = self._fetched(chain(few, groups))
         decoded: Iterator[_Decoded] = map(_Fetched.decode, fetched)
         if not self._frugal and self._ahead >= _DECODERS:
