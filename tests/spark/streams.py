@@ -127,14 +127,18 @@ def kill(driver: subprocess.Popen[bytes]) -> None:
 EXECUTOR, WORKER = "CoarseGrainedExecutorBackend", "pyspark.daemon pyspark.worker"
 
 
-def kill_executor(driver: int, worker: int) -> None:
-    """Kill the executor of a driver that a Python worker belongs to, and the worker, which may be gone with it."""
-    (executor,) = [
+def kill_executor(driver: int, worker: int) -> bool:
+    """Kill the executor of a driver that a Python worker belongs to, and the worker, which may be gone with it.
+
+    A worker that outlived an executor which was killed before belongs to none; it is killed, and False returned.
+    """
+    executors = [
         each for each in descendants(driver, lambda command: EXECUTOR in command) if worker in descendants(each)
     ]
-    for each in (executor, worker):
+    for each in (*executors, worker):
         with contextlib.suppress(ProcessLookupError):
             os.kill(each, signal.SIGKILL)
+    return bool(executors)
 
 
 def descendants(pid: int, wanted: Callable[[str], bool] = lambda _: True) -> list[int]:

@@ -72,11 +72,11 @@ def lose_executors(folder: Path, kills: int) -> None:
         while driver.poll() is None and len(begun := list(held.glob("begun-*"))) < 2:
             time.sleep(0.05)
         assert driver.poll() is None, said.read_text(errors="replace")[-4000:]
-        kill_executor(driver.pid, int(begun[0].name.partition("-")[2]))
+        assert kill_executor(driver.pid, int(begun[0].name.partition("-")[2]))
         (held / "go").touch()
         for stops in (written, streamed):
-            for place in places:
-                kill_executor(driver.pid, stops.wait(place, lambda: driver.poll() is None))
+            killed = [kill_executor(driver.pid, stops.wait(place, lambda: driver.poll() is None)) for place in places]
+            assert any(killed)
         assert driver.wait(600) == 0, said.read_text(errors="replace")[-4000:]
     everything = list(range(_FILES * 500))
     assert json.loads((folder / "result.json").read_text()) == {

@@ -364,17 +364,19 @@ def _kill_executors(stream: Stream, kills: int, files: int) -> int:
     dice = random.Random(kills)
     stream.options["target_file_size"] = 1  # or few rows would travel with the result, and no task would write a file
     places = sorted(dice.sample(range(1, CHANGES_OF_A_FILE * (files - 1)), kills))
-    killed = 0
+    killed = executors = 0
     with stream.stopping(*places, command=WORKER) as (driver, stops):
         for at in places:
             worker = stops.wait(at, lambda: driver.poll() is None)
             if killed % 2 == 0:
-                kill_executor(driver.pid, worker)
+                executors += kill_executor(driver.pid, worker)
             else:
-                os.kill(worker, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it went with its executor
+                    os.kill(worker, signal.SIGKILL)
             killed += 1
         assert driver.wait(900) == 0, stream.log()
     assert wait_for_maintenance(str(stream.table), 60)
+    assert executors >= (kills + 3) // 4  # half of the stops, of which some may be those of workers without one
     return killed
 
 
