@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from lazydelta.engines.table_source import TableOrUri, engine, engine_dataset
-from lazydelta.errors import QueryError
+from lazydelta.errors import QueryError, ScanError
 from lazydelta.row_scan.reading_pool import ReadingPool
 
-__all__ = ["register_function", "register_table"]
+__all__ = ["begin_here", "register_function", "register_table"]
+
+# The process in which DataFusion has its threads; they stay there when it is forked.
+_at_work_in: int | None = None
+
+
+def begin_here() -> None:
+    """Take note that DataFusion works in this process, or raise if it has begun in one that this was forked from."""
+    global _at_work_in  # noqa: PLW0603 - process-wide by nature, like DataFusion's threads
+    if _at_work_in is None:
+        _at_work_in = os.getpid()
+    if _at_work_in != os.getpid():
+        message = (
+            "The tokio runtime does not support forked processes: this one was forked from one that had run queries,"
+        )
+        message += " and DataFusion's threads stayed there"
+        raise ScanError(message, hint="start it with the 'spawn' or 'forkserver' method, or run queries only in it")
 
 
 def register_table(

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 import pyarrow as pa
 
-from lazydelta.engines.datafusion import register_function, register_table
+from lazydelta.engines.datafusion import begin_here, register_function, register_table
 from lazydelta.engines.table_source import TableOrUri, engine
-from lazydelta.errors import QueryError, ScanError
+from lazydelta.errors import QueryError
 from lazydelta.options import Options
 from lazydelta.row_scan.reading_pool import ReadingPool
 
 __all__ = ["QueryBuilder"]
 
 _DEFAULTS = {"datafusion.sql_parser.enable_ident_normalization": "false"}
-
-
-# The process in which DataFusion has its threads; they stay there when it is forked.
-_at_work_in: int | None = None
 
 
 class QueryBuilder:
@@ -51,18 +46,9 @@ class QueryBuilder:
 
         A process that was forked from one that had run a query cannot run any, and says so.
         """
-        _begin_here()
+        begin_here()
         try:
             frame = self._context.sql(sql)
         except Exception as error:  # DataFusion raises no narrower class
             raise QueryError(f"DataFusion refuses the query: {error}", hint="mind DataFusion's SQL") from error
         return pa.RecordBatchReader.from_stream(frame)
-
-
-def _begin_here() -> None:
-    global _at_work_in  # noqa: PLW0603 - process-wide by nature, like DataFusion's threads
-    if _at_work_in is None:
-        _at_work_in = os.getpid()
-    if _at_work_in != os.getpid():
-        message = "This process was forked from one that had run queries, and DataFusion's threads stayed there"
-        raise ScanError(message, hint="start it with the 'spawn' or 'forkserver' method, or run queries only in it")

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from lazydelta.arrays import from_numpy
+from lazydelta.engines.datafusion import begin_here
 from lazydelta.engines.table_source import engine
 from lazydelta.errors import QueryError
 
@@ -39,6 +40,7 @@ class SqlColumn:
         places = from_numpy(np.arange(rows.num_rows, dtype=np.int64))
         numbered = pa.RecordBatch.from_arrays([*rows.columns, places], names=[*rows.schema.names, _PLACE])
         context = self._context
+        begin_here()
         if context.table_exist(_ROWS):
             context.deregister_table(_ROWS)
         try:
