@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from lazydelta.errors import DataFileError, StreamClosedError
 from lazydelta.handle import TableHandle
 from lazydelta.row_scan import ReadingPool, RowRequest, RowScanner
 from lazydelta.rows import opened_file
+from lazydelta.scan.data_file import StoredFile
 from lazydelta.storage import Request, observe
 from tests.row_scan.made_table import MadeTable, make_table
 from tests.row_scan.watching import hand_out_one_file_a_pull, no_threads_are_left, row_threads, watch
@@ -99,6 +101,64 @@ def test_files_are_read_while_others_are_still_looked_for(forty: MadeTable, monk
     stream = DeltaTable(forty.uri).rows()
     stream.read_all()
     assert stream.metrics.files_while_discovering >= 30
+
+
+class _Pulls:
+    """Files of a scan in two pulls of twenty; the second is told of when it begins, and held back."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.second, self.let_go = threading.Event(), threading.Event()
+        original = RowScanner._files
+
+        def in_two(scanner: RowScanner, *arguments: Any) -> Generator[list[StoredFile]]:
+            found = [file for some in original(scanner, *arguments) for file in some]
+            yield found[:20]
+            self.second.set()
+            assert self.let_go.wait(60)
+            yield found[20:]
+
+        monkeypatch.setattr(RowScanner, "_files", in_two)
+
+
+def test_files_are_looked_for_while_those_that_came_at_once_are_read(
+    forty: MadeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulls = _Pulls(monkeypatch)
+    with ReadingPool(2, 1 << 30) as pool:
+        stream = scanner(forty, pool).stream()
+        rows = [next(stream).num_rows for _ in range(5)]
+        # Three files were taken to their end, sixteen are known.
+        assert pulls.second.wait(60)
+        # All of these are read while the rest is looked for.
+        rows += [next(stream).num_rows for _ in range(15)]
+        pulls.let_go.set()
+        assert sum(rows) + stream.read_all().num_rows == 40 * ROWS
+
+
+def test_whoever_wants_all_rows_has_files_looked_for_from_the_beginning(
+    forty: MadeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulls = _Pulls(monkeypatch)
+    with ReadingPool(2, 1 << 30) as pool:
+        stream = scanner(forty, pool).stream()
+        first = next(stream).num_rows
+        stream.hurry()
+        assert pulls.second.wait(60)
+        pulls.let_go.set()
+        assert first + stream.read_all().num_rows == 40 * ROWS
+
+
+@pytest.mark.parametrize(("threads", "taken"), [(2, 3), (1, 15)])
+def test_nothing_more_is_looked_for_while_few_were_taken_or_one_thread_reads(
+    forty: MadeTable, monkeypatch: pytest.MonkeyPatch, threads: int, taken: int
+) -> None:
+    pulls = _Pulls(monkeypatch)
+    with ReadingPool(threads, 1 << 30) as pool:
+        stream = scanner(forty, pool).stream()
+        for _ in range(taken):
+            next(stream)
+        stream.close()
+    assert not pulls.second.is_set()
 
 
 @pytest.mark.parametrize("taken", [0, 1, 5])

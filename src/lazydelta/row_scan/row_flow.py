@@ -23,6 +23,8 @@ from lazydelta.rows.opened_file import FileToRead
 __all__ = ["RowFlow"]
 
 _FILES_A_STEP = 6
+# Whoever has taken so many files will rather take the rest: most limits are filled by one or two.
+_FILES_THAT_TELL = 3
 # Files that are decoded and wait to be taken count as open: with no more files than threads, a thread that is done with
 # its file would wait for the one before it to be taken.
 _FILES_A_THREAD = 2
@@ -66,6 +68,8 @@ class RowFlow:
         self._open: deque[_Reading] = deque()
         self._most = _FILES_A_THREAD * pool.threads
         self._window = self._most if whole else 1
+        self._goes_on = whole
+        self._newest = 0
         self._taken = 0
         self._discovering = False
         self._all_found = False
@@ -93,6 +97,7 @@ class RowFlow:
                     self._raise(head.error)
                     self._open.popleft()
                     self._taken += 1
+                    self._goes_on = self._goes_on or self._taken >= _FILES_THAT_TELL
                     self._window = max(self._window, min(self._most, 1 + self._taken // _FILES_A_STEP))
                     continue
                 if is_started:
@@ -109,6 +114,7 @@ class RowFlow:
         """Open as many files at once as there may be, from now on: who takes the rows is known to go on."""
         with self._changed:
             self._window = self._most
+            self._goes_on = True
             self._start_work()
 
     @property
@@ -156,13 +162,20 @@ class RowFlow:
         ahead = len(self._known) + len(self._open)
         # The next file is looked for while others are read, once it is likely to be wanted.
         wanted = self._window + (self._taken >= _FILES_A_STEP or self._window > 1)
-        if not self._discovering and not self._all_found and ahead < wanted:
-            self._discovering = True
-            self._submit(self._discover)
+        if ahead < wanted:
+            self._look_for_files()
         for index, reading in enumerate(self._open):
             if self._may_read(reading, is_head=index == 0):
                 reading.is_running = True
                 self._submit(lambda reading=reading: self._read(reading))  # type: ignore[misc]
+        # Many files may have come at once, and to find the next may take longer than to read all of these.
+        if self._goes_on and self._pool.threads > 1 and len(self._known) < self._newest:
+            self._look_for_files()
+
+    def _look_for_files(self) -> None:
+        if not self._discovering and not self._all_found:
+            self._discovering = True
+            self._submit(self._discover)
 
     def _begin_file(self, file: FileToRead) -> None:
         rows = self._open_file(file)
@@ -218,6 +231,7 @@ class RowFlow:
                 self._all_found, self._error = True, error
             else:
                 self._known += files
+                self._newest = len(files)
             self._start_work()
             self._changed.notify_all()
 
