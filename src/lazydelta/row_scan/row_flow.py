@@ -169,7 +169,7 @@ class RowFlow:
                 reading.is_running = True
                 self._submit(lambda reading=reading: self._read(reading))  # type: ignore[misc]
         # Many files may have come at once, and to find the next may take longer than to read all of these.
-        if self._goes_on and self._pool.threads > 1 and len(self._known) < self._newest:
+        if self._goes_on and self._pool.threads > 1 and 0 < len(self._known) < self._newest:
             self._look_for_files()
 
     def _look_for_files(self) -> None:
