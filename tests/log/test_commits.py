@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from lazydelta import DeltaTable
 from lazydelta.errors import CorruptLogError, MissingCommitError
+from lazydelta.log.actions import LogLine
 from lazydelta.log.commits import CHUNK_SIZE, decode_actions
 from tests.log.support import Log, add, lines, metadata, name_of, paths, protocol, remove, requests
 
@@ -200,6 +201,22 @@ def test_unknown_actions_and_fields_are_ignored(log: Log) -> None:
     known["add"]["fromTheFuture"] = {"deep": [1, {}]}
     log.commit(4, {"fromTheFuture": {"path": "x"}}, {"cdc": {"path": "x"}}, known, {})
     assert paths(DeltaTable(log.root).files()) == ["f0", "f1", "f2", "f3", "f4"]
+
+
+@pytest.mark.parametrize("count", [50, 5000], ids=["small commit", "large commit"])
+def test_only_lines_without_a_file_are_searched_for_unknown_actions(
+    log: Log, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    asked: list[LogLine] = []
+    answer = LogLine.is_unknown
+    monkeypatch.setattr(LogLine, "is_unknown", lambda line: asked.append(line) or answer(line))
+    files = [add(f"g{number}") for number in range(count)]
+    removed = [remove("f2"), remove("f3")]
+    log.commit(4, {"commitInfo": {}}, {"fromTheFuture": {"path": "x"}}, *files, *removed, {"cdc": {"path": "x"}}, {})
+    stream = DeltaTable(log.root).files()
+    assert len(paths(stream)) == count + 2
+    assert stream.metrics.unknown_actions == 2
+    assert not [line for line in asked if line.add is not None or line.remove is not None]
 
 
 # --- damage

@@ -92,7 +92,7 @@ class _JoinedCommits:
         adds = [line.add for line in lines if line.add is not None]
         removes = [line.remove for line in lines if line.remove is not None]
         if len(adds) + len(removes) < len(lines):
-            metrics.unknown_actions += sum(line.is_unknown() for line in lines)
+            metrics.unknown_actions += _unknown_among(lines)
         self._adds += adds
         self._removes += removes
         self._versions += [version] * len(adds)
@@ -138,7 +138,7 @@ def _large_commit(
         adds = [line.add for line in lines if line.add is not None]
         removes = [line.remove for line in lines if line.remove is not None]
         if len(adds) + len(removes) < len(lines):
-            metrics.unknown_actions += sum(line.is_unknown() for line in lines)
+            metrics.unknown_actions += _unknown_among(lines)
         if removes:
             removed.append(_paths_of(removes))
         if adds:
@@ -154,7 +154,7 @@ def _large_commit(
 def _span(commit: TailCommit, seen: RemoveSet, metrics: ScanMetrics) -> Iterator[FileBatch]:
     """Yield the active files of commits that come as rows, in the order in which they count."""
     for lines in commit.actions:
-        metrics.unknown_actions += sum(line.is_unknown() for line in lines)
+        metrics.unknown_actions += _unknown_among(lines)
     newest = commit.file.end
     for rows in commit.rows or ():
         files = rows.files
@@ -166,6 +166,11 @@ def _span(commit: TailCommit, seen: RemoveSet, metrics: ScanMetrics) -> Iterator
         newest = rows.rest
         if fresh.any():
             yield files if fresh.all() else files.filter(boolean_array(fresh))
+
+
+def _unknown_among(lines: Sequence[LogLine]) -> int:
+    """Count the actions that we do not know; nearly all lines hold a file, which is seen at a glance."""
+    return sum(line.is_unknown() for line in lines if line.add is None and line.remove is None)
 
 
 def _version_of(file: LogFile) -> int | None:
