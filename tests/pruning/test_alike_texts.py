@@ -232,6 +232,15 @@ def test_a_few_that_differ_are_all_that_the_decoder_gets() -> None:
     assert [row for row, each in enumerate(known.null_count.to_pylist()) if each is None] == [3, 500, 999]
 
 
+@pytest.mark.parametrize("odd", ['{"numRecords": 1}', '{"numRecords":1,"x":"\\n"}', "nonsense", ""])
+def test_a_first_text_without_a_shape_does_not_leave_the_others_to_the_decoder(odd: str) -> None:
+    texts = [f'{{"numRecords":{row},"nullCount":{{"i":0}}}}' for row in range(9_000)]
+    texts[0] = odd
+    found, left = read(texts, [SCHEMA.column("i")])
+    assert left == 1
+    assert_same(found, by_decoder(texts, [SCHEMA.column("i")], only_bounds=False), texts)
+
+
 @pytest.mark.parametrize(
     "text",
     [

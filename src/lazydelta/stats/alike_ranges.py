@@ -26,7 +26,7 @@ __all__ = ["alike_or_decoded"]
 _Path = tuple[str, ...]
 _TEXTS_AT_ONCE, _BYTES_AT_ONCE = 4096, 8 << 20
 _LEAST_TEXTS = 256  # below, the calls take longer than the decoder does
-_SHAPES = 3
+_SHAPES, _LOOKED_AT = 3, 4
 
 
 class _UnlikeError(Exception):
@@ -89,8 +89,12 @@ def _taken(stats: pa.Array, rows: npt.NDArray[np.int64]) -> pa.Array:
 
 
 def _shape(stats: pa.Array, rows: npt.NDArray[np.int64]) -> Shape | None:
-    """Return the shape of the first of these texts."""
-    return shape_of(stats[int(rows[0])].as_buffer().to_pybytes())
+    """Return the shape of the first of these texts, or of another one: an escape in one says nothing of the rest."""
+    for row in rows[:: -(-len(rows) // _LOOKED_AT)]:
+        shape = shape_of(stats[int(row)].as_buffer().to_pybytes())
+        if shape is not None:
+            return shape
+    return None
 
 
 def _ranges_or_none(texts: AlikeTexts, columns: Sequence[Column], *, only_bounds: bool) -> Ranges | None:
