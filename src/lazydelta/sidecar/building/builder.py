@@ -67,6 +67,7 @@ Maker = Callable[[Publication, int, Progress | None], BuildResult]
 _ROWS_PER_BATCH = 32_768
 _PARSERS = 2
 _SAMPLED_KEYS = 200_000
+_KEYS_A_BUCKET = 1_000  # buckets then differ by a few per cent
 _MAX_ATTEMPTS = 5
 
 
@@ -255,7 +256,9 @@ def _splitters(reader: CheckpointReader, plan: SidecarPlan, bucket_rows: int) ->
     """Choose splitters from a sample so that buckets have about ``bucket_rows`` rows; few files need none."""
     layout = key_layout(plan.layout)
     wanted = tuple(each.path for each in layout.sort if each.role == ColumnRole.MIN)
-    total, sample = 0, KeySample(_SAMPLED_KEYS)
+    total, sample = 0, KeySample(_SAMPLED_KEYS, step=max(1, bucket_rows // _KEYS_A_BUCKET))
+    # Nothing else is to be done meanwhile, so that another thread can decode as well.
+    reader = msgspec.structs.replace(reader, parallel=True)
     for batch in reader.files(StatsWanted(wanted) if wanted else None):
         total += len(batch)
         chosen = sample.chosen(len(batch))

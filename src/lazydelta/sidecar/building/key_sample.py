@@ -12,11 +12,15 @@ __all__ = ["KeySample"]
 
 
 class KeySample:
-    """Every so many-th key of those that go by: from ``size`` to twice as many are held, however many there are."""
+    """Every so many-th key of those that go by: from ``size`` to twice as many are held, however many there are.
 
-    def __init__(self, size: int) -> None:
+    Where less will do, every ``step``-th is taken from the first on: to make a key of each row takes longer than to read
+    the rows.
+    """
+
+    def __init__(self, size: int, *, step: int = 1) -> None:
         self._most = 2 * size
-        self._step = 1
+        self._step = step
         self._held = 0
         self._keys: list[pa.BinaryArray] = []
 
