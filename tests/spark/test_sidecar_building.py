@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import subprocess
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from lazydelta.errors import LazyDeltaError
+from lazydelta.errors import LazyDeltaError, OptionError
 from lazydelta.showcase.bench import make_table
 from lazydelta.sidecar import build, drop, verify
 from lazydelta.sidecar.layout.manifest import Manifest
@@ -46,6 +47,15 @@ def test_in_a_session_it_is_the_same_as_in_one_process(spark: SparkSession, tmp_
     assert _digest(tmp_path) == expected
     assert verify(tmp_path).ok
     assert build_sidecar(spark, tmp_path).action == "already-valid"
+
+
+def test_it_takes_what_the_build_in_one_process_takes() -> None:
+    """The parameters are written down once, and come behind the session; who makes the parts is not asked."""
+    session, *others = inspect.signature(build_sidecar).parameters.values()
+    assert session.name == "spark"
+    assert others == [each for each in inspect.signature(build).parameters.values() if each.name != "maker"]
+    with pytest.raises(OptionError, match="Spark Connect"):
+        build_sidecar(object(), "nowhere")  # type: ignore[arg-type]
 
 
 def test_very_wide_tables_get_two_tiers_from_tasks_too(spark: SparkSession, tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ table.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Concatenate, ParamSpec
 
 from py4j.protocol import Py4JError
 from pyspark import TaskContext
@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from lazydelta.errors import OptionError
 from lazydelta.log.checkpoint.checkpoint_units import Unit
-from lazydelta.sidecar.building.builder import MEMORY_BUDGET, Progress, build
+from lazydelta.sidecar.building.builder import Progress, build
 from lazydelta.sidecar.building.publication import BuildResult, Publication
 from lazydelta.sidecar.building.spread_build import BucketParts, SpreadBuild, UnitKeys, splitters_of
 from lazydelta.spark.sparks_words import error_of_ours
@@ -27,20 +27,28 @@ __all__ = ["build_sidecar"]
 
 # A unit is read by one task, twice: enough to be worth its start, and few enough that all cores have some.
 _UNIT_ROWS = 500_000
+_OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+P = ParamSpec("P")
 
 
-def build_sidecar(  # noqa: PLR0913 - keyword-only but for the table and its version
-    spark: SparkSession,
-    table_uri: str | os.PathLike[str],
-    version: int | None = None,
-    *,
-    storage_options: Mapping[str, str] | None = None,
-    options: Mapping[str, Any] | None = None,
-    sort_by: Sequence[str] | None = None,
-    force: bool = False,
-    memory_budget: int = MEMORY_BUDGET,
-    progress: Progress | None = None,
-) -> BuildResult:
+def _takes_what_build_takes(
+    in_process: Callable[P, BuildResult],
+) -> Callable[[Callable[..., BuildResult]], Callable[Concatenate[SparkSession, P], BuildResult]]:
+    """Give a function the parameters of the build in one process behind its session: they are written down there."""
+
+    def decorated(function: Callable[..., BuildResult]) -> Callable[Concatenate[SparkSession, P], BuildResult]:
+        own = [each for each in inspect.signature(function).parameters.values() if each.kind not in _OPEN]
+        asked = [each for each in inspect.signature(in_process).parameters.values() if each.name != "maker"]
+        described = inspect.Signature([*own, *asked], return_annotation=BuildResult.__name__)
+        function.__signature__ = described  # type: ignore[attr-defined]
+        return function
+
+    return decorated
+
+
+@_takes_what_build_takes(build)
+def build_sidecar(spark: SparkSession, *table: Any, **how: Any) -> BuildResult:
     """Build the sidecar of the newest checkpoint, or of that of ``version``, with the tasks of a Spark session.
 
     The parameters are those of `lazydelta.sidecar.build`, and so is what comes out, up to where parts are cut;
@@ -53,17 +61,7 @@ def build_sidecar(  # noqa: PLR0913 - keyword-only but for the table and its ver
     def make(publication: Publication, budget: int, told: Progress | None) -> BuildResult:
         return _made_on(spark, publication, budget, told)
 
-    return build(
-        table_uri,
-        version,
-        storage_options=storage_options,
-        options=options,
-        sort_by=sort_by,
-        force=force,
-        memory_budget=memory_budget,
-        progress=progress,
-        maker=make,
-    )
+    return build(*table, maker=make, **how)
 
 
 def _made_on(spark: SparkSession, publication: Publication, budget: int, progress: Progress | None) -> BuildResult:
