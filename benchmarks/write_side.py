@@ -39,8 +39,8 @@ def write_side(files: int, rounds: int, *, spark: bool = True) -> Iterator[Recor
             yield from _by_spark(files, rounds)
 
 
-def by_process(files: int, rounds: int) -> list[Record]:
-    """Measure what needs no Spark, writer by writer in turns, each in a child."""
+def by_process(files: int, rounds: int) -> Iterator[Record]:
+    """Measure what needs no Spark, writer by writer in turns, each in a child; records come when they are there."""
     source = str(indexed_table(files, **LADDER_TABLE)[0])
     work: list[tuple[str, str, tuple[Any, ...], Callable[[float], dict[str, float]]]] = [
         (f"append {files:,} rows", "append", (files,), lambda seconds: {"rows/s": files / seconds}),
@@ -48,7 +48,6 @@ def by_process(files: int, rounds: int) -> list[Record]:
         (f"checkpoint of {files:,} files", "checkpoint", (), lambda seconds: {"files/s": files / seconds}),
         (f"OPTIMIZE of {_SMALL_FILES} files", "optimize", (_SMALL_FILES,), lambda _: {}),
     ]
-    found = []
     for question, name, arguments, figures in work:
         runs: dict[str, list[Measurement]] = {writer: [] for writer in _WRITERS}
         for number in range(rounds):
@@ -58,25 +57,22 @@ def by_process(files: int, rounds: int) -> list[Record]:
                     target = str(Path(folder) / "table")
                     given = (source, target) if name == "checkpoint" else (target, *arguments)
                     runs[writer].append(measure(f"benchmarks.write_work:{name}", writer, *given, imports=_IMPORTS))
-        found += [_figured(record_of(SECTION, writer, question, runs[writer]), figures) for writer in _WRITERS]
-    return found
+        yield from (_figured(record_of(SECTION, writer, question, runs[writer]), figures) for writer in _WRITERS)
 
 
 def _figured(record: Record, figures: Callable[[float], dict[str, float]]) -> Record:
     return record if record.seconds is None else replace(record, figures=figures(record.seconds))
 
 
-def _sidecars(files: int, rounds: int) -> list[Record]:
+def _sidecars(files: int, rounds: int) -> Iterator[Record]:
     folder, _ = table_with_sidecar(files)
     grown = grown_table(folder)
     built, refreshed = builders(folder, grown)
-    found = []
     for question, contender in (("build the sidecar", built), ("refresh it after ten commits", refreshed)):
         click.echo(f"  {SECTION}: {question}", err=True)
         runs = [_answered(contender.run()) for _ in range(rounds)]
         record = record_of(SECTION, "lazydelta", question, runs, {"files": files})
-        found.append(_figured(record, lambda seconds: {"files/s": files / seconds}))
-    return found
+        yield _figured(record, lambda seconds: {"files/s": files / seconds})
 
 
 def _by_spark(rows: int, rounds: int) -> list[Record]:
