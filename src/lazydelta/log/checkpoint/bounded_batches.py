@@ -1,8 +1,9 @@
 """``BoundedBatches``: the rows of a Parquet file of a checkpoint, in batches that end by rows and by bytes.
 
 Nearly all checkpoints are read in one go, in batches of a size that the footer suggests. Long texts are watched on
-their way (see ``parquet_pages``): where the next rows would take too much they are read in smaller batches, and where a
-single page does, the row group goes on without statistics, or ends in an error for whoever must not lose them.
+their way (see ``parquet_pages``): where the next rows would take too much they are read in smaller batches. Where a
+single page does, its texts are read a few at a time if they lie there as they are (``long_texts``); else the row group
+goes on without statistics, or ends in an error for whoever must not lose them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lazydelta.errors import MemoryLimitError
-from lazydelta.log.checkpoint.checkpoint_columns import read_batches, rows_at_once
-from lazydelta.log.checkpoint.parquet_pages import LargeBatchError, LargePageError, PageWatch
+from lazydelta.log.checkpoint.checkpoint_columns import corrupt_if_unreadable, joined, read_batches, rows_at_once
+from lazydelta.log.checkpoint.long_texts import LongTexts, UnlikeError, text_column
+from lazydelta.log.checkpoint.parquet_pages import LargeBatchError, LargePageError, PageWatch, Watches
 from lazydelta.log.names import LogFile
 
 __all__ = ["MEMORY_BUDGET", "BoundedBatches"]
@@ -31,8 +33,25 @@ _BATCH_SHARE = 25
 _LEAST_PAGE_BYTES, _LEAST_BATCH_BYTES = 4 << 20, 256 << 10
 _TOLERATED_EXCESS = 2  # how much more than its share a batch may take before it is begun anew
 _LONG_TEXT = 4 << 10
-_STATS = ("add.stats", "add.stats_parsed")
+_TEXT, _TYPED = "add.stats", "add.stats_parsed"
+_STATS = (_TEXT, _TYPED)
 _COUNTING_COLUMN = "add.size"  # read where nothing else is left, so that rows are still counted
+
+
+class _Raw:
+    """Lets somebody read a file's bytes beside the decoder."""
+
+    def __init__(self) -> None:
+        self._source: pa.NativeFile | None = None
+
+    def over(self, source: pa.NativeFile, size: int, path: str) -> pa.NativeFile:  # noqa: ARG002 - see ``Watches``
+        """Note the file."""
+        self._source = source
+        return source
+
+    def read_at(self, start: int, length: int) -> bytes:
+        """Return some of its bytes."""
+        return b"" if self._source is None else bytes(self._source.read_at(length, start))
 
 
 class BoundedBatches(msgspec.Struct, frozen=True):
@@ -41,7 +60,7 @@ class BoundedBatches(msgspec.Struct, frozen=True):
     ``needs_stats`` is said by those who copy statistics; ``passed_by`` is told why there are none, for all others.
     """
 
-    open: Callable[[PageWatch | None], AbstractContextManager[pq.ParquetFile]]
+    open: Callable[[Watches | None], AbstractContextManager[pq.ParquetFile]]
     part: LogFile
     metadata: pq.FileMetaData
     columns: Sequence[str]
@@ -110,6 +129,10 @@ class BoundedBatches(msgspec.Struct, frozen=True):
             except LargeBatchError as error:
                 rows = max(1, min(error.rows, rows - 1))
             except LargePageError as error:
+                texts = self._long_texts(group, columns, error)
+                if texts is not None:
+                    yield from self._in_pieces(group, columns, done, texts)
+                    return
                 columns = self._without_stats(columns, error)
                 watched = self._watched(columns)
                 rows = self._rows_at_once(columns)
@@ -124,6 +147,34 @@ class BoundedBatches(msgspec.Struct, frozen=True):
                 yield first, batch
                 first += batch.num_rows
                 watch.expect(first, rows)
+
+    def _long_texts(self, group: int, columns: Sequence[str], error: LargePageError) -> LongTexts | None:
+        """Return where the texts of statistics lie in pages that are too large; None if that is not so simple."""
+        if error.column != _TEXT or any(name.startswith(_TYPED) for name in columns):
+            return None
+        raw = _Raw()
+        try:
+            with self.open(raw):
+                return LongTexts.of(self.metadata, group, text_column(self.metadata, _TEXT), raw.read_at)
+        except UnlikeError:
+            return None
+
+    def _in_pieces(self, group: int, columns: Sequence[str], done: int, texts: LongTexts) -> Generator[pa.RecordBatch]:
+        """Yield the rest of a row group, a few rows at a time where their texts are long."""
+        left = [name for name in columns if name != _TEXT] or [_COUNTING_COLUMN]
+        raw, first = _Raw(), 0
+        with self.open(raw) as parquet:
+            for batch in read_batches(parquet, self.part, left, self._rows_at_once(left), [group]):
+                end, place = first + batch.num_rows, max(first, done)
+                while place < end:
+                    count = min(end - place, texts.rows_within(place, self._batch_bytes))
+                    with corrupt_if_unreadable(self.part):
+                        found = texts.read(place, count, raw.read_at)
+                    stats = pa.StructArray.from_arrays([found], ["stats"])
+                    adds = joined(batch.column("add").slice(place - first, count), stats, self.part)
+                    yield pa.RecordBatch.from_arrays([adds], ["add"])
+                    place += count
+                first = end
 
     def _without_stats(self, columns: Sequence[str], error: LargePageError) -> list[str]:
         message = (

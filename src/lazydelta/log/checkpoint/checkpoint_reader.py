@@ -35,7 +35,7 @@ from lazydelta.log.checkpoint.checkpoint_columns import (
     read_batches,
     stats_columns,
 )
-from lazydelta.log.checkpoint.parquet_pages import PageWatch
+from lazydelta.log.checkpoint.parquet_pages import Watches
 from lazydelta.log.checkpoint.stats_cursor import StatsCursor
 from lazydelta.log.commits import read_actions
 from lazydelta.log.file_batch import FileBatch
@@ -247,7 +247,7 @@ class CheckpointReader(msgspec.Struct, frozen=True):
         file: LogFile,
         metadata: pq.FileMetaData | None = None,
         codes: Sequence[str] = (),
-        watch: PageWatch | None = None,
+        watch: Watches | None = None,
     ) -> Iterator[pq.ParquetFile]:
         """Open a Parquet file of the checkpoint: nobody else does, so that all read the same values."""
         size = file.info.size

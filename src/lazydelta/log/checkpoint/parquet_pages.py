@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from lazydelta.storage import open_native
 
-__all__ = ["LargeBatchError", "LargePageError", "PageWatch"]
+__all__ = ["LargeBatchError", "LargePageError", "PageHeader", "PageWatch", "Watches", "page_header"]
 
 _DICTIONARY_PAGE = 2
 _DICTIONARY_CODED = frozenset({2, 8})  # PLAIN_DICTIONARY and RLE_DICTIONARY
@@ -72,6 +72,13 @@ class _Chunk(msgspec.Struct):
             inside = min(self.ends[index], first + rows) - max(start, first)
             total += self.sizes[index] * inside / max(1, self.ends[index] - start)
         return total
+
+
+class Watches(Protocol):
+    """Comes between a file and its decoder."""
+
+    def over(self, source: pa.NativeFile, size: int, path: str) -> pa.NativeFile:
+        """Return the file, watched."""
 
 
 class PageWatch:
@@ -129,7 +136,7 @@ class PageWatch:
             if not start <= known < start + len(data):
                 break
             chunk.pending += bytes(data[known - start : known - start + chunk.needs - len(chunk.pending)])
-            header = _header(chunk.pending)
+            header = page_header(chunk.pending)
             if header is None:
                 if len(chunk.pending) >= _LONGEST_HEADER:
                     chunk.at = chunk.end  # no header that a page has: the decoder will say so
@@ -202,16 +209,19 @@ def _chunk(column: Any, described: Any, row: int) -> _Chunk:
     )
 
 
-class _Header(msgspec.Struct, frozen=True):
+class PageHeader(msgspec.Struct, frozen=True):
+    """What stands in front of a page: its bytes and values, and its checksum where it has one."""
+
     kind: int
     size: int
     compressed: int
     length: int
     values: int
     encoding: int
+    crc: int | None = None
 
 
-def _value_bytes(body: bytes, header: _Header, codec: str) -> float:
+def _value_bytes(body: bytes, header: PageHeader, codec: str) -> float:
     """Return what a value of a dictionary takes: the mean, or the longest where one is long."""
     mean = header.size / max(1, header.values)
     try:
@@ -233,6 +243,7 @@ def _value_bytes(body: bytes, header: _Header, codec: str) -> float:
 _STRUCT, _LIST, _SET, _MAP, _BINARY, _DOUBLE, _BYTE = 12, 9, 10, 11, 8, 7, 3
 _LONG_LIST = 0x0F
 _FIELDS = {1: "kind", 2: "size", 3: "compressed"}
+_CRC = 4
 _PAGE_HEADERS = {5: 2, 7: 2, 8: 4}
 """Headers of data pages, dictionary pages and data pages of the second version, with the place of their encoding."""
 
@@ -298,14 +309,17 @@ class _Cursor:
             raise IndexError
 
 
-def _header(data: bytes) -> _Header | None:
+def page_header(data: bytes) -> PageHeader | None:
     """Read a page header; None where it goes on beyond these bytes."""
     cursor = _Cursor(data)
+    crc = None
     found = {"kind": 0, "size": 0, "compressed": 0, "values": 0, "encoding": 0}
     try:
         for number, kind in cursor.fields():
             if number in _FIELDS:
                 found[_FIELDS[number]] = cursor.number()
+            elif number == _CRC:
+                crc = cursor.number()
             elif number in _PAGE_HEADERS and kind == _STRUCT:
                 for inner, inner_kind in cursor.fields():
                     if inner == 1:
@@ -320,4 +334,4 @@ def _header(data: bytes) -> _Header | None:
         return None
     if min(found.values()) < 0:
         return None
-    return _Header(length=cursor.at, **found)
+    return PageHeader(length=cursor.at, crc=crc, **found)

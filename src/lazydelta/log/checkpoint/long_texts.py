@@ -1,0 +1,210 @@
+"""``LongTexts``: a column of texts whose pages are too large to be decoded, read a few rows at a time.
+
+Arrow decodes a page as a whole, and some writers put a thousand rows into each, however long their texts are: of a
+table of thousands of columns that is hundreds of megabytes of statistics. Where pages are not compressed, as those of
+delta-rs, each text lies in the file as it is. One pass over the pages notes where; the texts of a few rows are then
+read from there. Whatever is not plainly of this form is left to those who can do without.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lazydelta.log.checkpoint.parquet_pages import page_header
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["LongTexts", "UnlikeError", "text_column"]
+
+_DATA_PAGE, _DICTIONARY_PAGE = 0, 2
+_PLAIN, _DICTIONARY_CODED = 0, frozenset({2, 8})
+_LEVEL_BITS, _PRESENT = 2, 2  # an optional text in an optional action
+_FIRST_HEADER, _LONGEST_HEADER = 256, 1 << 20
+_READ_AT_ONCE = 1 << 20
+_LENGTH = 4
+
+ReadAt = Callable[[int, int], bytes]
+"""Returns so many bytes from a place of the file."""
+
+
+class UnlikeError(Exception):
+    """The column is not of the form that can be read here."""
+
+
+class LongTexts(msgspec.Struct, frozen=True):
+    """Where the text of each row lies: its first byte and its length, -1 for a row that has none."""
+
+    starts: np.ndarray[tuple[int], np.dtype[np.int64]]
+    lengths: np.ndarray[tuple[int], np.dtype[np.int64]]
+
+    @classmethod
+    def of(cls, metadata: pq.FileMetaData, group: int, column: int, read_at: ReadAt) -> LongTexts:
+        """Go once over the pages of a column in a row group; UnlikeError where they are not of this form."""
+        chunk, described = metadata.row_group(group).column(column), metadata.schema.column(column)
+        is_optional = (described.max_definition_level, described.max_repetition_level) == (_LEVEL_BITS, 0)
+        if chunk.compression != "UNCOMPRESSED" or described.physical_type != "BYTE_ARRAY" or not is_optional:
+            raise UnlikeError
+        offset = chunk.dictionary_page_offset
+        start = chunk.data_page_offset if offset is None else min(offset, chunk.data_page_offset)
+        rows = metadata.row_group(group).num_rows
+        try:
+            starts, lengths = _places(_Pages(read_at, start, start + chunk.total_compressed_size), rows)
+        except (IndexError, ValueError) as error:
+            raise UnlikeError from error
+        return cls(starts, lengths)
+
+    def rows_within(self, first: int, most_bytes: int) -> int:
+        """Return how many rows from this one on take no more than so many bytes; one does always."""
+        taken = np.cumsum(np.maximum(self.lengths[first:], 0))
+        return max(1, int(np.searchsorted(taken, most_bytes, side="right")))
+
+    def read(self, first: int, rows: int, read_at: ReadAt) -> pa.StringArray:
+        """Read the texts of some rows."""
+        starts, lengths = self.starts[first : first + rows], self.lengths[first : first + rows]
+        known = np.maximum(lengths, 0)
+        offsets = np.zeros(len(known) + 1, np.int32)
+        np.cumsum(known, out=offsets[1:])
+        data = b"".join(
+            read_at(int(start), int(length)) for start, length in zip(starts, lengths, strict=True) if length > 0
+        )
+        valid = np.packbits(lengths >= 0, bitorder="little")
+        texts = pa.StringArray.from_buffers(len(known), pa.py_buffer(offsets), pa.py_buffer(data), pa.py_buffer(valid))
+        texts.validate(full=True)
+        return texts
+
+
+class _Page(msgspec.Struct, frozen=True):
+    kind: int
+    encoding: int
+    values: int
+    start: int
+    size: int
+
+
+class _Pages:
+    """The pages of a column, and their bytes from front to back in blocks."""
+
+    def __init__(self, read_at: ReadAt, start: int, end: int) -> None:
+        self._read_at = read_at
+        self._at = start
+        self._end = end
+        self._block, self._block_start = b"", start
+
+    def __iter__(self) -> Iterator[_Page]:
+        while self._at < self._end:
+            needs, header = _FIRST_HEADER, None
+            while header is None:
+                header = page_header(self.bytes(self._at, min(needs, self._end - self._at)))
+                if header is None and (needs >= _LONGEST_HEADER or self._at + needs >= self._end):
+                    raise UnlikeError
+                needs *= 8
+            start = self._at + header.length
+            self._at = start + header.compressed
+            yield _Page(header.kind, header.encoding, header.values, start, header.compressed)
+            self._check(start, header.compressed, header.crc)
+
+    def bytes(self, start: int, length: int) -> bytes:
+        """Return some bytes, of a block that is kept for the next ones."""
+        begin = self._block_start
+        if not begin <= start <= start + length <= begin + len(self._block):
+            self._block_start = start
+            self._block = self._read_at(start, max(length, min(_READ_AT_ONCE, self._end - start)))
+        place = start - self._block_start
+        found = self._block[place : place + length]
+        if len(found) != length:
+            raise IndexError
+        return found
+
+    def _check(self, start: int, size: int, crc: int | None) -> None:
+        """Compare a page with its checksum, where it has one; it costs another look at its bytes."""
+        if crc is None:
+            return
+        sum_ = 0
+        for place in range(start, start + size, _READ_AT_ONCE):
+            sum_ = zlib.crc32(self._read_at(place, min(_READ_AT_ONCE, start + size - place)), sum_)
+        if sum_ != crc & 0xFFFFFFFF:
+            raise UnlikeError  # Arrow says what is wrong with it, to who decodes it
+
+
+def _places(pages: _Pages, rows: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    starts, lengths = np.full(rows, -1, np.int64), np.full(rows, -1, np.int64)
+    words: list[tuple[int, int]] = []
+    row = 0
+    for page in pages:
+        if page.kind == _DICTIONARY_PAGE:
+            words = list(_plain(pages, page.start, page.values))
+            continue
+        if page.kind != _DATA_PAGE:
+            raise UnlikeError
+        size = int.from_bytes(pages.bytes(page.start, _LENGTH), "little")
+        levels = _numbers(pages.bytes(page.start + _LENGTH, size), _LEVEL_BITS, page.values)
+        present = np.flatnonzero(levels == _PRESENT)
+        begin = page.start + _LENGTH + size
+        if page.encoding == _PLAIN:
+            found = list(_plain(pages, begin, len(present)))
+        elif page.encoding in _DICTIONARY_CODED:
+            data = pages.bytes(begin, page.start + page.size - begin)
+            found = [words[code] for code in _numbers(data[1:], data[0], len(present)).tolist()]
+        else:
+            raise UnlikeError
+        starts[row + present] = [start for start, _ in found]
+        lengths[row + present] = [length for _, length in found]
+        row += page.values
+    if row != rows:
+        raise UnlikeError
+    return starts, lengths
+
+
+def _plain(pages: _Pages, start: int, count: int) -> Iterator[tuple[int, int]]:
+    for _ in range(count):
+        length = int.from_bytes(pages.bytes(start, _LENGTH), "little")
+        yield start + _LENGTH, length
+        start += _LENGTH + length
+
+
+def _numbers(data: bytes, width: int, count: int) -> npt.NDArray[np.int64]:
+    """Decode numbers of some bits: runs of one value and packed ones, in turns."""
+    found: list[npt.NDArray[np.int64]] = []
+    held = at = 0
+    while held < count:
+        head, at = _varint(data, at)
+        if head & 1:
+            size = (head >> 1) * width
+            bits = np.unpackbits(np.frombuffer(data, np.uint8, size, at), bitorder="little")
+            weights = np.left_shift(np.int64(1), np.arange(width, dtype=np.int64))
+            run = bits.reshape(-1, width).astype(np.int64) @ weights if width else np.zeros(8 * (head >> 1), np.int64)
+            at += size
+        else:
+            size = -(-width // 8)
+            run = np.full(min(head >> 1, count - held), int.from_bytes(data[at : at + size], "little"), np.int64)
+            at += size
+        if not len(run):
+            raise UnlikeError
+        found.append(run)
+        held += len(run)
+    return np.concatenate(found)[:count] if found else np.zeros(0, np.int64)
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:  # noqa: PLR2004 - the bit that says that more follow
+            return value, at
+
+
+def text_column(metadata: pq.FileMetaData, path: str) -> int:
+    """Return the number of the column with this path; -1 if there is none."""
+    paths: Sequence[str] = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+    return paths.index(path) if path in paths else -1
