@@ -69,9 +69,10 @@ def main(
     }
     work |= {f"growth-{each}": partial(growth, files, rounds, each) for each in AGAINST}
     wanted = parts or _PARTS
-    file = (unfinished_run(files, wanted) if resume else None) or (
-        RESULTS / f"run-{files}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json"
-    )
+    file = unfinished_run(files, wanted) if resume else None
+    if resume:
+        click.echo("nothing to go on with: a new run begins" if file is None else f"going on with {file}", err=True)
+    file = file or RESULTS / f"run-{files}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json"
     run = Run.load(file) if file.exists() else Run(files, (), machine(), packages())
     run, failed = measured(run, {name: work[name] for name in wanted}, file)
     show(run)
