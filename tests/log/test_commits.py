@@ -209,7 +209,12 @@ def test_only_lines_without_a_file_are_searched_for_unknown_actions(
 ) -> None:
     asked: list[LogLine] = []
     answer = LogLine.is_unknown
-    monkeypatch.setattr(LogLine, "is_unknown", lambda line: asked.append(line) or answer(line))
+
+    def noted(line: LogLine) -> bool:
+        asked.append(line)
+        return answer(line)
+
+    monkeypatch.setattr(LogLine, "is_unknown", noted)
     files = [add(f"g{number}") for number in range(count)]
     removed = [remove("f2"), remove("f3")]
     log.commit(4, {"commitInfo": {}}, {"fromTheFuture": {"path": "x"}}, *files, *removed, {"cdc": {"path": "x"}}, {})

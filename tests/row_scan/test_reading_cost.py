@@ -236,7 +236,7 @@ def test_a_file_is_opened_once_also_for_columns_that_come_as_codes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the first one; a file that lacks the column, or in which it does not repeat, is read as it is."""
-    expected = []
+    expected: list[str | None] = []
     for number in range(8):
         texts = [f"value {row % 5}" if number != 5 else f"unique {row:08d}" for row in range(2000)]
         columns = {"id": range(number * 2000, (number + 1) * 2000)} | ({} if number == 3 else {"text": texts})

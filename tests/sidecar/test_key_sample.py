@@ -14,6 +14,7 @@ from lazydelta.showcase.bench import make_table
 from lazydelta.sidecar import build
 from lazydelta.sidecar.building import builder
 from lazydelta.sidecar.building.key_sample import KeySample
+from lazydelta.sidecar.layout.order import sortable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +43,6 @@ def test_buckets_are_about_as_large_as_one_another(size: int, step: int) -> None
 def test_keys_are_made_of_few_rows_where_buckets_are_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_table(tmp_path, files=5_000)
     made = 0
-    sortable = builder.sortable
 
     def counted(rows: pa.RecordBatch, layout: SidecarLayout) -> pa.BinaryArray:
         nonlocal made
