@@ -13,6 +13,7 @@ import deltalake
 import duckdb
 import hypothesis.strategies as st
 import pyarrow as pa
+import pyarrow.compute as pa_compute
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -183,7 +184,7 @@ def test_rows_that_match_are_replaced_by_those_that_match(
                 write_deltalake(root, fresh, mode="overwrite", predicate=predicate)
             assert DeltaTable(root).version() == version
             assert not _left_over(root)
-        matching = fresh.filter(pa.compute.is_in(fresh["id"], pa.array(inside, pa.int64())))
+        matching = fresh.filter(pa_compute.is_in(fresh["id"], pa.array(inside, pa.int64())))
         write_deltalake(root, matching, mode="overwrite", predicate=predicate)
         assert _ids(root) == sorted([*kept, *inside])
         assert not _left_over(root)
@@ -438,3 +439,11 @@ def test_copies_keep_the_ranges_of_their_files(tmp_path: Path) -> None:
     assert table.delete("k = 1")["num_added_files"] == 3
     told = table.delete("id < 10")
     assert (told["num_removed_files"], told["num_copied_rows"], told["num_deleted_rows"]) == (1, 0, 5)
+
+
+def test_a_condition_that_we_do_not_evaluate_is_refused_in_sql_and_taken_as_an_expression(tmp_path: Path) -> None:
+    table = DeltaTable(_simple(tmp_path / "t", [1, 2, 3, 4]))
+    with pytest.raises(PredicateError, match=r"\(id \* 2\) = 6.*PyArrow expression"):
+        table.delete("id * 2 = 6")
+    assert table.delete(pa_compute.field("id") * 2 == 6)["num_deleted_rows"] == 1
+    assert _ids(tmp_path / "t") == [1, 2, 4]

@@ -52,7 +52,12 @@ class RowChoice:
         if predicate is None and where is not None:
             message = f"The predicate {where!r} says nothing, and would choose every row"
             raise PredicateError(message, hint="leave the predicate out if all rows are meant")
-        return cls(table, predicate, None if predicate is None else to_arrow_expression(predicate, table))
+        try:
+            expression = None if predicate is None else to_arrow_expression(predicate, table)
+        except PredicateError as error:
+            error.hint = "give it as a PyArrow expression, which may be any, or let deltalake do it on the same table"
+            raise
+        return cls(table, predicate, expression)
 
     def whole_files(self, batch: FileBatch) -> npt.NDArray[np.bool_]:
         """Tell of which files the log proves that every row is meant."""
