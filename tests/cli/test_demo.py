@@ -20,10 +20,12 @@ import pytest
 
 from lazydelta import DeltaTable
 from lazydelta.showcase.demo.comparison import Comparison
+from lazydelta.showcase.demo.folders import Folders
 from lazydelta.showcase.demo.pipeline import Growth
 from lazydelta.showcase.demo.printer import printer
 from lazydelta.showcase.demo.queries import Query
 from lazydelta.showcase.demo.story import Ending, Ingested
+from lazydelta.storage.temporary import TEMPORARY
 from tests.support.spark import use_java
 
 if TYPE_CHECKING:
@@ -55,6 +57,17 @@ def document(folder: Path) -> dict[str, Any]:
 
 def _command(folder: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", "lazydelta.cli", "demo", "--folder", str(folder), "--rows", str(ROWS), *options]
+
+
+def test_files_that_are_being_written_are_neither_checkpoints_nor_sidecars(tmp_path: Path) -> None:
+    folders = Folders(tmp_path)
+    log = folders.table / "_delta_log"
+    (log / "_sidecars").mkdir(parents=True)
+    for name in ("00000000000000000012.checkpoint.parquet", "_sidecars/v12.manifest.json"):
+        (log / name).touch()
+        folder, _, last = name.rpartition("/")
+        (log / folder / f"{TEMPORARY}0123-{last}").touch()
+    assert (folders.checkpoints(), folders.sidecars()) == ([12], [12])
 
 
 def test_deltalake_reads_the_rows_that_the_demo_claims(document: dict[str, Any], folder: Path) -> None:

@@ -56,6 +56,16 @@ class Folders:
         """Return the table that has a log and no data."""
         return self.scratch / "large"
 
+    def checkpoints(self) -> list[int]:
+        """Return the versions of which there are checkpoints; those being written have other names yet."""
+        found = (self.table / "_delta_log").glob("[0-9]*.checkpoint.parquet")
+        return sorted(int(each.name.partition(".")[0]) for each in found)
+
+    def sidecars(self) -> list[int]:
+        """Return the versions whose checkpoints have a sidecar."""
+        found = (self.table / "_delta_log" / "_sidecars").glob("v[0-9]*.manifest.json")
+        return sorted(int(each.name.partition(".")[0][1:]) for each in found)
+
     def clear(self) -> None:
         """Delete all that a demo makes."""
         for each in (self.table, self.rejected, self.scratch):

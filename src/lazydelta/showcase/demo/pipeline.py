@@ -144,15 +144,14 @@ class Pipeline:
             files += batch.num_rows
             rows += sum(batch.column("num_records").to_pylist())
             size += sum(batch.column("size").to_pylist())
-        log = self._folders.table / "_delta_log"
         return Growth(
             micro_batch=_micro_batch(table),
             version=version,
             rows=rows,
             files=files,
             bytes=size,
-            checkpoints=sorted(int(each.name.partition(".")[0]) for each in log.glob("*.checkpoint.parquet")),
-            sidecars=sorted(int(each.name.split(".")[0][1:]) for each in log.glob("_sidecars/v*.manifest.json")),
+            checkpoints=self._folders.checkpoints(),
+            sidecars=self._folders.sidecars(),
             seconds=round(time.monotonic() - self._started, 1),
         )
 
