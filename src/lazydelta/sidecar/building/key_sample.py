@@ -14,8 +14,8 @@ __all__ = ["KeySample"]
 class KeySample:
     """Every so many-th key of those that go by: from ``size`` to twice as many are held, however many there are.
 
-    Where less will do, every ``step``-th is taken from the first on: to make a key of each row takes longer than to read
-    the rows.
+    Where less will do, every ``step``-th is taken from the first on: to make keys of all rows takes longer than to read
+    them.
     """
 
     def __init__(self, size: int, *, step: int = 1) -> None:
