@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -18,9 +19,11 @@ import pyarrow.parquet as pq
 
 from lazydelta.errors import MemoryLimitError
 from lazydelta.log.checkpoint.checkpoint_columns import corrupt_if_unreadable, joined, read_batches, rows_at_once
-from lazydelta.log.checkpoint.long_texts import LongTexts, UnlikeError, text_column
 from lazydelta.log.checkpoint.parquet_pages import LargeBatchError, LargePageError, PageWatch, Watches
 from lazydelta.log.names import LogFile
+
+if TYPE_CHECKING:
+    from lazydelta.log.checkpoint.long_texts import LongTexts
 
 __all__ = ["MEMORY_BUDGET", "BoundedBatches"]
 
@@ -152,6 +155,9 @@ class BoundedBatches(msgspec.Struct, frozen=True):
         """Return where the texts of statistics lie in pages that are too large; None if that is not so simple."""
         if error.column != _TEXT or any(name.startswith(_TYPED) for name in columns):
             return None
+        # Hardly any scan needs it, and its import would be in the way of the first file.
+        from lazydelta.log.checkpoint.long_texts import LongTexts, UnlikeError, text_column  # noqa: PLC0415
+
         raw = _Raw()
         try:
             with self.open(raw):

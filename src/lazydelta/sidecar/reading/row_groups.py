@@ -18,12 +18,11 @@ from lazydelta.scan.base import BaseScan
 from lazydelta.sidecar.layout.manifest import ManifestPart, ManifestRowGroup, SidecarError, StatsFile
 from lazydelta.sidecar.layout.part_file import PartFooter, read_groups
 from lazydelta.sidecar.layout.range_texts import key_at
-from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, SidecarLayout
+from lazydelta.sidecar.layout.sidecar_columns import ROWS_PER_GROUP, ColumnRole, SidecarLayout
 from lazydelta.sidecar.layout.sidecar_rows import from_rows
-from lazydelta.sidecar.layout.tiers import check_aligned, joined_rows, joined_tiers
+from lazydelta.sidecar.layout.tiers import TIERED_ABOVE, check_aligned, joined_rows, joined_tiers
 from lazydelta.sidecar.reading.discovery import Sidecar
 from lazydelta.sidecar.reading.group_choice import ChosenGroup, GroupChoice
-from lazydelta.sidecar.reading.group_size import groups_that_fit
 from lazydelta.sidecar.reading.group_stats import GroupStats, stats_column_names, wants_second_tier
 from lazydelta.sidecar.reading.newest_first import dated_rows
 from lazydelta.sidecar.reading.part_footers import PartFooters
@@ -36,6 +35,9 @@ __all__ = ["RowGroups"]
 _FEW_GROUPS = 4  # so few are read in little memory, more in little time
 _TOGETHER = 4  # decoded as one, where there are many: what a batch costs beside its rows is paid less often
 _DECODERS = 2  # at work side by side, where there are many
+_CORE_BYTES, _STATISTIC_BYTES = 200, 12  # of a file: path, size and the like; a bound or a count
+_LARGEST_GROUP = 96 << 20  # the builder cuts parts of wide tables to this
+_COPIES = 12
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -136,9 +138,7 @@ class RowGroups:
         few = list(islice(groups, _FEW_GROUPS + 1))
         self._frugal = self._scan.limited or len(few) <= _FEW_GROUPS
         if few:
-            has_tiers, layout = few[0].part.stats is not None, self._sidecar.layout
-            fit = groups_that_fit(layout, self._scan.wanted, self._scan.memory_budget, has_tiers=has_tiers)
-            self._ahead = min(self._ahead, fit)
+            self._ahead = min(self._ahead, self._that_fit(has_tiers=few[0].part.stats is not None))
         fetched = self._fetched(chain(few, groups))
         decoded: Iterator[_Decoded] = map(_Fetched.decode, fetched)
         if not self._frugal and self._ahead >= _DECODERS:
@@ -151,6 +151,19 @@ class RowGroups:
             held += undated
         yield from held
         self._prove()  # to leave everything out is an answer too
+
+    def _that_fit(self, *, has_tiers: bool) -> int:
+        """Return how many row groups may be under way within the budget, which is at least one.
+
+        Of ten thousand files the core is two megabytes, and five times that with statistics of a hundred columns. It is
+        there several times over: as bytes, as rows, decoded together with others, in the hands of the consumer, and as
+        what the allocator keeps of the one before. A row group is read whole, because it is verified whole.
+        """
+        statistics, wanted = len(self._names), self._scan.wanted
+        if has_tiers and self._wants_rest and wanted is not None:
+            statistics += 3 * (TIERED_ABOVE if wanted.columns is None else len(wanted.columns))
+        size = min(_LARGEST_GROUP, ROWS_PER_GROUP * (_CORE_BYTES + _STATISTIC_BYTES * statistics))
+        return max(1, self._scan.memory_budget // (_COPIES * size))
 
     def _fetched(self, waiting: Iterator[ChosenGroup]) -> Iterator[_Fetched]:
         done = 0
