@@ -113,3 +113,10 @@ def test_the_best_of_several_looks_passes_failures_by_and_keeps_answers() -> Non
     best = best_of([failed, replace(OURS, seconds=0.3, peak_bytes=10), replace(OURS, seconds=0.2, peak_bytes=30)])
     assert (best.failure, best.seconds, best.peak_bytes, best.answer) == (None, 0.2, 10, 70)
     assert best_of([failed, failed]).failure == "boom"
+
+
+def test_times_are_not_compared_where_the_machine_is_busy_and_counts_are() -> None:
+    busy = replace(_run(THEIRS, replace(OURS, seconds=0.9, requests=40)), machine={"cores": 2, "load_before": 9.9})
+    assert regressions(busy, COMMITTED) == ["one hour, L6: 40 requests, 30 before"]
+    quiet = replace(busy, machine={"cores": 2, "load_before": 0.3})
+    assert len(regressions(quiet, COMMITTED)) == 2
