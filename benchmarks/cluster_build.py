@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.discovery import OURS, Case, Contender
+from benchmarks.ladder_tables import LADDER_TABLE
 from benchmarks.measure import ROOT, Measurement
 from benchmarks.spark_processes import processes_below
 from benchmarks.tables import cached_table
@@ -59,8 +60,8 @@ def cases(files: int) -> list[Case]:
 
 
 def _without_sidecar(files: int) -> Path:
-    """Return a table whose log is linked from the one that the suite ``sidecar`` uses; nobody writes into its files."""
-    folder, _ = cached_table(files=files, checksum=True, seed=5)
+    """Return a table whose log is linked from the one of the ladder; nobody writes into its files."""
+    folder, _ = cached_table(files=files, **LADDER_TABLE)
     copy = folder / _COPY
     if not copy.exists():
         (copy / _LOG).mkdir(parents=True)
