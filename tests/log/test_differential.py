@@ -187,6 +187,7 @@ def test_a_version_that_cannot_be_read_is_an_error_with_the_range_there_is(tmp_p
     assert not failures, "\n".join(failures)
 
 
+@pytest.mark.slow  # what a seed gives never changes
 def test_the_random_logs_hold_every_oddity(tmp_path: Path) -> None:
     """The generator still makes each of the hard cases, several times."""
     seen: list[str] = []

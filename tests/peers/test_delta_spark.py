@@ -113,7 +113,7 @@ def test_we_read_what_spark_writes(delta_spark: DeltaSpark, tmp_path: Path) -> N
     assert {file.partition_values["day"] for file in days} == {"2026-02-03"}
 
 
-@pytest.mark.parametrize("kind", ["", "TIMESTAMP_MICROS"])
+@pytest.mark.parametrize("kind", ["", pytest.param("TIMESTAMP_MICROS", marks=pytest.mark.slow)])
 def test_moments_far_away_and_before_1970_survive_sparks_typed_statistics(
     delta_spark: DeltaSpark, tmp_path: Path, kind: str
 ) -> None:

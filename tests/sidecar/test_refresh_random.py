@@ -69,14 +69,14 @@ def checkpoints_of(log: RandomLog) -> list[int]:
     return sorted({int(match[1]) for match in found if match})
 
 
-@pytest.mark.parametrize("chunk", quick(range(8), 1))
+@pytest.mark.parametrize("chunk", quick(range(24), 1))
 def test_random_logs_refreshed_from_any_earlier_checkpoint(
     chunk: int, tmp_path: Path, split: Split, form: Form
 ) -> None:
     """Removes, vectors, re-adds and odd spellings between two checkpoints: the refreshed sidecar equals the log."""
     rng = random.Random(chunk)
     done: Counter[str] = Counter()
-    for seed in range(chunk * 60, (chunk + 1) * 60):
+    for seed in range(chunk * 20, (chunk + 1) * 20):
         log = random_log(seed, tmp_path / str(seed))
         versions = checkpoints_of(log)
         if len(versions) > 1:
@@ -94,7 +94,7 @@ def test_random_logs_refreshed_from_any_earlier_checkpoint(
                 assert report.ok, (seed, report.problems, log.notes)
                 _same_answers(log, rng)
         shutil.rmtree(tmp_path / str(seed))
-    assert done["refreshed"] >= 4
+    assert done["refreshed"] >= 1
 
 
 def _same_answers(log: RandomLog, rng: random.Random) -> None:
