@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -102,3 +103,32 @@ def test_damage_is_nothing_but_another_form() -> None:
             continue
         # What a checksum does not cover is the header: its sizes decide, and the rows have to come out right.
         assert texts.read(0, 50, read_at(bytes(cut))).to_pylist() == ["x" * 500] * 50
+
+
+def test_pages_that_claim_absurd_numbers_take_no_memory() -> None:
+    """Without checksums any byte may lie: texts are another form then, or lie within their page."""
+    rng = random.Random(4)
+    texts = [f"{number:03}" * 40 for number in range(60)]
+    for use_dictionary in (False, True):
+        adds = [{"path": "p", "stats": text} for text in texts]
+        data = written(adds, compression="none", use_dictionary=use_dictionary)
+        metadata = pq.ParquetFile(io.BytesIO(data)).metadata
+        column = text_column(metadata, "add.stats")
+        chunk = metadata.row_group(0).column(column)
+        start = chunk.dictionary_page_offset if use_dictionary else chunk.data_page_offset
+        longest = 0
+        for _ in range(400):
+            hurt = bytearray(data)
+            place = start + rng.choice([rng.randrange(40), rng.randrange(chunk.total_compressed_size)])
+            hurt[place : place + 5] = b"\xff\xff\xff\xff\x07"  # as large a number as there is, of either kind
+            tracemalloc.start()
+            try:
+                found = LongTexts.of(metadata, 0, column, read_at(bytes(hurt)))
+                assert found.lengths.max(initial=0) <= chunk.total_compressed_size
+                assert len(found.lengths) == len(texts)
+            except UnlikeError:
+                pass
+            finally:
+                longest = max(longest, tracemalloc.get_traced_memory()[1])
+                tracemalloc.stop()
+        assert longest < 4 << 20

@@ -30,6 +30,7 @@ _LEVEL_BITS, _PRESENT = 2, 2  # an optional text in an optional action
 _FIRST_HEADER, _LONGEST_HEADER = 256, 1 << 20
 _READ_AT_ONCE = 1 << 20
 _LENGTH = 4
+_WIDEST = 32
 
 ReadAt = Callable[[int, int], bytes]
 """Returns so many bytes from a place of the file."""
@@ -57,7 +58,7 @@ class LongTexts(msgspec.Struct, frozen=True):
         rows = metadata.row_group(group).num_rows
         try:
             starts, lengths = _places(_Pages(read_at, start, start + chunk.total_compressed_size), rows)
-        except (IndexError, ValueError) as error:
+        except (IndexError, OverflowError, ValueError) as error:
             raise UnlikeError from error
         return cls(starts, lengths)
 
@@ -86,7 +87,7 @@ class _Page(msgspec.Struct, frozen=True):
     encoding: int
     values: int
     start: int
-    size: int
+    end: int
 
 
 class _Pages:
@@ -108,7 +109,9 @@ class _Pages:
                 needs *= 8
             start = self._at + header.length
             self._at = start + header.compressed
-            yield _Page(header.kind, header.encoding, header.values, start, header.compressed)
+            if self._at > self._end:
+                raise UnlikeError
+            yield _Page(header.kind, header.encoding, header.values, start, self._at)
             self._check(start, header.compressed, header.crc)
 
     def bytes(self, start: int, length: int) -> bytes:
@@ -140,18 +143,19 @@ def _places(pages: _Pages, rows: int) -> tuple[npt.NDArray[np.int64], npt.NDArra
     row = 0
     for page in pages:
         if page.kind == _DICTIONARY_PAGE:
-            words = list(_plain(pages, page.start, page.values))
+            words = list(_plain(pages, page.start, page.end, page.values))
             continue
-        if page.kind != _DATA_PAGE:
+        # No page says how much memory is taken: it has no more rows than the row group has left.
+        if page.kind != _DATA_PAGE or page.values > rows - row:
             raise UnlikeError
         size = int.from_bytes(pages.bytes(page.start, _LENGTH), "little")
         levels = _numbers(pages.bytes(page.start + _LENGTH, size), _LEVEL_BITS, page.values)
         present = np.flatnonzero(levels == _PRESENT)
         begin = page.start + _LENGTH + size
         if page.encoding == _PLAIN:
-            found = list(_plain(pages, begin, len(present)))
+            found = list(_plain(pages, begin, page.end, len(present)))
         elif page.encoding in _DICTIONARY_CODED:
-            data = pages.bytes(begin, page.start + page.size - begin)
+            data = pages.bytes(begin, page.end - begin)
             found = [words[code] for code in _numbers(data[1:], data[0], len(present)).tolist()]
         else:
             raise UnlikeError
@@ -163,15 +167,19 @@ def _places(pages: _Pages, rows: int) -> tuple[npt.NDArray[np.int64], npt.NDArra
     return starts, lengths
 
 
-def _plain(pages: _Pages, start: int, count: int) -> Iterator[tuple[int, int]]:
+def _plain(pages: _Pages, start: int, end: int, count: int) -> Iterator[tuple[int, int]]:
     for _ in range(count):
         length = int.from_bytes(pages.bytes(start, _LENGTH), "little")
+        if start + _LENGTH + length > end:
+            raise UnlikeError
         yield start + _LENGTH, length
         start += _LENGTH + length
 
 
 def _numbers(data: bytes, width: int, count: int) -> npt.NDArray[np.int64]:
     """Decode numbers of some bits: runs of one value and packed ones, in turns."""
+    if width > _WIDEST:
+        raise UnlikeError
     found: list[npt.NDArray[np.int64]] = []
     held = at = 0
     while held < count:
