@@ -150,3 +150,11 @@ def test_update_takes_what_deltalakes_takes_and_tells_what_it_tells(
     assert told.keys() == expected.keys()
     counted = [key for key in told if key.startswith("num_")]
     assert {key: told[key] for key in counted} == {key: expected[key] for key in counted}
+
+
+def test_a_comment_in_an_expression_hides_nothing_behind_it(tmp_path: Path) -> None:
+    write_arrow(tmp_path, pa.table({"id": [1, 2]}))
+    DeltaTable(tmp_path).update({"id": "id + 1 -- as it was meant"})
+    assert sorted(DeltaTable(tmp_path).to_pyarrow_table().column("id").to_pylist()) == [2, 3]
+    with pytest.raises(QueryError):
+        DeltaTable(tmp_path).update({"id": "id) AS value FROM rows --"})
