@@ -16,10 +16,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.growth import AGAINST, growth
-from benchmarks.ladder import ladder
+from benchmarks.ladder import PEERS, ladder
 from benchmarks.object_store import object_store
-from benchmarks.published import PUBLISHED, publish
+from benchmarks.published import place_of, publish
 from benchmarks.records import Record, Run, disagreements, machine, packages
+from benchmarks.rungs import LADDER
 from benchmarks.text_tables import grids
 from benchmarks.write_side import write_side
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 RESULTS = Path(__file__).resolve().parent / "results"
 _PARTS = ("ladder", "object-store", *(f"growth-{each}" for each in AGAINST), "write")
+_CONTENDERS = (*PEERS, *(rung.name for rung in LADDER), "floor")
 _SCALE = re.compile(r"(\d+)\s*([kKmM]?)")
 _TIMES = {"": 1, "k": 1_000, "m": 1_000_000}
 
@@ -47,9 +49,12 @@ def files_of(scale: str) -> int:
 @click.option("--spark/--no-spark", default=True, help="Whether Spark and Delta-Spark are measured.")
 @click.option("--iceberg/--no-iceberg", default=True, help="Whether PyIceberg is; to write its table takes minutes.")
 @click.option("--question", "names", multiple=True, help="Questions of the ladder; all without it.")
+@click.option(
+    "--contender", "asked", type=click.Choice(_CONTENDERS), multiple=True, help="Who climbs it; all without it."
+)
 @click.option("--resume", is_flag=True, help="Go on with the last run of this size that was stopped.")
 @click.option("--publish", "publishes", is_flag=True, help="Write the page, the plots and the JSON in docs, too.")
-def main(
+def main(  # noqa: PLR0913 - one for each option
     *,
     scale: str,
     rounds: int,
@@ -57,13 +62,14 @@ def main(
     spark: bool,
     iceberg: bool,
     names: tuple[str, ...],
+    asked: tuple[str, ...],
     resume: bool,
     publishes: bool,
 ) -> None:
     """Measure lazydelta and its peers; exit with 1 where they find different files, or a part fails."""
     files = files_of(scale)
     work: dict[str, Callable[[], Iterable[Record]]] = {
-        "ladder": lambda: ladder(files, rounds, spark=spark, iceberg=iceberg, names=names),
+        "ladder": lambda: ladder(files, rounds, spark=spark, iceberg=iceberg, names=names, only=asked),
         "object-store": lambda: object_store(min(files, 100_000)),
         "write": lambda: write_side(files, rounds, spark=spark),
     }
@@ -78,10 +84,10 @@ def main(
     show(run)
     click.echo(f"written to {file}")
     if publishes:
-        if parts and PUBLISHED.exists():
-            run = _merged(Run.load(PUBLISHED), run)
-        run.save(PUBLISHED)
-        for each in publish(Run.load(PUBLISHED)):
+        before = place_of(run)
+        if (parts or names or asked) and before.exists():
+            run = merged(Run.load(before), run)
+        for each in publish(run):
             click.echo(f"written to {each}")
     wrong = [f"different answers: {words}" for words in disagreements(run.records)]
     wrong += [f"{name} failed: `--resume` goes through it again" for name in failed]
@@ -124,13 +130,10 @@ def unfinished_run(files: int, wanted: Sequence[str], folder: Path = RESULTS) ->
     return None if newest is None or set(wanted) <= set(Run.load(newest).parts) else newest
 
 
-def _merged(old: Run, new: Run) -> Run:
-    """Put parts that were measured anew in the place of those before; runs of another size have nothing in common."""
-    if old.scale != new.scale:
-        return new
-    sections = {each.section for each in new.records}
-    kept = tuple(each for each in old.records if each.section not in sections)
-    return replace(new, records=new.records + kept, parts=tuple(dict.fromkeys((*old.parts, *new.parts))))
+def merged(old: Run, new: Run) -> Run:
+    """Put what was measured anew in the place of what was there before, and keep the rest."""
+    records = {each.key: each for each in (*old.records, *new.records)}
+    return replace(new, records=tuple(records.values()), parts=tuple(dict.fromkeys((*old.parts, *new.parts))))
 
 
 def show(run: Run) -> None:

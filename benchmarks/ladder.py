@@ -24,9 +24,10 @@ from benchmarks.rungs import LADDER
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["SECTION", "Asked", "ask_all", "contenders", "ladder"]
+__all__ = ["PEERS", "SECTION", "Asked", "ask_all", "contenders", "ladder"]
 
 SECTION = "ladder"
+PEERS = ("L0 deltalake", "L0 Delta-Spark", "Polars", "DuckDB", "PyIceberg")
 _OURS = ("lazydelta", "pyarrow.parquet", "obstore")
 _SLOW = 5.0
 _SPARK_LOCK = Path(tempfile.gettempdir()) / "spark.lock"
@@ -112,11 +113,21 @@ def _is_slow(known: list[Measurement]) -> bool:
 
 
 def ladder(
-    files: int, rounds: int, *, spark: bool = True, iceberg: bool = True, names: Sequence[str] = ()
+    files: int,
+    rounds: int,
+    *,
+    spark: bool = True,
+    iceberg: bool = True,
+    names: Sequence[str] = (),
+    only: Sequence[str] = (),
 ) -> Iterator[Record]:
-    """Measure the ladder and the peers on a table of so many files; ``names`` are the questions, none means all."""
+    """Measure the ladder and the peers on a table of so many files.
+
+    ``names`` are the questions and ``only`` the contenders; none means all.
+    """
     folder, made = indexed_table(files, **LADDER_TABLE)
     metadata = iceberg_table(folder) if iceberg else None
-    asked = contenders(str(folder), iceberg=metadata, spark=spark)
+    everybody = contenders(str(folder), iceberg=metadata, spark=spark)
+    asked = [each for each in everybody if not only or each.name in only]
     wanted = [each for each in questions(made) if not names or each.name in names]
     yield from ask_all(SECTION, asked, wanted, rounds)

@@ -12,9 +12,9 @@ import click
 import pytest
 
 from benchmarks import published
-from benchmarks.full_run import files_of
+from benchmarks.full_run import files_of, merged
 from benchmarks.growth import SECTIONS, sizes, synthetic
-from benchmarks.published import between_marks, left_out, page, plots, readme_part
+from benchmarks.published import between_marks, left_out, page, place_of, plots, published_runs, readme_part
 from benchmarks.records import Record, Run
 from benchmarks.svg import Bar, Series, bar_plot, bytes_text, count_text, line_plot, seconds_text
 from benchmarks.text_tables import grids
@@ -41,17 +41,17 @@ def _run() -> Run:
 
 def test_a_plot_is_the_same_for_the_same_numbers_and_another_for_others() -> None:
     run = _run()
-    assert plots(run) == plots(run)
+    assert plots([run]) == plots([run])
     for index, record in enumerate(run.records):
         if record.seconds is not None:
             changed = [*run.records]
             changed[index] = replace(record, seconds=record.seconds * 1.1)
-            assert plots(replace(run, records=tuple(changed))) != plots(run), record
-            assert page(replace(run, records=tuple(changed))) != page(run), record
+            assert plots([replace(run, records=tuple(changed))]) != plots([run]), record
+            assert page([replace(run, records=tuple(changed))]) != page([run]), record
 
 
 def test_plots_are_whole_and_show_who_ran_out() -> None:
-    drawn = plots(_run())
+    drawn = plots([_run()])
     assert sorted(drawn) == [
         "growth-memory.svg",
         "growth-time.svg",
@@ -111,11 +111,11 @@ def test_tables_have_every_contender_and_every_failure() -> None:
 
 
 def test_a_busy_machine_is_said_to_be_busy() -> None:
-    assert "otherwise idle" in page(_run())
-    assert "Each was measured once." in page(_run())
+    assert "otherwise idle" in page([_run()])
+    assert "Each was measured once." in page([_run()])
     often = tuple(replace(each, rounds=[1.0] * 3) for each in _run().records)
-    assert "Medians of 3 rounds" in page(replace(_run(), records=often))
-    assert "busy with other work (load 7)" in readme_part(replace(_run(), machine=MACHINE | {"load_before": 7}))
+    assert "Medians of 3 rounds" in page([replace(_run(), records=often)])
+    assert "busy with other work (load 7)" in readme_part([replace(_run(), machine=MACHINE | {"load_before": 7})])
 
 
 def test_the_page_names_what_a_run_has_left_out() -> None:
@@ -124,7 +124,7 @@ def test_the_page_names_what_a_run_has_left_out() -> None:
     assert "the question 'take 100'" in missing
     assert missing[-2:] == ["object store", "write side"]
     assert not {"L0 deltalake", "the question 'one hour'", SECTIONS[0]} & set(missing)
-    assert f"Not in this run: {', '.join(missing)}." in page(_run())
+    assert f"Not in this run: {', '.join(missing)}." in page([_run()])
 
 
 def test_a_page_without_a_place_for_numbers_is_an_error() -> None:
@@ -132,12 +132,45 @@ def test_a_page_without_a_place_for_numbers_is_an_error() -> None:
         between_marks("# Benchmarks", "numbers")
 
 
-@pytest.mark.skipif(not published.PUBLISHED.exists(), reason="no run is committed")
-def test_what_is_published_is_what_the_committed_run_says() -> None:
-    run = Run.load(published.PUBLISHED)
-    drawn = plots(run)
+def test_plots_are_of_the_largest_table_that_has_the_numbers() -> None:
+    small = _run()
+    ladder = [each for each in small.records if each.section == "ladder"]
+    faster = tuple(replace(each, seconds=each.seconds and each.seconds / 2) for each in ladder)
+    large = replace(small, scale=10_000_000, records=faster)
+    drawn = plots([large, small])
+    assert drawn["ladder-time.svg"] == plots([large])["ladder-time.svg"] != plots([small])["ladder-time.svg"]
+    assert drawn["growth-time.svg"] == plots([small])["growth-time.svg"], "the large run has none"
+    text = page([large, small])
+    assert text.index("### 10,000,000 files") < text.index("### 100,000 files")
+    assert "| 750 ms |" in text
+    assert "| 1.5 s |" in text
+
+
+def test_the_readme_has_time_and_memory_of_the_largest_table() -> None:
+    asked = Record("ladder", "L7", "one hour", seconds=0.04, peak_bytes=25_000_000)
+    run = replace(_run(), records=(*_run().records, asked))
+    assert f"| files of one hour, by SQL text | 40 ms, 25 MB | {OUT} |" in readme_part([run])
+
+
+def test_a_part_that_is_measured_again_leaves_the_rest_as_it_was() -> None:
+    old, again = _run(), Record("ladder", "L1", "one hour", seconds=0.7)
+    new = merged(old, replace(old, records=(again,), time="2026-11-17T06:00:00Z"))
+    assert len(new.records) == len(old.records)
+    assert [each for each in new.records if each not in old.records] == [again]
+    assert new.time == "2026-11-17T06:00:00Z"
+
+
+def test_there_is_one_published_run_of_each_size() -> None:
+    assert place_of(_run()).name == "run-100k.json"
+    assert place_of(replace(_run(), scale=10_000_000)).name == "run-10M.json"
+
+
+@pytest.mark.skipif(not published_runs(), reason="no run is committed")
+def test_what_is_published_is_what_the_committed_runs_say() -> None:
+    runs = published_runs()
+    drawn = plots(runs)
     assert {file.name: file.read_text() for file in published.FOLDER.glob("*.svg")} == drawn
-    for file, part in ((ROOT / "docs" / "benchmarks.md", page(run)), (ROOT / "README.md", readme_part(run))):
+    for file, part in ((ROOT / "docs" / "benchmarks.md", page(runs)), (ROOT / "README.md", readme_part(runs))):
         assert between_marks(file.read_text(), part) == file.read_text(), f"run python -m benchmarks.published: {file}"
 
 
