@@ -103,8 +103,8 @@ def test_the_first_round_is_ten_and_each_commit_that_is_taken_widens_it(tmp_path
 
 
 def test_who_wants_all_of_them_begins_with_many(tmp_path: Path) -> None:
-    store, files = commits(tmp_path, 150)
-    assert under_way(store, files, whole=True)[0] == 128
+    store, files = commits(tmp_path, 200)
+    assert under_way(store, files, whole=True)[0] == 192
 
 
 def test_a_number_that_is_given_is_kept_to(tmp_path: Path) -> None:

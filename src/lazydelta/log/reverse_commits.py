@@ -24,7 +24,7 @@ from lazydelta.storage import Pending, Store
 __all__ = ["LEAST_PARALLELISM", "MOST_PARALLELISM", "ReverseCommitReader", "TailCommit", "is_small"]
 
 LEAST_PARALLELISM = 10
-MOST_PARALLELISM = 128
+MOST_PARALLELISM = 192
 _BYTES_UNDER_WAY = 8 << 20
 
 
