@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import deltalake
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from lazydelta import DeltaTable
 from lazydelta.errors import CorruptLogError
+from lazydelta.log.checkpoint import checkpoint_reader
+from lazydelta.log.checkpoint.checkpoint_columns import read_batches
 from lazydelta.showcase.bench.make_table import make_table
 from tests.log.support import FIELDS, Log, add, metadata, name_of, paths, protocol, remove, requests
 from tests.log.support_reads import LocalReads
@@ -19,7 +22,7 @@ from tests.oracle.observe import observed_facts
 from tests.oracle.replay import replay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.oracle.checkpoints import CheckpointWriter
@@ -412,3 +415,34 @@ def test_row_groups_of_files_are_not_read_for_other_actions(files: int, tmp_path
         assert table.transaction_version("a") == 5
         assert table.domain_metadata() == {}
     assert len(seen.ranges(f"_delta_log/{path.name}")) <= 12
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_row_group_is_not_read_on_behind_the_last_such_action(
+    last: bool,  # noqa: FBT001
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its statistics say how many there are. Wherever they are, each of them is found."""
+    log = Log(tmp_path)
+    log.commit(0, protocol(), metadata(), *(add(f"f{number}") for number in range(30_000)))
+    log.commit(1, {"txn": {"appId": "a", "version": 5}}, {"txn": {"appId": "b", "version": 6}})
+    (path,) = log.checkpoint(1)
+    rows = pq.read_table(path)
+    state = rows.filter(pc.is_null(pc.struct_field(rows["add"], "path")))
+    files = rows.filter(pc.is_valid(pc.struct_field(rows["add"], "path")))
+    pq.write_table(pa.concat_tables([files, state] if last else [state, files]), path, row_group_size=len(rows))
+    log.delete(0, 1)
+    decoded = 0
+
+    def counting(*args: Any) -> Iterator[pa.RecordBatch]:
+        nonlocal decoded
+        for batch in read_batches(*args):
+            decoded += len(batch)
+            yield batch
+
+    monkeypatch.setattr(checkpoint_reader, "read_batches", counting)
+    table = DeltaTable(tmp_path)
+    assert (table.transaction_version("a"), table.transaction_version("b")) == (5, 6)
+    assert (decoded >= len(rows)) is last
+    assert last or decoded <= 4 * checkpoint_reader.BATCH_SIZE

@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from lazydelta import compute as pc
+from lazydelta.log import plain_keys
 from lazydelta.log.file_batch import DELETION_VECTOR
 from lazydelta.log.keys import Hashes, hash_keys
 from lazydelta.log.remove_set import RemoveSet
@@ -285,3 +287,51 @@ def test_files_that_were_merged_answer_exactly() -> None:
         assert all(ours.contains(known).all() for known in batches)
         assert not ours.contains(rng.integers(0, 2**64, (2, 50_000), dtype=np.uint64)).any()
         ours.close()
+
+
+_WRITERS = {
+    "Spark": ["h={few}/part-{n:05d}-{bits:016x}.c000.snappy.parquet"],
+    "numbers in front": ["{n:08d}/part-0.snappy.parquet"],
+    "numbers at the end": ["a-long-name-that-all-share-{n}"],
+    "of any length": ["x{n}", "the-one-before-is-shorter-{n}", "x/y/{n}", "p=1/q=2/r=3/s=4/{n}.parquet"],
+    "short": ["{n}"],
+    "only far in front": ["{n}" + "/the-rest-is-always-the-same" * 12],
+    "some escaped": ["day=2026-01-01 {few}%3A00/part-{n:06d}.parquet", "day=2/part-{n:06d}.parquet"],
+    "some with schemes": ["file:/t/part-{n:06d}.parquet", "t/part-{n:06d}.parquet"],
+}
+
+
+def named_by(writer: str, rng: random.Random, count: int) -> list[str]:
+    names = _WRITERS[writer]
+    return [names[n % len(names)].format(n=n, few=n % 5, bits=rng.getrandbits(64)) for n in range(count)]
+
+
+@pytest.mark.parametrize("writer", _WRITERS)
+def test_whoever_named_the_files_a_text_is_found_as_its_hash_is(writer: str) -> None:
+    rng = random.Random(writer)
+    paths, others = named_by(writer, rng, 3000), named_by("Spark", rng, 500)
+    for known in (rng.sample(paths, 1), rng.sample(paths, 300), [*rng.sample(paths, 20), *others[:20]]):
+        ours = RemoveSet()
+        insert(ours, known)
+        for asked in (paths, paths[:1], paths[1000:], [*others, *paths], others):
+            assert holds(ours, asked) == [path in set(known) for path in asked]
+
+
+def test_nearly_all_rows_are_told_apart_without_being_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither hashed nor searched for: eight bytes of each path are enough."""
+    rng = random.Random(3)
+    paths = named_by("Spark", rng, 20_000)
+    known = rng.sample(paths, 100)
+    ours = RemoveSet()
+    insert(ours, known)
+    looked_up = 0
+    is_in = pc.is_in
+
+    def counting(values: pa.Array, **options: object) -> pa.Array:
+        nonlocal looked_up
+        looked_up += len(values)
+        return is_in(values, **options)
+
+    monkeypatch.setattr(plain_keys.pc, "is_in", counting)
+    assert int(ours.find(pa.array(paths, pa.string())).sum()) == 100
+    assert 100 <= looked_up < 400

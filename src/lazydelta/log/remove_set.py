@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from lazydelta import compute as pc
 from lazydelta.arrays import from_numpy
-from lazydelta.log.keys import Hashes, hash_keys, is_canonical
+from lazydelta.log.keys import Hashes, hash_keys
+from lazydelta.log.plain_keys import PlainKeys
 
 if TYPE_CHECKING:
     import numpy.typing as npt  # its docstrings are made at import
@@ -28,7 +29,6 @@ __all__ = ["RemoveSet"]
 
 _KEY_BYTES = 16
 _BITMAP_FROM = 1 << 14
-_MOST_PATHS = 4096  # beyond so many, their texts are not kept beside the hashes
 _SLICE = 1 << 16
 _LEAST = 1 << 20
 # Two runs are merged into a third one beside an order of their keys: what is held is a third of what that takes.
@@ -43,8 +43,7 @@ class RemoveSet:
         self._memory_limit = max(memory_limit, _LEAST)  # below that, files would outnumber what they hold
         self._runs: list[_Run] = []
         self._spilled: list[_Run] = []
-        self._paths: list[pa.Array] | None = []
-        self._path_count = 0
+        self._plain = PlainKeys()
 
     def __len__(self) -> int:
         return sum(len(run) for run in (*self._runs, *self._spilled))
@@ -62,7 +61,7 @@ class RemoveSet:
 
     def add_hashed(self, path: pa.Array, hashes: Hashes) -> None:
         """Insert the keys of files whose hashes are known."""
-        self._remember(path)
+        self._plain.add(path)
         self.add_hashes(hashes)
 
     def add_hashes(self, hashes: Hashes) -> None:
@@ -87,14 +86,10 @@ class RemoveSet:
         """Tell for each file whether its key is in the set."""
         if len(self) == 0:
             return np.zeros(len(path), np.bool_)
-        if self._paths is None or not is_canonical(path):
+        # The usual case: few keys, plainly spelled. Texts tell many times as fast as hashes which rows it cannot be.
+        likely = self._plain.likely(path)
+        if likely is None:
             return self.contains(hash_keys(path, deletion_vector))
-        # The usual case: few keys, plainly spelled. Two plain paths are the same file only if they are the same text,
-        # which pyarrow finds out five times as fast as we can hash; the hashes decide about what it lets through.
-        if len(self._paths) > 1:
-            self._paths = [pa.concat_arrays(self._paths)]
-        hits = pc.indices_nonzero(pc.is_in(path, value_set=self._paths[0]))
-        likely = np.frombuffer(hits.buffers()[1], np.uint64, len(hits)).astype(np.int64)
         found = np.zeros(len(path), np.bool_)
         if len(likely):
             rows = from_numpy(likely)
@@ -102,21 +97,11 @@ class RemoveSet:
             found[likely] = self.contains(hash_keys(pc.take(path, rows), vectors))
         return found
 
-    def _remember(self, path: pa.Array) -> None:
-        """Keep the texts of a small, plainly spelled set beside the hashes."""
-        if self._paths is None:
-            return
-        self._path_count += len(path)
-        if self._path_count > _MOST_PATHS or not is_canonical(path):
-            self._paths = None
-        else:
-            self._paths.append(path)
-
     def close(self) -> None:
         """Give back memory and temporary files."""
         for run in self._spilled:
             run.close()
-        self._runs, self._spilled, self._paths = [], [], []
+        self._runs, self._spilled, self._plain = [], [], PlainKeys()
 
     def _spill(self) -> None:
         run = self._runs.pop(0)

@@ -6,6 +6,7 @@ decoded page by page from buffers that are small and fixed.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -293,7 +294,7 @@ class _RowGroups:
 
 def _parquet_actions(parquet: pq.ParquetFile, file: LogFile, names: Sequence[str]) -> Iterator[LogLine]:
     with corrupt_if_unreadable(file):
-        groups = _groups_with(parquet.metadata, names)
+        groups, left = _groups_with(parquet.metadata, names)
     if not groups:
         return
     for batch in read_batches(parquet, file, names, BATCH_SIZE, groups):
@@ -307,28 +308,37 @@ def _parquet_actions(parquet: pq.ParquetFile, file: LogFile, names: Sequence[str
             with corrupt_if_unreadable(file):
                 rows = pc.filter(column, pc.is_valid(column)).to_pylist(maps_as_pydicts="strict")
                 actions = [msgspec.convert(_without_nulls(row), _ACTIONS[name], strict=True) for row in rows]
+            left -= len(actions)
             for action in actions:
                 yield _line(name, action)
+        if left <= 0:
+            return  # some writers make one row group of everything, with ten million files behind these few rows
 
 
-def _groups_with(metadata: pq.FileMetaData, names: Sequence[str]) -> list[int]:
-    """Return the row groups that may hold such actions: nearly all of a large checkpoint hold files and no others."""
+def _groups_with(metadata: pq.FileMetaData, names: Sequence[str]) -> tuple[list[int], float]:
+    """Return the row groups that may hold such actions, and how many they hold, which is infinite if nobody knows.
+
+    Nearly all row groups of a large checkpoint hold files and no others.
+    """
     if not names or not metadata.num_row_groups:
-        return []
+        return [], 0
     wanted = {_PRESENT.get(name) for name in names}
     # Not by the schema: it and the metadata hold each other, and a footer of megabytes would wait for the collector.
     first = metadata.row_group(0)
     columns = [index for index in range(metadata.num_columns) if first.column(index).path_in_schema in wanted]
     if len(columns) < len(names):
-        return list(range(metadata.num_row_groups))
+        return list(range(metadata.num_row_groups)), math.inf
     groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
-    return [number for number, group in enumerate(groups) if not all(_is_null(group, index) for index in columns)]
+    present = [sum(_present(group, index) for index in columns) for group in groups]
+    return [number for number, count in enumerate(present) if count], sum(present)
 
 
-def _is_null(group: pq.RowGroupMetaData, column: int) -> bool:
+def _present(group: pq.RowGroupMetaData, column: int) -> float:
+    """Return how many rows of a row group have a value in this column."""
     chunk = group.column(column)
     known = chunk.is_stats_set and chunk.statistics.has_null_count
-    return bool(known and chunk.statistics.null_count == group.num_rows)
+    count = group.num_rows - chunk.statistics.null_count if known else -1
+    return count if 0 <= count <= group.num_rows else math.inf
 
 
 def _nothing() -> None:
