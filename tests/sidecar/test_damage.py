@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import logging
 import random
 import shutil
@@ -43,6 +45,13 @@ class Victim:
         self.manifest = Manifest.decode(self.files["v0.manifest.json"])
         self.answers: dict[Any, Answer] = {where: self.place.answer(where, stats_columns=STATS) for where in QUERIES}
 
+    def copied(self, folder: Path) -> Victim:
+        """Return the same table in another folder: as it was made, with the times of its files."""
+        shutil.copytree(self.place.uri, folder)
+        twin = copy.copy(self)
+        twin.place = Place(str(folder))
+        return twin
+
     @property
     def folder(self) -> Path:
         """Where the sidecar lies."""
@@ -80,14 +89,28 @@ class Victim:
             assert metrics.sidecar_hits == (metrics.tier < 3), (story, where)
 
 
-@pytest.fixture
-def victim(layout: str, split: Split, tmp_path: Path) -> Victim:
-    """Make a table whose sidecar has one of the layouts."""
-    split(*LAYOUTS[layout])
-    made = Victim(tmp_path / "table")
-    assert len(made.parquets) == (1 if layout != "parts" else 4)
-    made.assert_unchanged("whole", tiers={1})
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Victim]:
+    """Return a function that makes the table of a layout, once for all tests; they damage copies."""
+    folder = tmp_path_factory.mktemp("whole")
+
+    @functools.cache
+    def made(layout: str) -> Victim:
+        with pytest.MonkeyPatch.context() as patch:
+            set_sizes(patch, *LAYOUTS[layout])
+            victim = Victim(folder / layout)
+        assert len(victim.parquets) == (1 if layout != "parts" else 4)
+        victim.copied(folder / f"{layout} again").assert_unchanged("whole", tiers={1})
+        return victim
+
     return made
+
+
+@pytest.fixture
+def victim(layout: str, whole: Callable[[str], Victim], split: Split, tmp_path: Path) -> Victim:
+    """Copy the table whose sidecar has one of the layouts; what is built in the test has it as well."""
+    split(*LAYOUTS[layout])
+    return whole(layout).copied(tmp_path / "table")
 
 
 @pytest.fixture
