@@ -13,23 +13,24 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _REQUEST_LINE = re.compile(rb"(?:^|\r\n)(GET|PUT|POST|HEAD|DELETE) (\S+) HTTP/1\.1\r\n")
+_LISTS_OF_AZURE = re.compile(rb"(GET \S*comp=list\S*)(?= HTTP/1\.1\r\n)")
 _BLOCK = 1 << 16
-
-
 _PATIENCE = 120
 
 
 class Relay:
     """Relays TCP connections to ``port`` of this machine.
 
-    When so many bytes came back over a connection, it ``holds`` further ones until it is told to release them.
+    When so many bytes came back over a connection, it ``holds`` further ones until it is told to release them. With
+    ``page`` it asks Azure for so many names at a time, which takes a client whose requests are not signed one by one.
     """
 
-    def __init__(self, port: int, *, holds: int | None = None) -> None:
+    def __init__(self, port: int, *, holds: int | None = None, page: int | None = None) -> None:
         self.requests: list[tuple[str, str]] = []
         self.bytes_back = 0
         self._upstream = port
         self._holds = holds
+        self._page = page
         self._held, self._released = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._asking: list[threading.Thread] = []
@@ -100,6 +101,8 @@ class Relay:
             while data := client.recv(_BLOCK):
                 with self._lock:
                     self.requests += [(verb.decode(), target.decode()) for verb, target in _REQUEST_LINE.findall(data)]
+                if self._page is not None:
+                    data = _LISTS_OF_AZURE.sub(rb"\1&maxresults=%d" % self._page, data)
                 server.sendall(data)
         with suppress(OSError):
             server.shutdown(socket.SHUT_RDWR)

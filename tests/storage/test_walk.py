@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from lazydelta.storage import Store, observe, open_store
 from lazydelta.storage.remote import _PAGE
 from tests.storage.conftest import Place, make_place
+from tests.support.s3 import S3Server
 
 PATHS = [
     "part-0.parquet",
@@ -64,8 +64,9 @@ def test_a_walk_can_be_deleted_as_it_was_shown(store: Store) -> None:
 def test_a_hidden_folder_of_many_pages_is_jumped_over(request: pytest.FixtureRequest) -> None:
     place = make_place("s3", request)
     store = place.open()
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda number: store.put(f"_delta_log/{number:020}.json", b""), range(2 * _PAGE + 10)))
+    server: S3Server = request.getfixturevalue("s3_server")
+    bucket, _, folder = place.uri.removeprefix("s3://").partition("/")
+    server.fill(bucket, [f"{folder}/_delta_log/{number:020}.json" for number in range(2 * _PAGE + 10)])
     _fill(store, ["_a=1/x", "_z=1/x", "b"])
     asked: list[str] = []
     with observe(lambda each: asked.append(each.verb)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import subprocess
 import sys
 from contextlib import closing
@@ -20,15 +21,21 @@ if TYPE_CHECKING:
 __all__ = ["S3Server", "s3_server"]
 
 # The child chooses the port, so none can be lost to another process, and leaves when its standard input closes, so
-# it cannot outlive a test process that was killed.
+# it cannot outlive a test process that was killed. Objects that are named there it puts into a bucket itself.
 _SERVER = """
-import logging, sys
+import json, logging, sys
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.s3.models import s3_backends
 from moto.server import ThreadedMotoServer
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
 server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 server.start()
 print(server.get_host_and_port()[1], flush=True)
-sys.stdin.read()
+for line in sys.stdin:
+    bucket, keys = json.loads(line)
+    for key in keys:
+        s3_backends[DEFAULT_ACCOUNT_ID]["aws"].put_object(bucket, key, b"x")
+    print(len(keys), flush=True)
 server.stop()
 """
 
@@ -38,6 +45,7 @@ class S3Server:
     """The address of a running server; it accepts any credentials."""
 
     port: int
+    process: subprocess.Popen[bytes]
     region: str = "us-east-1"
 
     @property
@@ -55,6 +63,14 @@ class S3Server:
             message = f"the S3 server refused to create bucket {name!r}: {response.status} {body!r}"
             raise RuntimeError(message)
         return name
+
+    def fill(self, bucket: str, keys: list[str]) -> None:
+        """Put small objects into a bucket without a request for each, which would take longer than the test of them."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps([bucket, keys]).encode() + b"\n")
+        self.process.stdin.flush()
+        assert int(self.process.stdout.readline()) == len(keys)
 
     def storage_options(self) -> dict[str, str]:
         """Return the options that users of deltalake and object_store give."""
@@ -81,7 +97,7 @@ def s3_server() -> Iterator[S3Server]:
             message = f"the S3 server did not start: exit code {process.wait()}"
             raise RuntimeError(message)
         try:
-            yield S3Server(int(line))
+            yield S3Server(int(line), process)
         finally:
             process.stdin.close()
             try:
