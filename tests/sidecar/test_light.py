@@ -22,6 +22,8 @@ for where in (None, [("device_id", "=", "sensor-04242")], [("sequence", ">", 5)]
     stream = DeltaTable(uri).files(where)
     assert sum(batch.num_rows for batch in stream.batches()) > 0, where
     assert stream.metrics.tier == 1
+path = next(DeltaTable(uri).files(hour)).path
+assert DeltaTable(uri).get_stats_for_files([path], stat_columns=["value"]).num_rows == 1
 assert DeltaTable(uri).files(limit=3).collect()[0].tier == 1
 print("pandas" in sys.modules)
 """

@@ -9,7 +9,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from lazydelta import compute as pc
-from lazydelta.arrays import int64_array, string_array
+from lazydelta.arrays import int64_array, numpy_of, string_array
 from lazydelta.errors import DataFileError
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.scan.file_stream import FileStream
@@ -62,7 +62,7 @@ class _Found:
                 at = pc.index_in(batch.column("path"), value_set=self._wanted)
                 rows = batch.filter(at.is_valid())
                 if rows.num_rows:
-                    self._rows[np.asarray(at.drop_null())] = np.arange(self._count, self._count + rows.num_rows)
+                    self._rows[numpy_of(at.drop_null().cast(pa.int64()))] = np.arange(self._count, self._count + rows.num_rows)
                     self._batches.append(rows)
                     self._count += rows.num_rows
                 if (self._rows >= 0).all():

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from lazydelta import compute as pc
+from lazydelta.arrays import flags
 from lazydelta.errors import OptionError, TicketError
 from lazydelta.wire import ScanCommand
 
@@ -138,7 +138,7 @@ class FileSequence:
             self._paths.update(memoryview(data)[int(offsets[0]) : int(offsets[-1])])
         self._lengths.update(np.diff(offsets).tobytes())
         if vectors is not None and vectors.null_count < count:
-            for index in np.flatnonzero(pc.is_valid(vectors).to_numpy(zero_copy_only=False)):
+            for index in np.flatnonzero(flags(vectors.is_valid())):
                 self._vectors.update(b"%d\0%s\0" % (self.count + int(index), _vector_id(vectors[int(index)].as_py())))
         self.count += count
 

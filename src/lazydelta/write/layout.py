@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lazydelta.arrays import bitmap, typed_array
+from lazydelta.arrays import bitmap, flags, typed_array
 from lazydelta.errors import OptionError, WriteError
 
 __all__ = ["BOUNDARIES", "NULL_TIMESTAMPS", "Boundary", "boundary_of", "in_range"]
@@ -60,7 +60,7 @@ class Boundary:
         seconds = _seconds(timestamps)
         valid = None
         if missing:
-            valid = np.asarray(timestamps.is_valid().to_numpy(zero_copy_only=False), bool)
+            valid = flags(timestamps.is_valid())
             seconds = np.where(valid, seconds, np.int64(0))
         moments = seconds.view("datetime64[s]")
         if not _in_range(moments).all():
