@@ -62,7 +62,8 @@ class _Found:
                 at = pc.index_in(batch.column("path"), value_set=self._wanted)
                 rows = batch.filter(at.is_valid())
                 if rows.num_rows:
-                    self._rows[numpy_of(at.drop_null().cast(pa.int64()))] = np.arange(self._count, self._count + rows.num_rows)
+                    places = numpy_of(at.drop_null().cast(pa.int64()))
+                    self._rows[places] = np.arange(self._count, self._count + rows.num_rows)
                     self._batches.append(rows)
                     self._count += rows.num_rows
                 if (self._rows >= 0).all():

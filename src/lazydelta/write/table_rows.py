@@ -110,7 +110,7 @@ class TableRows:
         if not found["min"].is_valid:
             return
         stored = column.view(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
-        total = int(stored.fill_null(0).to_numpy(zero_copy_only=False).sum(dtype=np.int64))
+        total = pc.sum(stored).as_py()
         self.moments = _together([self.moments, (found["min"].value, found["max"].value, total)])
 
 
