@@ -49,7 +49,7 @@ def main() -> None:
 def _work(job: dict[str, Any], writing: int) -> None:
     # For good: this process has no other work.
     set_sizes(pytest.MonkeyPatch(), job["rows"], job["groups"])
-    pytest.MonkeyPatch().setattr(external_sort, "_FLUSH_ROWS", _FLUSHED_ROWS)
+    pytest.MonkeyPatch().setattr(external_sort, "_PIECE_ROWS", _FLUSHED_ROWS)
     points = Points(job["moment"], job["at"])
     code = 1
     try:

@@ -141,7 +141,8 @@ class RowSpool:
         self._held_rows = 0
         self._count = 0
         self._sample = KeySample(_SAMPLED_KEYS)
-        self._spilled: list[SpillFile] = []
+        self._spilled: SpillFile | None = None
+        self._places: list[int] = []
 
     def __len__(self) -> int:
         return self._count
@@ -162,8 +163,8 @@ class RowSpool:
         """Yield all rows in order; may be called once."""
         sort = ExternalSort(self._layout, self._splitters(), self._schema, most_waiting=self._memory_rows)
         try:
-            for file in self._spilled:
-                for batch in file.batches():
+            if self._spilled is not None:
+                for batch in self._spilled.pieces(self._places):
                     sort.add(batch)
             for batch in self._held:
                 sort.add(batch)
@@ -176,17 +177,16 @@ class RowSpool:
         """Remove what lies on disk."""
         self._held = []
         self._sample.clear()
-        for file in self._spilled:
-            file.close()
-        self._spilled = []
+        if self._spilled is not None:
+            self._spilled.close()
+            self._spilled = None
 
     def _spill(self) -> None:
-        file = SpillFile(self._schema)
-        self._spilled.append(file)
-        for batch in self._held:
-            file.add(batch)
+        if self._spilled is None:
+            self._spilled = SpillFile(self._schema)
+        self._places += [self._spilled.add(batch) for batch in self._held]
         self._held, self._held_rows = [], 0
 
     def _splitters(self) -> pa.BinaryArray:
-        buckets = -(-self._count // max(1, self._memory_rows)) if self._spilled else 1
+        buckets = -(-self._count // max(1, self._memory_rows)) if self._spilled is not None else 1
         return self._sample.splitters(buckets)

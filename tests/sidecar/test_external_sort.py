@@ -1,0 +1,96 @@
+"""Rows are sorted on disk within memory that neither the number of rows nor that of their buckets changes."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+
+from benchmarks.measure import measure
+from lazydelta.sidecar.building import external_sort
+from lazydelta.sidecar.building.external_sort import ExternalSort
+from lazydelta.sidecar.building.spill import SpillFile
+from tests.sidecar.sort_work import WAITING, layout_of, rows_of, splitters_of
+
+
+@pytest.mark.parametrize(
+    ("buckets", "waiting"),
+    [(1, 50), (2, 1), (3, 1_000), (9, 40), (40, 33), (100, 170), (300, 5_000)],
+    ids=str,
+)
+def test_rows_come_back_in_order_whatever_may_wait(buckets: int, waiting: int) -> None:
+    """Rows may be few or many beside their buckets, which are divided once or again and again."""
+    rng = random.Random(buckets)
+    numbers = [rng.randrange(5_000) for _ in range(2_000)]
+    sort = ExternalSort(layout_of(2), splitters_of(5_000, buckets), rows_of([0], 2).schema, most_waiting=waiting)
+    at = 0
+    while at < len(numbers):
+        size = rng.choice([0, 1, 7, 64, 300])
+        sort.add(rows_of(numbers[at : at + size], 2))
+        at += size
+    tables = list(sort.sorted_tables())
+    found = pa.concat_tables(tables)
+    sort.close()
+    assert found.column("min.0").to_pylist() == sorted(numbers)
+    assert found.column("min.1").to_pylist() == [number + 1 for number in sorted(numbers)]
+    assert found.column("path").to_pylist() == [f"{number:08}" for number in sorted(numbers)]
+    assert len(tables) == len({_bucket(number, 5_000, buckets) for number in numbers})
+
+
+def _bucket(number: int, rows: int, buckets: int) -> int:
+    return sum(number >= each * rows // buckets for each in range(1, buckets))
+
+
+def test_nothing_comes_back_of_nothing() -> None:
+    for buckets in (1, 5):
+        sort = ExternalSort(layout_of(1), splitters_of(10, buckets), rows_of([0], 1).schema, most_waiting=2)
+        sort.add(rows_of([], 1))
+        assert list(sort.sorted_tables()) == []
+        sort.close()
+
+
+def test_many_buckets_share_few_files_and_take_rows_in_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+    pieces: list[int] = []
+
+    class Counted(SpillFile):
+        def __init__(self, schema: pa.Schema) -> None:
+            super().__init__(schema)
+            opened.append(1)
+
+        def add(self, rows: pa.RecordBatch) -> int:
+            pieces.append(rows.num_rows)
+            return super().add(rows)
+
+        def close(self) -> None:
+            super().close()
+            opened.append(-1)
+
+    monkeypatch.setattr(external_sort, "SpillFile", Counted)
+    total = 100 * WAITING
+    numbers = random.Random(2).sample(range(total), total)
+    sort = ExternalSort(layout_of(1), splitters_of(total, 100), rows_of([0], 1).schema, most_waiting=WAITING)
+    for start in range(0, total, 40):
+        sort.add(rows_of(numbers[start : start + 40], 1))
+    most = 0
+    for table in sort.sorted_tables():
+        assert table.num_rows == WAITING
+        most = max(most, sum(opened))
+    sort.close()
+    assert (most, sum(opened)) == (2, 0)
+    assert sum(pieces) == 2 * total  # divided among ten, and each of them among ten
+    assert sum(pieces) / len(pieces) > 12
+
+
+@pytest.mark.memory
+@pytest.mark.timeout(300)
+def test_more_rows_of_many_columns_take_no_more_memory_to_sort() -> None:
+    """The short version of a sidecar of many columns that is built for more files."""
+    imports = ("lazydelta", "lazydelta.sidecar", "tests.sidecar.sort_work")
+    few, many = (measure("tests.sidecar.sort_work:sort_rows", buckets, 300, imports=imports) for buckets in (10, 40))
+    assert (few.failure, many.failure) == (None, None)
+    assert (few.answer, many.answer) == (10 * WAITING, 40 * WAITING)
+    assert few.peak_bytes is not None
+    assert many.peak_bytes is not None
+    assert many.peak_bytes < few.peak_bytes + (10 << 20), (few, many)
