@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-
 _COMMIT = """
 import sys
 import pyarrow as pa
