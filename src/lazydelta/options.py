@@ -40,6 +40,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     checksum: Literal["warn", "error", "off"] = "warn"
     max_staleness: _Seconds = 0.0
     float_max: Literal["ignore", "trust"] = "ignore"
+    page_checksums: Literal["ignore", "verify"] = "ignore"
     retries: Annotated[int, msgspec.Meta(ge=0)] = 5
     request_timeout: _Seconds = 30.0
 

@@ -29,6 +29,7 @@ DEFAULTS: dict[str, Any] = {
     "checksum": "warn",
     "max_staleness": 0.0,
     "float_max": "ignore",
+    "page_checksums": "ignore",
     "retries": 5,
     "request_timeout": 30.0,
     "use_manifest": True,

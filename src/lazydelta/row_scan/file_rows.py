@@ -84,7 +84,10 @@ class FooterUse:
 
 @dataclass(slots=True)
 class FileRows:
-    """Reads one file for one request; made in one thread, read by one at a time, closed from any."""
+    """Reads one file for one request; made in one thread, read by one at a time, closed from any.
+
+    ``verified`` has the checksums of its pages compared: whoever changes a table by what is read here insists on it.
+    """
 
     store: Store
     request: RowRequest
@@ -94,6 +97,7 @@ class FileRows:
     footers: FooterUse = field(default_factory=FooterUse)
     repeated: RepeatedValues = field(default_factory=RepeatedValues)
     layouts: FileLayouts | None = None
+    verified: bool = True
     stopped: Event = field(default_factory=Event)
     _opened: OpenedFile | None = None
 
@@ -102,7 +106,9 @@ class FileRows:
         request = self.request
         layouts = self.layouts or FileLayouts(request)
         opened = open_when_visible(
-            lambda: OpenedFile(self.store, request.table, self.file, codes=layouts.codes), self.stopped, self.metrics
+            lambda: OpenedFile(self.store, request.table, self.file, codes=layouts.codes, verified=self.verified),
+            self.stopped,
+            self.metrics,
         )
         self._opened = opened
         self.metrics.add(files_opened=1)

@@ -245,9 +245,10 @@ def _row_stream(
         shared = pool or ReadingPool.for_store(handle.options.memory_budget, remote=store.is_remote)
         shared.join()
         sparsity, footers, repeated, layouts = Sparsity(), FooterUse(), RepeatedValues(), FileLayouts(request)
+        verified = handle.options.page_checksums == "verify"
         flow = RowFlow(
             found(),
-            lambda file: FileRows(store, request, file, metrics, sparsity, footers, repeated, layouts),
+            lambda file: FileRows(store, request, file, metrics, sparsity, footers, repeated, layouts, verified),
             shared,
             metrics,
             stop=io.stop,

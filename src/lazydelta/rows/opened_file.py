@@ -67,10 +67,20 @@ class OpenedFile:
     """A data file as the table presents it; used by one thread at a time, aborted from any.
 
     ``codes`` are columns that will presumably be asked for as codes of a dictionary, as they were in files before.
+    ``verified`` has the checksums of pages compared, where the file has them.
     """
 
-    def __init__(self, store: Store, schema: TableSchema, file: FileToRead, *, codes: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        store: Store,
+        schema: TableSchema,
+        file: FileToRead,
+        *,
+        codes: Sequence[str] = (),
+        verified: bool = True,
+    ) -> None:
         self.file = file
+        self._verified = verified
         # To open the file once more for the same columns as codes would take about as long as to open it.
         self._codes = tuple(codes)
         self._store = store
@@ -244,7 +254,7 @@ class OpenedFile:
                 yield self._parquet
                 return
             with faults(self.file.path):
-                parquet = _parquet(self._source, self.metadata, codes=codes)
+                parquet = _parquet(self._source, self.metadata, 0, self._verified, codes=codes)
             yield parquet
             return
         # Without pre-buffering a column is read as its pages are needed, through a buffer of its own: memory does not
@@ -255,7 +265,7 @@ class OpenedFile:
         self._streams.append(source)
         try:
             with faults(self.file.path):
-                parquet = _parquet(source, self.metadata, buffer, codes=codes)
+                parquet = _parquet(source, self.metadata, buffer, self._verified, codes=codes)
             yield parquet
         finally:
             self._streams.remove(source)
@@ -294,11 +304,11 @@ class OpenedFile:
 
     def _first_parquet(self, source: pa.NativeFile) -> pq.ParquetFile:
         try:
-            return _parquet(source, codes=self._codes)
+            return _parquet(source, None, 0, self._verified, codes=self._codes)
         except KeyError:
             # The file was written before the column was there.
             self._codes = ()
-            return _parquet(source)
+            return _parquet(source, None, 0, self._verified)
 
     def _open_sized(self, size: int) -> tuple[PrefetchedReads, pa.NativeFile, pq.ParquetFile]:
         reads = PrefetchedReads(self._home, self._path, size)
@@ -317,7 +327,12 @@ def rows_without_columns(number: int) -> pa.RecordBatch:
 
 
 def _parquet(
-    source: pa.NativeFile, metadata: pq.FileMetaData | None = None, buffer: int = 0, *, codes: Sequence[str] = ()
+    source: pa.NativeFile,
+    metadata: pq.FileMetaData | None,
+    buffer: int,
+    verified: bool,  # noqa: FBT001 - one of a row of settings, all given
+    *,
+    codes: Sequence[str] = (),
 ) -> pq.ParquetFile:
     return pq.ParquetFile(
         source,
@@ -326,7 +341,7 @@ def _parquet(
         buffer_size=buffer,
         pre_buffer=False,
         coerce_int96_timestamp_unit="us",
-        page_checksum_verification=True,
+        page_checksum_verification=verified,
     )
 
 
