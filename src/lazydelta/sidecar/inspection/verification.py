@@ -25,7 +25,7 @@ from lazydelta.sidecar.building.leaf_writer import range_types, ranges_over
 from lazydelta.sidecar.building.planning import MEMORY_BUDGET, snapshot_at_checkpoint
 from lazydelta.sidecar.building.publication import schema_hash
 from lazydelta.sidecar.inspection.delta_verification import DeltaReport, verify_deltas
-from lazydelta.sidecar.inspection.predicate_check import PredicateCheck
+from lazydelta.sidecar.inspection.predicate_check import SMALL_GROUPS_TOGETHER, PredicateCheck
 from lazydelta.sidecar.inspection.row_differences import difference, picked, short
 from lazydelta.sidecar.inspection.row_digest import RowDigest
 from lazydelta.sidecar.layout.leaves import EveryPart, every_part
@@ -40,7 +40,6 @@ from lazydelta.sidecar.layout.manifest import (
 )
 from lazydelta.sidecar.layout.mirrored import prove
 from lazydelta.sidecar.layout.order import sortable
-from lazydelta.sidecar.layout.part_file import PartFooter
 from lazydelta.sidecar.layout.part_reader import OpenedPart, open_part, typed, whole_layout
 from lazydelta.sidecar.layout.range_texts import key_at, ranges_of
 from lazydelta.sidecar.layout.sidecar_columns import (
@@ -282,23 +281,24 @@ class _Verification:
                 self._problems.append(f"{part.file} belongs to table {footer.state.table_id}")
             if footer.state.schema_hash != schema_hash(self._snapshot):
                 self._problems.append(f"{part.file} was written for another schema")
-            self._check_descriptions(manifest, number, part, footer)
+            written = footer.row_groups()
+            self._check_descriptions(manifest, number, part, written)
             groups = []
-            for index in range(len(footer.groups)):
+            for index, described in enumerate(written):
                 rows = self._read_group(opened, index, layout)
-                last = self._check_group(rows, footer, index, layout, part, last)
+                last = self._check_group(rows, described, layout, f"row group {index} of {part.file}", last)
                 if self._asked is None:
                     self._asked = PredicateCheck(layout, self._snapshot.schema, rows)
                 by_part = part.ranges if manifest is not None and len(parts) > 1 else None
-                by_group = None if manifest is None else footer.row_groups()[index].ranges
+                by_group = None if manifest is None else described.ranges
                 self._asked.ask_sidecar(rows, by_part, by_group)
-                for batch in rows.to_batches():
-                    digest.add(batch)
                 self._tell(rows.num_rows)
                 groups.append(rows)
             count += len(groups)
             if groups:
-                self._check_part(pa.concat_tables(groups), layout, part)
+                self._check_bounds(pa.concat_tables(groups), layout, part, part.file)
+                for batch in _joined(groups):
+                    digest.add(batch)
         return count
 
     def _read_group(self, opened: OpenedPart, index: int, layout: SidecarLayout) -> pa.Table:
@@ -306,7 +306,7 @@ class _Verification:
         return typed(pa.Table.from_batches([rows]), layout.arrow_schema(self._snapshot.schema)).combine_chunks()
 
     def _check_descriptions(
-        self, manifest: EveryPart | None, number: int, part: ManifestPart, footer: PartFooter
+        self, manifest: EveryPart | None, number: int, part: ManifestPart, written: Sequence[ManifestRowGroup]
     ) -> None:
         if manifest is None:
             return
@@ -314,22 +314,15 @@ class _Verification:
             described = manifest.groups_of(number)
         except SidecarError:
             described = []  # they contradict their parts
-        actual = [msgspec.structs.replace(group, part=number) for group in footer.row_groups()]
+        actual = [msgspec.structs.replace(group, part=number) for group in written]
         if described is not None and described != actual:
             self._problems.append(f"the manifest describes the row groups of {part.file} wrongly")
         if part.num_row_groups != len(actual):
             self._problems.append(f"{part.file} has {len(actual)} row groups, the manifest says {part.num_row_groups}")
 
     def _check_group(
-        self,
-        rows: pa.Table,
-        footer: PartFooter,
-        index: int,
-        layout: SidecarLayout,
-        part: ManifestPart,
-        last: bytes | None,
+        self, rows: pa.Table, described: ManifestRowGroup, layout: SidecarLayout, place: str, last: bytes | None
     ) -> bytes | None:
-        place = f"row group {index} of {part.file}"
         keys = sortable(rows, layout)
         if len(keys) == 0:
             return last
@@ -338,13 +331,9 @@ class _Verification:
             self._problems.append(f"{place} is not sorted")
         if last is not None and first < last:
             self._problems.append(f"{place} begins before the rows in front of it end")
-        described = footer.row_groups()[index]
         self._check_bounds(rows, layout, described, place)
         end: bytes = keys[len(keys) - 1].as_py()
         return end
-
-    def _check_part(self, rows: pa.Table, layout: SidecarLayout, part: ManifestPart) -> None:
-        self._check_bounds(rows, layout, part, part.file)
 
     def _check_bounds(
         self, rows: pa.Table, layout: SidecarLayout, said: ManifestPart | ManifestRowGroup, place: str
@@ -407,6 +396,16 @@ class _Verification:
             return "matches"
         self._problems.append(str(error.args[0]))
         return "differs"
+
+
+def _joined(groups: Sequence[pa.Table]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of row groups, small ones together: a batch costs about the same for one row and for thousands."""
+    waiting: list[pa.Table] = []
+    for number, group in enumerate(groups, 1):
+        waiting.append(group)
+        if number == len(groups) or sum(each.num_rows for each in waiting) >= SMALL_GROUPS_TOGETHER:
+            yield from pa.concat_tables(waiting).combine_chunks().to_batches()
+            waiting = []
 
 
 def _logged_fields(store: Store, checkpoint: Checkpoint) -> dict[str, pa.DataType] | None:
