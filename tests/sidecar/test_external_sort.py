@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pyarrow as pa
@@ -9,8 +10,12 @@ import pytest
 
 from benchmarks.measure import measure
 from lazydelta.sidecar.building import external_sort
+from lazydelta.sidecar.building.builder import assemble
 from lazydelta.sidecar.building.external_sort import ExternalSort
+from lazydelta.sidecar.building.planning import SidecarPlan
 from lazydelta.sidecar.building.spill import SpillFile
+from lazydelta.sidecar.layout.sidecar_columns import SidecarLayout
+from lazydelta.types.schema import TableSchema
 from tests.sidecar.sort_work import WAITING, layout_of, rows_of, splitters_of
 
 
@@ -94,3 +99,26 @@ def test_more_rows_of_many_columns_take_no_more_memory_to_sort() -> None:
     assert few.peak_bytes is not None
     assert many.peak_bytes is not None
     assert many.peak_bytes < few.peak_bytes + (10 << 20), (few, many)
+
+
+def test_parts_of_sorted_rows_are_cut_without_copying_them() -> None:
+    tables = [pa.Table.from_batches([rows_of(list(range(start, start + 50)), 2)]) for start in range(0, 500, 50)]
+    before = pa.total_allocated_bytes()
+    parts = list(assemble(iter(tables), 120))
+    assert pa.total_allocated_bytes() == before
+    assert [part.num_rows for part in parts] == [120, 120, 120, 120, 20]
+    assert [number for part in parts for number in part.column("min.0").to_pylist()] == list(range(500))
+    # Many small pieces are put together: each of them would be a piece of every column to the encoder.
+    [whole] = assemble(iter(pa.Table.from_batches([rows_of([number], 2)]) for number in range(100)), 200)
+    assert whole.column(0).num_chunks == 1
+
+
+def test_wide_rows_are_encoded_one_part_at_a_time_where_memory_is_scarce() -> None:
+    """What Parquet has for each column of a part is more than the rows of it then."""
+    fields = [{"name": f"c{n}", "type": "long", "nullable": True, "metadata": {}} for n in range(600)]
+    plans = {}
+    for count in (1, 600):
+        schema = TableSchema.parse(json.dumps({"type": "struct", "fields": fields[:count]}))
+        plans[count] = SidecarPlan(schema, SidecarLayout.of(schema, schema.leaves(), ()), ())
+    assert [plans[600].encoders(megabytes << 20) for megabytes in (1, 24, 512)] == [1, 1, 2]
+    assert [plans[1].encoders(megabytes << 20) for megabytes in (1, 24, 512)] == [1, 2, 2]

@@ -77,7 +77,7 @@ def _made_on(spark: SparkSession, publication: Publication, budget: int, progres
         sampled = context.parallelize(units, max(1, len(units))).map(sample).collect()
         files = sum(each.count for each in sampled)
         if not files:
-            return publication.publish(iter(()))
+            return publication.publish(iter(()), encoders=1)
         splitters = splitters_of(sampled, job.buckets(files))
         if progress is not None:
             progress(0, files)

@@ -69,6 +69,7 @@ _PARSERS = 2
 _SAMPLED_KEYS = 200_000
 _KEYS_A_BUCKET = 1_000  # buckets then differ by a few per cent
 _MAX_ATTEMPTS = 5
+_MOST_PIECES = 8
 
 
 def build(  # noqa: PLR0913 - keyword-only but for the table and its version
@@ -193,7 +194,8 @@ def existing(store: Store, snapshot: Snapshot, checkpoint: Checkpoint, *, thorou
 
 
 def _made_here(publication: Publication, memory_budget: int, progress: Progress | None) -> BuildResult:
-    return publication.publish(_sorted_parts(publication, memory_budget, progress))
+    encoders = publication.plan.encoders(memory_budget)
+    return publication.publish(_sorted_parts(publication, memory_budget, progress), encoders=encoders)
 
 
 def _sorted_parts(publication: Publication, memory_budget: int, progress: Progress | None) -> Iterator[pa.Table]:
@@ -222,7 +224,8 @@ def _sorted_parts(publication: Publication, memory_budget: int, progress: Progre
             done += len(batch)
             if progress is not None:
                 progress(done, None)
-        for part in stack.enter_context(_aside(assemble(sort.sorted_tables(), plan.rows_in_part(memory_budget)))):
+        # Not ahead of whoever asks: two threads encode parts meanwhile, and another part waits for them.
+        for part in assemble(sort.sorted_tables(), plan.rows_in_part(memory_budget)):
             release_memory()  # each of these is as large as all that is under way
             yield part
 
@@ -237,7 +240,10 @@ def _aside(source: Iterator[T]) -> contextlib.closing[ReadAhead[T]]:
 
 
 def assemble(tables: Iterator[pa.Table], size: int) -> Iterator[pa.Table]:
-    """Cut sorted rows into parts of ``size`` rows; the last one has the rest."""
+    """Cut sorted rows into parts of ``size`` rows; the last one has the rest.
+
+    Rows are not copied for that: a part is encoded as well from a few pieces.
+    """
     held: list[pa.Table] = []
     count = 0
     for table in tables:
@@ -245,11 +251,17 @@ def assemble(tables: Iterator[pa.Table], size: int) -> Iterator[pa.Table]:
         count += table.num_rows
         while count >= size:
             whole = pa.concat_tables(held)
-            yield whole.slice(0, size).combine_chunks()
+            held = []
+            yield _in_few_pieces(whole.slice(0, size))
             held = [whole.slice(size)]
+            del whole
             count -= size
     if count:
-        yield pa.concat_tables(held).combine_chunks()
+        yield _in_few_pieces(pa.concat_tables(held))
+
+
+def _in_few_pieces(table: pa.Table) -> pa.Table:
+    return table.combine_chunks() if table.column(0).num_chunks > _MOST_PIECES else table
 
 
 def _splitters(reader: CheckpointReader, plan: SidecarPlan, bucket_rows: int) -> pa.BinaryArray:

@@ -49,7 +49,9 @@ _RANGES_IN_MANIFEST = 8
 _LEAST_ROW_BYTES = 400
 _PART_BYTES = 96 << 20
 _BOUND_TEXT_BYTES = 32
-_COPIES_WHILE_SORTING, _PARTS_IN_MEMORY = 10, 4
+# Two are encoded while one waits and one is made, and what is sorted next is there already.
+_COPIES_WHILE_SORTING, _PARTS_IN_MEMORY = 10, 5
+_ENCODERS, _ENCODED_COLUMN_BYTES = 2, 8 << 10
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,11 @@ class SidecarPlan:
         if rows > ROWS_PER_GROUP:
             rows -= rows % ROWS_PER_GROUP  # else each part would end in a small row group
         return min(PART_ROWS, rows)
+
+    def encoders(self, memory_budget: int) -> int:
+        """Return how many parts to encode at a time: one where columns take more than rows."""
+        each = len(self.layout.columns) * _ENCODED_COLUMN_BYTES
+        return max(1, min(_ENCODERS, memory_budget // _PARTS_IN_MEMORY // each))
 
 
 def _width(kind: pa.DataType) -> int:

@@ -54,8 +54,6 @@ PARTS_IN_ROOT = 256 << 10
 """As many bytes a manifest may have of its parts: more than these are described in leaves."""
 
 _MAX_ATTEMPTS = 5
-# Compressing takes longest of all, and other threads have only the sorting to do by then. Each holds a part.
-_ENCODERS = 2
 
 
 class PartsGoneError(SidecarError):
@@ -136,8 +134,13 @@ class Publication:
         """Note the checkpoint as it is before it is read: what replaces it meanwhile is another one."""
         self._checkpoint()
 
-    def publish(self, pieces: Iterator[pa.Table | PublishedPart], *, action: str = "built") -> BuildResult:
-        """Write a part for every table, then the manifest over them and the parts given as they are, in order."""
+    def publish(
+        self, pieces: Iterator[pa.Table | PublishedPart], *, encoders: int, action: str = "built"
+    ) -> BuildResult:
+        """Write a part for every table, then the manifest over them and the parts given as they are, in order.
+
+        Compressing takes longest of all, so that several ``encoders`` do it, each of which holds a part.
+        """
         self.begin()
         parts: list[PublishedPart] = []
         reused = 0
@@ -149,7 +152,7 @@ class Publication:
             else:
                 self._state()  # before threads ask for it
                 pieces = chain(first, pieces)
-                with closing(in_parallel(self._encoded, pieces, threads=_ENCODERS, stop=_nothing)) as encoded:
+                with closing(in_parallel(self._encoded, pieces, threads=encoders, stop=_nothing)) as encoded:
                     for part in encoded:
                         reused += not isinstance(part, WrittenPart)
                         parts.append(self._put(part) if isinstance(part, WrittenPart) else part)

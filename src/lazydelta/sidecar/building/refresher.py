@@ -216,6 +216,7 @@ class _Refresh:
         self._numbers = [number for number, part in enumerate(base.every.parts) if part.num_rows]
         self._parts = [base.every.parts[number] for number in self._numbers]
         self._full = self._plan.rows_in_part(memory_budget)
+        self._encoders = self._plan.encoders(memory_budget)
 
     def run(self) -> BuildResult:
         order = PartOrder(self._parts, self._plan.layout, self._plan.schema)
@@ -235,7 +236,8 @@ class _Refresh:
                 transactions=list((_transactions(self._base.manifest) | change.transactions).values()),
                 domains=[each for each in domains.values() if not each.removed],
             )
-            return publication.publish(self._pieces(change, order, lost, rewritten), action="refreshed")
+            pieces = self._pieces(change, order, lost, rewritten)
+            return publication.publish(pieces, encoders=self._encoders, action="refreshed")
         finally:
             change.close()
 
