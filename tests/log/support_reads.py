@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
-from lazydelta.storage import local
+from lazydelta.storage.local_reads import FileReads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,11 +60,11 @@ class LocalReads:
     def watch(cls, monkeypatch: pytest.MonkeyPatch) -> LocalReads:
         """Record every positioned read from now on."""
         watched = cls()
-        original = local._FileReads.read_at
+        original = FileReads.read_at
 
-        def recording(self: local._FileReads, start: int, length: int) -> bytes:
+        def recording(self: FileReads, start: int, length: int) -> bytes:
             watched.reads.setdefault(self._path, []).append((start, start + length))
             return original(self, start, length)
 
-        monkeypatch.setattr(local._FileReads, "read_at", recording)
+        monkeypatch.setattr(FileReads, "read_at", recording)
         return watched

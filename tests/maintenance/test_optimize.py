@@ -26,10 +26,11 @@ from lazydelta.errors import (
 )
 from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Metadata
-from lazydelta.maintenance.optimize.candidates import Candidate, Candidates
+from lazydelta.maintenance.optimize.candidates import Candidates
 from lazydelta.maintenance.optimize.optimizing import OptimizeResult, OptimizeSettings, optimize, target_size_of
 from lazydelta.maintenance.vacuum.vacuuming import vacuum
 from lazydelta.storage import Request, observe, open_store
+from lazydelta.write.logged_files import LoggedFile
 from tests.maintenance.deleted_rows import delete_rows
 from tests.maintenance.old_tables import data_files
 from tests.write.commits import commit_lines
@@ -500,7 +501,7 @@ def test_what_the_caller_notes_is_in_the_commit_of_an_optimize(table: Path, pack
 def test_candidates_come_by_partition_whatever_their_order() -> None:
     dice = random.Random(1)
     made = [
-        Candidate(f"f{number}", 1, number, (f"p{number % 97}",), {"p": f"p{number % 97}"}, None, None, None)
+        LoggedFile(f"f{number}", 1, number, (f"p{number % 97}",), {"p": f"p{number % 97}"}, None, None, None)
         for number in range(5000)
     ]
     shuffled = dice.sample(made, len(made))

@@ -44,16 +44,8 @@ def delete_call(
     maintain = maintains(properties[1])
     result = delete_rows(handle, predicate, _settings(writer_properties, properties[0], transaction_version))
     _maintained(handle, result, maintain=maintain)
-    found = result.deleted
-    metrics = {
-        "num_added_files": found.added_files,
-        "num_removed_files": found.removed_files,
-        "num_deleted_rows": found.rows,
-        "num_copied_rows": found.copied_rows,
-        "execution_time_ms": round(result.seconds * 1000),
-        "scan_time_ms": round(found.scan_seconds * 1000),
-        "rewrite_time_ms": round(found.rewrite_seconds * 1000),
-    }
+    metrics = _metrics(result, "num_deleted_rows")
+    metrics["rewrite_time_ms"] = round(result.deleted.rewrite_seconds * 1000)
     return {key: value for key, value in metrics.items() if value is not None}
 
 
@@ -70,15 +62,7 @@ def update_call(
     settings = _settings(writer_properties, properties[0], transaction_version)
     result = update_rows(handle, columns, predicate, settings)
     _maintained(handle, result, maintain=maintain)
-    found = result.deleted
-    return {
-        "num_added_files": found.added_files,
-        "num_removed_files": found.removed_files,
-        "num_updated_rows": found.rows,
-        "num_copied_rows": found.copied_rows,
-        "execution_time_ms": round(result.seconds * 1000),
-        "scan_time_ms": round(found.scan_seconds * 1000),
-    }
+    return _metrics(result, "num_updated_rows")
 
 
 def new_columns(updates: Mapping[str, Any] | None, new_values: Mapping[str, Any] | None) -> dict[str, ColumnValues]:
@@ -126,6 +110,19 @@ def _settings(
         note=note_of(commit, transaction_version),
         max_attempts=attempts_of(commit, DeleteSettings().max_attempts),
     )
+
+
+def _metrics(result: DeleteResult, rows: str) -> dict[str, int | None]:
+    """Return what deltalake tells of either; ``rows`` is its name for those that were chosen."""
+    found = result.deleted
+    return {
+        "num_added_files": found.added_files,
+        "num_removed_files": found.removed_files,
+        rows: found.rows,
+        "num_copied_rows": found.copied_rows,
+        "execution_time_ms": round(result.seconds * 1000),
+        "scan_time_ms": round(found.scan_seconds * 1000),
+    }
 
 
 def _maintained(handle: TableHandle, result: DeleteResult, *, maintain: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from lazydelta.maintenance.optimize.candidates import Candidate
+from lazydelta.write.logged_files import LoggedFile
 
 __all__ = ["Bin", "pack"]
 
@@ -17,7 +17,7 @@ _DELETED_SHARE = 0.05
 class Bin:
     """Files of one partition that are rewritten together."""
 
-    files: tuple[Candidate, ...]
+    files: tuple[LoggedFile, ...]
 
     @property
     def partition(self) -> tuple[str | None, ...]:
@@ -30,13 +30,13 @@ class Bin:
         return sum(each.size for each in self.files)
 
 
-def pack(files: Sequence[Candidate], target: int, *, below: int, least: int = 2) -> Iterator[Bin]:
+def pack(files: Sequence[LoggedFile], target: int, *, below: int, least: int = 2) -> Iterator[Bin]:
     """Yield bins of files of one partition, which are given in their order and stay in it.
 
     Only files smaller than ``below`` are packed, ``least`` of them at least; others only lose their deleted rows. What
     was packed once is not packed again, because neighbours that fit into one bin already are in one.
     """
-    bin_: list[Candidate] = []
+    bin_: list[LoggedFile] = []
     held = 0
     for each in files:
         purges = each.deleted_share > _DELETED_SHARE
@@ -52,7 +52,7 @@ def pack(files: Sequence[Candidate], target: int, *, below: int, least: int = 2)
     yield from _closed(bin_, least)
 
 
-def _closed(files: list[Candidate], least: int) -> Iterator[Bin]:
+def _closed(files: list[LoggedFile], least: int) -> Iterator[Bin]:
     if len(files) >= least:
         yield Bin(tuple(files))
         return

@@ -15,13 +15,9 @@ from lazydelta.maintenance.optimize.bins import Bin
 from lazydelta.maintenance.optimize.sorted_rows import sorted_rows
 from lazydelta.rows import RowReader
 from lazydelta.types.schema import TableSchema
-from lazydelta.write.column_mapping import PhysicalColumns
-from lazydelta.write.data_files import DataFileWriter
-from lazydelta.write.partition_rows import compact, pieces
+from lazydelta.write.copied_rows import copy_rows, stored_columns, writer_of_copies
 
 __all__ = ["Rewriter", "Rewritten"]
-
-_PIECE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,29 +60,24 @@ class Rewriter:
         ``family`` is what the names of the files have in common.
         """
         schema = self.schema
-        partitions = set(schema.partition_columns)
-        stored = [each.name for each in schema.fields if each.name not in partitions]
-        reader = RowReader(self.handle.store, schema, columns=stored)
+        reader = RowReader(self.handle.store, schema, columns=stored_columns(schema))
         read = _Counted()
         rows = read.through(batch for file in bin_.files for batch in reader.read(file))
         # By a partition column all rows of a bin are in order already.
-        keys = [name for name in self.sort_by if name not in partitions]
+        keys = [name for name in self.sort_by if name not in schema.partition_columns]
         if keys:
             rows = sorted_rows(rows, keys, self.memory_budget // 2)
-        with DataFileWriter(
+        with writer_of_copies(
             self.handle.store,
-            schema.to_arrow(),
-            schema.partition_columns,
-            properties=self.properties,
+            schema,
+            self.properties,
             target_file_size=self.target,
             memory_budget=self.memory_budget,
             compression=self.compression,
-            physical=None if schema.column_mapping == "none" else PhysicalColumns(schema),
             family=family,
         ) as writer:
             for batch in rows:
-                for piece in pieces(batch.replace_schema_metadata(None), _PIECE_BYTES):
-                    writer.write_partition(bin_.partition, compact(piece))
+                copy_rows(writer, bin_.partition, batch)
             adds = writer.close()
         return Rewritten(
             bin_,

@@ -19,17 +19,14 @@ from lazydelta.handle import TableHandle
 from lazydelta.log.actions import Add, Metadata
 from lazydelta.log.properties import TableProperties
 from lazydelta.rows import RowReader
-from lazydelta.write.column_mapping import PhysicalColumns
+from lazydelta.write.copied_rows import copy_rows, stored_columns, writer_of_copies
 from lazydelta.write.data_files import MEMORY_BUDGET, TARGET_FILE_SIZE, DataFileWriter
 from lazydelta.write.parquet_encoding import ParquetEncoding
-from lazydelta.write.partition_rows import compact, pieces
 from lazydelta.write.row_changes.change_files import ChangeFiles
 from lazydelta.write.row_changes.row_choice import RowChoice
 from lazydelta.write.row_changes.touched_files import TouchedFile
 
 __all__ = ["FileRecipe", "NewRows", "RowRewriter"]
-
-_PIECE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +67,7 @@ class RowRewriter:
         self._properties = TableProperties.of(metadata)
         self._changes = changes
         table = choice.table
-        self._stored = [each.name for each in table.fields if each.name not in table.partition_columns]
+        self._stored = stored_columns(table)
         self._reader = RowReader(handle.store, table)
         self._writer: DataFileWriter | None = None
         self.gone = 0
@@ -121,9 +118,7 @@ class RowRewriter:
         self._copy(pa.RecordBatch.from_arrays(together, schema=kept.schema), file)
 
     def _copy(self, rows: pa.RecordBatch, file: TouchedFile) -> None:
-        kept = rows.select(self._stored).replace_schema_metadata(None)
-        for piece in pieces(kept, _PIECE_BYTES):
-            self._files().write_partition(file.partition, compact(piece))
+        copy_rows(self._files(), file.partition, rows.select(self._stored))
 
     def _note(self, rows: pa.RecordBatch, change: str, file: TouchedFile) -> None:
         if self._changes is not None:
@@ -150,16 +145,14 @@ class RowRewriter:
 
     def _files(self) -> DataFileWriter:
         if self._writer is None:
-            table, recipe = self._choice.table, self._recipe
-            self._writer = DataFileWriter(
+            recipe = self._recipe
+            self._writer = writer_of_copies(
                 self._handle.store,
-                table.to_arrow(),
-                table.partition_columns,
-                properties=self._properties,
+                self._choice.table,
+                self._properties,
                 target_file_size=recipe.target_file_size,
                 memory_budget=recipe.memory_budget,
                 compression=recipe.compression,
-                physical=None if table.column_mapping == "none" else PhysicalColumns(table),
                 encoding=recipe.encoding,
             )
         return self._writer

@@ -9,14 +9,14 @@ import msgspec
 
 from lazydelta.execution import in_parallel
 from lazydelta.handle import TableHandle
-from lazydelta.log.actions import Add, DeletionVector
+from lazydelta.log.actions import Add
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.row_scan import RowRequest
 from lazydelta.row_scan.file_rows import FileRows
 from lazydelta.row_scan.row_metrics import RowMetrics
 from lazydelta.scan.request import ScanRequest, ScanStrategy
-from lazydelta.stats import stats_ranges
+from lazydelta.write.logged_files import logged_files
 from lazydelta.write.row_changes.row_choice import RowChoice
 
 __all__ = ["TouchedFile", "touched_files"]
@@ -76,31 +76,6 @@ def _found(handle: TableHandle, snapshot: Snapshot, choice: RowChoice) -> Iterat
 
 
 def _files(batch: FileBatch, choice: RowChoice) -> Iterator[TouchedFile]:
-    nothing = [None] * len(batch)
-    records = stats_ranges(batch, ()).num_records
-    logged = choice.table.physical_partition_columns
-    rows = zip(
-        batch.path.to_pylist(),
-        batch.size.to_pylist(),
-        batch.modification_time.to_pylist(),
-        batch.partition_values.to_pylist(),
-        nothing if batch.extra is None else batch.extra.field("tags").to_pylist(),
-        nothing if batch.deletion_vector is None else batch.deletion_vector.to_pylist(),
-        nothing if records is None else records.to_pylist(),
-        choice.whole_files(batch).tolist(),
-        strict=True,
-    )
-    for path, size, modified, pairs, tags, dv, count, is_whole in rows:
-        values = dict(pairs or ())
-        vector = None if dv is None else msgspec.convert(dv, DeletionVector)
-        add = Add(
-            path=path,
-            size=size,
-            modification_time=modified,
-            partition_values=values,
-            tags=dict(tags) if tags else None,
-            deletion_vector=vector,
-        )
-        live = None if count is None else count - (0 if vector is None else vector.cardinality)
-        # An empty text is a null, whoever wrote it.
-        yield TouchedFile(add, tuple(values.get(name) or None for name in logged), live, is_whole)
+    files = logged_files(batch, choice.table.physical_partition_columns)
+    for file, is_whole in zip(files, choice.whole_files(batch).tolist(), strict=True):
+        yield TouchedFile(file.as_add(), file.partition, file.live_rows, is_whole)
