@@ -128,7 +128,7 @@ def test_a_query_loads_nothing_of_ours_that_the_import_has_not(table: Path) -> N
 
 
 # What a query needs and no more; a module costs a fifth of a millisecond, and whoever adds one has looked at this line.
-MOST_MODULES = 148
+MOST_MODULES = 150
 
 _MADE = """
 import re, sys
