@@ -145,6 +145,8 @@ def _variable(values: Sequence[Stored | None], kind: pa.DataType, validity: pa.B
     if len(data) > _MOST_TEXT:
         message = f"{len(data)} bytes of text are more than one array holds"
         raise OverflowError(message)
+    if len(parts) == 1:
+        return pa.Array.from_buffers(kind, 1, [validity, pa.py_buffer(array("i", (0, len(data)))), pa.py_buffer(data)])
     offsets = np.zeros(len(parts) + 1, np.int32)
     np.cumsum(np.fromiter(map(len, parts), np.int32, len(parts)), out=offsets[1:])
     return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(offsets), pa.py_buffer(data)])

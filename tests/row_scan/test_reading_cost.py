@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from lazydelta.handle import TableHandle
 from lazydelta.row_scan import ReadingPool, RowRequest, RowScanner, file_rows
 from lazydelta.row_scan.footer_ranges import judge_row_groups
 from lazydelta.row_scan.repeated_values import RepeatedValues
+from lazydelta.row_scan.row_metrics import RowMetrics
 from lazydelta.rows import opened_file
 from lazydelta.rows.column_finder import ColumnFinder
 from tests.row_scan.made_table import make_rich_table, make_table
@@ -220,7 +221,7 @@ def test_texts_that_repeat_are_read_as_codes_unless_batches_are_small(
     asked: list[list[str]] = []
     original = opened_file._parquet
 
-    def counted(*arguments: object, codes: Sequence[str] = ()) -> pq.ParquetFile:
+    def counted(*arguments: object, codes: Sequence[str] = ()) -> pq.ParquetReader:
         asked.append(list(codes))
         return original(*arguments, codes=codes)  # type: ignore[arg-type]
 
@@ -245,7 +246,7 @@ def test_a_file_is_opened_once_also_for_columns_that_come_as_codes(
     opened: list[list[str]] = []
     original = opened_file._parquet
 
-    def counted(*arguments: object, codes: Sequence[str] = ()) -> pq.ParquetFile:
+    def counted(*arguments: object, codes: Sequence[str] = ()) -> pq.ParquetReader:
         opened.append(list(codes))
         return original(*arguments, codes=codes)  # type: ignore[arg-type]
 
@@ -261,3 +262,57 @@ def test_a_file_is_opened_once_also_for_columns_that_come_as_codes(
             assert list(zip(rows["id"].to_pylist(), rows["text"].to_pylist(), strict=True)) == wanted
             # Once each, and again for the first, for the one without the column and for those where it changes.
             assert len(opened) <= 8 + 5
+
+
+def test_a_file_ends_with_its_last_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody comes back for the end of a file: what reads it is asked as often as it has batches."""
+    made = make_table(tmp_path, files=5, rows=100, group=30)
+    pulled: list[bool] = []
+    original = file_rows.FileRows.batches
+
+    def watched(rows: file_rows.FileRows) -> Iterator[pa.RecordBatch]:
+        batches = original(rows)
+        try:
+            while True:
+                pulled.append(rows.is_last)
+                yield next(batches)
+        except StopIteration:
+            return
+        finally:
+            batches.close()  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(file_rows.FileRows, "batches", watched)
+    for where in (None, "id >= 0"):
+        pulled.clear()
+        found = DeltaTable(made.uri).rows(["id"], where).read_all()
+        assert sorted(found["id"].to_pylist()) == list(range(500))
+        assert pulled == [False] * 5 * 4
+
+
+def test_only_the_last_batch_of_a_file_says_so(tmp_path: Path) -> None:
+    """Rows of the rich table are deleted, also the last ones; then nobody knows before the end."""
+    made = make_rich_table(tmp_path, seed=3, files=8)
+    handle = TableHandle.open(made.uri)
+    snapshot = handle.snapshot()
+    said = 0
+    for where in (None, "id >= 0", "n > 3"):
+        request = RowRequest.of(snapshot.schema, where=where, batch_size=8)
+        for file in RowScanner(handle, snapshot, request).found_files():
+            rows = file_rows.FileRows(handle.store, request, file, RowMetrics())
+            told = [rows.is_last for _ in rows.batches()]
+            assert True not in told[:-1]
+            said += told[-1:] == [True]
+    assert said
+
+
+def test_columns_are_asked_for_by_their_place_and_not_by_their_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To list the names of all columns of each file takes longer than to open it, where tables are wide."""
+    made = make_rich_table(tmp_path, seed=4)
+    monkeypatch.setattr(pq.ParquetFile, "__init__", refuse)
+    found = DeltaTable(made.uri).rows(["id", "place.name", "tags"]).read_all().sort_by("id")
+    expected = [
+        (row["id"], None if row["place"] is None else {"name": row["place"]["name"]}, row["tags"]) for row in made.rows
+    ]
+    assert [tuple(row.values()) for row in found.to_pylist()] == expected

@@ -87,6 +87,7 @@ class FileRows:
     """Reads one file for one request; made in one thread, read by one at a time, closed from any.
 
     ``verified`` has the checksums of its pages compared: whoever changes a table by what is read here insists on it.
+    ``is_last`` tells, where it is known in time, that the batch that was yielded is the last one.
     """
 
     store: Store
@@ -98,6 +99,7 @@ class FileRows:
     repeated: RepeatedValues = field(default_factory=RepeatedValues)
     layouts: FileLayouts | None = None
     verified: bool = True
+    is_last: bool = False
     stopped: Event = field(default_factory=Event)
     _opened: OpenedFile | None = None
 
@@ -111,20 +113,22 @@ class FileRows:
             self.metrics,
         )
         self._opened = opened
-        self.metrics.add(files_opened=1)
         with opened:
             verdicts = self._verdicts(opened)
             mine = self._share(len(verdicts))
             read = [index for index in mine if verdicts[index] is not False]
             pruned = len(mine) - len(read)
-            self.metrics.add(row_groups_read=len(read), row_groups_pruned=pruned, files_without_match=not read)
+            self.metrics.add(
+                files_opened=1, row_groups_read=len(read), row_groups_pruned=pruned, files_without_match=not read
+            )
             reading = _Columns.of(opened, request, layouts, self.repeated) if read else None
             for index in read:
                 if reading is None or self.stopped.is_set():
                     return
                 if request.expression is None or verdicts[index]:
-                    self.metrics.add(row_groups_proven=request.expression is not None)
-                    yield from self._all(opened, reading, index)
+                    if request.expression is not None:
+                        self.metrics.add(row_groups_proven=1)
+                    yield from self._all(opened, reading, index, ends=index == read[-1])
                 else:
                     yield from self._passing(opened, reading, index)
                 opened.forget()
@@ -151,7 +155,7 @@ class FileRows:
             self.footers.count(decided=verdicts[0] is not None)
         return verdicts
 
-    def _all(self, opened: OpenedFile, columns: _Columns, group: int) -> Iterator[pa.RecordBatch]:
+    def _all(self, opened: OpenedFile, columns: _Columns, group: int, *, ends: bool) -> Iterator[pa.RecordBatch]:
         wanted, size = columns.layout.all, self.request.rows_a_batch
         opened.foresee(group, wanted.leaves)
         start = 0
@@ -163,7 +167,9 @@ class FileRows:
             start += raw.num_rows
             self.metrics.add(rows_read=raw.num_rows)
             if live.num_rows:
-                yield columns.assembled(opened.convert(wanted, live), live.num_rows)
+                found = columns.assembled(opened.convert(wanted, live), live.num_rows)
+                self.is_last = ends and start >= opened.groups[group].num_rows
+                yield found
 
     def _passing(self, opened: OpenedFile, columns: _Columns, group: int) -> Iterator[pa.RecordBatch]:
         tested, others = columns.layout.tested, columns.layout.rest

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from threading import Condition, get_ident
+from threading import Condition, RLock, get_ident
 
 import pyarrow as pa
 
@@ -39,7 +39,7 @@ class _Reading:
     rows: FileRows
     batches: Iterator[pa.RecordBatch]
     expected: int
-    ready: deque[pa.RecordBatch] = field(default_factory=deque)
+    ready: deque[tuple[pa.RecordBatch, int]] = field(default_factory=deque)
     is_running: bool = False
     is_done: bool = False
     error: BaseException | None = None
@@ -63,7 +63,9 @@ class RowFlow:
         self._pool = pool
         self._metrics = metrics
         self._stop = stop
-        self._changed = Condition()
+        # Entered a dozen times for each file: by itself it is quicker to enter than by way of the condition.
+        self._lock = RLock()
+        self._changed = Condition(self._lock)
         self._known: deque[FileToRead] = deque()
         self._open: deque[_Reading] = deque()
         self._most = _FILES_A_THREAD * pool.threads
@@ -80,7 +82,7 @@ class RowFlow:
 
     def take(self) -> pa.RecordBatch | None:
         """Return the next batch, None after the last; whatever went wrong arrives in its place."""
-        with self._changed:
+        with self._lock:
             is_started = False
             while not self._closed:
                 head = self._open[0] if self._open else None
@@ -89,8 +91,8 @@ class RowFlow:
                         self._raise(self._error)
                         return None
                 elif head.ready:
-                    batch = head.ready.popleft()
-                    self._pool.correct(-batch.nbytes)
+                    batch, size = head.ready.popleft()
+                    self._pool.correct(-size)
                     self._start_work()
                     return batch
                 elif head.is_done:
@@ -112,7 +114,7 @@ class RowFlow:
 
     def widen(self) -> None:
         """Open as many files at once as there may be, from now on: who takes the rows is known to go on."""
-        with self._changed:
+        with self._lock:
             self._window = self._most
             self._goes_on = True
             self._start_work()
@@ -124,7 +126,7 @@ class RowFlow:
 
     def close(self) -> None:
         """Stop all requests, wait for the work under way, close what is open; harmless when it is closed."""
-        with self._changed:
+        with self._lock:
             if self._closed:
                 return
             self._closed = True
@@ -135,10 +137,10 @@ class RowFlow:
         # A collection of garbage may bring us here in any thread: one that is at work for this very stream cannot wait
         # for itself, and work that has not begun may be waiting for this thread. It will find the stream closed.
         inside = get_ident() in self._running
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._running <= {get_ident()})
         for reading in self._open:
-            held = sum(batch.nbytes for batch in reading.ready)
+            held = sum(size for _, size in reading.ready)
             if not inside:
                 _close(reading.batches)
                 held += reading.expected if reading.is_running else 0
@@ -165,7 +167,7 @@ class RowFlow:
         if ahead < wanted:
             self._look_for_files()
         for index, reading in enumerate(self._open):
-            if self._may_read(reading, is_head=index == 0):
+            if not reading.is_running and not reading.is_done and self._may_read(reading, is_head=index == 0):
                 reading.is_running = True
                 self._submit(lambda reading=reading: self._read(reading))  # type: ignore[misc]
         # Many files may have come at once, and to find the next may take longer than to read all of these.
@@ -181,12 +183,14 @@ class RowFlow:
         rows = self._open_file(file)
         guess = min(max(file.size, 0) * _GUESS_FACTOR, _MOST_GUESSED)
         self._open.append(_Reading(rows, rows.batches(), guess))
-        self._metrics.most(most_files_at_once=len(self._open))
-        self._metrics.add(files_while_discovering=not self._all_found)
+        if len(self._open) > self._metrics.most_files_at_once:
+            self._metrics.most(most_files_at_once=len(self._open))
+        if not self._all_found:
+            self._metrics.add(files_while_discovering=1)
 
     def _may_read(self, reading: _Reading, *, is_head: bool) -> bool:
         """Tell whether the next batch of a file may be decoded, and reserve its memory."""
-        if reading.is_running or reading.is_done or len(reading.ready) >= _READY:
+        if len(reading.ready) >= _READY:
             return False
         return self._pool.reserve(reading.expected, at_any_rate=is_head and not reading.ready)
 
@@ -196,14 +200,14 @@ class RowFlow:
 
     def _give_up(self) -> None:
         """End a stream whose pool was closed under it: what it waits for never comes."""
-        with self._changed:
+        with self._lock:
             self._abandoned = True
             self._changed.notify_all()
 
     # --- in threads of the pool
 
     def _step(self, work: Callable[[], None]) -> None:
-        with self._changed:
+        with self._lock:
             if self._closed:
                 return
             self._running.add(get_ident())
@@ -213,7 +217,7 @@ class RowFlow:
             self._leave()
 
     def _leave(self) -> None:
-        with self._changed:
+        with self._lock:
             self._running.discard(get_ident())
             if self._closed:  # and somebody waits for the last thread to leave
                 self._changed.notify_all()
@@ -225,7 +229,7 @@ class RowFlow:
             files = None if self._closed else next(self._found, None)
         except BaseException as raised:  # noqa: BLE001 - handed to the consumer, where it belongs
             error = raised
-        with self._changed:
+        with self._lock:
             self._discovering = False
             if files is None:
                 self._all_found, self._error = True, error
@@ -236,31 +240,41 @@ class RowFlow:
             self._changed.notify_all()
 
     def _read(self, reading: _Reading) -> None:
-        while True:
-            batch: pa.RecordBatch | None = None
-            error: BaseException | None = None
-            try:
-                batch = None if self._closed else next(reading.batches, None)
-            except BaseException as raised:  # noqa: BLE001 - handed to the consumer, where it belongs
-                error = raised if isinstance(raised, LazyDeltaError) or not self._closed else None
-            with self._changed:
-                size = 0 if batch is None else batch.nbytes
-                self._pool.correct(size - reading.expected)
-                reading.is_running = False
-                if batch is None:
-                    reading.is_done, reading.error = True, error
-                else:
-                    reading.expected = size
-                    reading.ready.append(batch)
+        while self._read_one(reading):
+            pass
+
+    def _read_one(self, reading: _Reading) -> bool:
+        """Decode the next batch of a file; tell whether the one after it may be decoded as well."""
+        batch: pa.RecordBatch | None = None
+        error: BaseException | None = None
+        try:
+            batch = None if self._closed else next(reading.batches, None)
+            if reading.rows.is_last:
+                # Known with its last batch, so that nobody has to come back for the end of it.
+                _close(reading.batches)
+        except BaseException as raised:  # noqa: BLE001 - handed to the consumer, where it belongs
+            error = raised if isinstance(raised, LazyDeltaError) or not self._closed else None
+        size = 0 if batch is None else batch.nbytes
+        with self._lock:
+            self._pool.correct(size - reading.expected)
+            reading.is_running = False
+            if batch is not None:
+                reading.expected = size
+                reading.ready.append((batch, size))
+                if self._pool.held > self._metrics.peak_bytes:
                     self._metrics.most(peak_bytes=self._pool.held)
-                is_head = bool(self._open) and self._open[0] is reading
-                if is_head:
-                    # Whoever waits, waits for this file: to wake it for another one takes the interpreter from us.
-                    self._changed.notify_all()
-                if self._closed or not self._may_read(reading, is_head=is_head):
-                    self._start_work()
-                    return
+            if batch is None or error is not None or reading.rows.is_last:
+                reading.is_done, reading.error = True, error
+            is_head = bool(self._open) and self._open[0] is reading
+            if is_head:
+                # Whoever waits, waits for this file: to wake it for another one takes the interpreter from us.
+                self._changed.notify_all()
+            goes_on = not self._closed and not reading.is_done and self._may_read(reading, is_head=is_head)
+            if goes_on:
                 reading.is_running = True
+            else:
+                self._start_work()
+            return goes_on
 
 
 def _close(iterator: object) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol, Self
 
 import pyarrow as pa
@@ -88,6 +87,8 @@ class OpenedFile:
         self._finder = ColumnFinder(file.path, schema.column_mapping == "id")
         self._home, self._path = store.locate(file.path)
         self._streams: list[pa.NativeFile] = []
+        self._deleted: DeletedRows | None = None
+        self._is_fitted = False
         self._extents: dict[tuple[int, tuple[int, ...]], tuple[int, int, list[tuple[int, int]]]] = {}
         self._reads, self._source, self._parquet = self._open()
         self.metadata: pq.FileMetaData = self._parquet.metadata
@@ -116,9 +117,15 @@ class OpenedFile:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @cached_property
+    @property
     def deleted(self) -> DeletedRows | None:
         """The file's deletion vector, read when the first row is; it has to fit the file."""
+        if not self._is_fitted:
+            self._deleted = self._fitting_vector()
+            self._is_fitted = True
+        return self._deleted
+
+    def _fitting_vector(self) -> DeletedRows | None:
         vector, path = self.file.deletion_vector, self.file.path
         found = None if vector is None else read_deletion_vector(self._store, vector, data_file=path)
         rows = self._first_rows[-1]
@@ -212,9 +219,7 @@ class OpenedFile:
         length = max(1, min(batch_size, _BATCH_BYTES * max(rows, 1) // max(decoded, 1)))
         with self._source_of(stored, selection.names, codes) as parquet:
             with faults(self.file.path):
-                batches = parquet.iter_batches(
-                    batch_size=length, row_groups=[group], columns=selection.names, use_threads=False
-                )
+                batches = parquet.iter_batches(length, [group], selection.leaves, use_threads=False)
             while True:
                 with faults(self.file.path):
                     batch = next(batches, None)
@@ -247,7 +252,7 @@ class OpenedFile:
         return arrays
 
     @contextmanager
-    def _source_of(self, stored: int, columns: Sequence[str], codes: Sequence[str]) -> Iterator[pq.ParquetFile]:
+    def _source_of(self, stored: int, columns: Sequence[str], codes: Sequence[str]) -> Iterator[pq.ParquetReader]:
         """Open what columns of so many bytes are read through: what was fetched at once, or else a stream."""
         if stored <= _AT_ONCE:
             if all((name in self._codes) == (name in codes) for name in columns):
@@ -271,7 +276,7 @@ class OpenedFile:
             self._streams.remove(source)
             source.close()
 
-    def _open(self) -> tuple[DirectReads | PrefetchedReads, pa.NativeFile, pq.ParquetFile]:
+    def _open(self) -> tuple[DirectReads | PrefetchedReads, pa.NativeFile, pq.ParquetReader]:
         """Open the file and read its footer; a size that the log has wrong costs a request, not the read."""
         path, logged = self.file.path, self.file.size
         try:
@@ -295,14 +300,14 @@ class OpenedFile:
         except (pa.ArrowException, OSError, ValueError) as error:
             raise unreadable(path, error) from error
 
-    def _open_direct(self, source: pa.NativeFile) -> tuple[DirectReads, pa.NativeFile, pq.ParquetFile]:
+    def _open_direct(self, source: pa.NativeFile) -> tuple[DirectReads, pa.NativeFile, pq.ParquetReader]:
         try:
             return DirectReads(self._home, self._path), source, self._first_parquet(source)
         except BaseException:
             source.close()
             raise
 
-    def _first_parquet(self, source: pa.NativeFile) -> pq.ParquetFile:
+    def _first_parquet(self, source: pa.NativeFile) -> pq.ParquetReader:
         try:
             return _parquet(source, None, 0, self._verified, codes=self._codes)
         except KeyError:
@@ -310,7 +315,7 @@ class OpenedFile:
             self._codes = ()
             return _parquet(source, None, 0, self._verified)
 
-    def _open_sized(self, size: int) -> tuple[PrefetchedReads, pa.NativeFile, pq.ParquetFile]:
+    def _open_sized(self, size: int) -> tuple[PrefetchedReads, pa.NativeFile, pq.ParquetReader]:
         reads = PrefetchedReads(self._home, self._path, size)
         try:
             reads.keep_tail(_SMALL if self._home.is_remote and size <= _SMALL else _TAIL)
@@ -333,8 +338,10 @@ def _parquet(
     verified: bool,  # noqa: FBT001 - one of a row of settings, all given
     *,
     codes: Sequence[str] = (),
-) -> pq.ParquetFile:
-    return pq.ParquetFile(
+) -> pq.ParquetReader:
+    # Not by way of ``ParquetFile``: it lists all names for each file, and columns are asked for by their place.
+    reader = pq.ParquetReader()
+    reader.open(
         source,
         metadata=metadata,
         read_dictionary=list(codes) or None,
@@ -342,7 +349,9 @@ def _parquet(
         pre_buffer=False,
         coerce_int96_timestamp_unit="us",
         page_checksum_verification=verified,
+        arrow_extensions_enabled=True,
     )
+    return reader
 
 
 class faults:  # noqa: N801 - reads as a word where it is used

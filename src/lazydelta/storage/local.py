@@ -227,8 +227,11 @@ class FileStore(Store):
         return open_native(FileReads(fd, path, counted), size, path)
 
     def open_direct(self, path: str, *, start: int, length: int) -> pa.NativeFile:
-        self.note_read(path, start, length)
-        return self._guard("GET", path, lambda: pa.OSFile(self._file(path), mode="r"))
+        def work() -> pa.NativeFile:
+            super(FileStore, self).note_read(path, start, length)
+            return pa.OSFile(self._file(path), mode="r")
+
+        return self._guard("GET", path, work)
 
     def note_read(self, path: str, start: int, length: int) -> None:
         self._guard("GET", path, lambda: super(FileStore, self).note_read(path, start, length))
