@@ -33,6 +33,7 @@ OTHER: dict[str, Any] = {
     "checksum": "error",
     "max_staleness": 5,
     "float_max": "trust",
+    "page_checksums": "verify",
     "retries": 0,
     "request_timeout": 2.5,
 }

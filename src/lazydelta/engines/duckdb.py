@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+import lazydelta.pruning.expression  # noqa: F401 - DuckDB hands its filters over as such: the first query is no later
 from lazydelta.engines.table_source import TableOrUri, engine, engine_dataset
 from lazydelta.errors import QueryError
 from lazydelta.options import Options

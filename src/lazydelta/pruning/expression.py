@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from lazydelta import compute as pc
@@ -70,20 +70,17 @@ class _UntranslatableError(Exception):
     """Never leaves this module: the node at hand has no translation."""
 
 
-@dataclass(slots=True)
-class _Call:
+class _Call(msgspec.Struct):
     name: str
-    arguments: list[Any] = field(default_factory=list)
+    arguments: list[Any] = msgspec.field(default_factory=list)
     options: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Reference:
+class _Reference(msgspec.Struct, frozen=True):
     path: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Value:
+class _Value(msgspec.Struct, frozen=True):
     scalar: pa.Scalar
 
 
