@@ -32,6 +32,7 @@ _FURTHEST = 256
 _TABLE_BITS = 16
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(64 - _TABLE_BITS)
+_FEW = 12_000  # rows that are looked up as quickly as it is found out what tells them apart
 _MANY = 16  # more than one row in so many: another distance may tell more
 
 
@@ -75,6 +76,8 @@ class PlainKeys:
         return rows[np.frombuffer(hits.buffers()[1], np.uint64, len(hits)).astype(np.int64)]
 
     def _by_words(self, path: pa.Array, texts: pa.Array) -> npt.NDArray[np.int64]:
+        if len(path) <= _FEW:
+            return np.arange(len(path))
         starts, ends, data = _parts_of(path)
         if self._distance is None:
             self._distance, self._table = _telling_distance(starts, ends, data), None
@@ -112,12 +115,13 @@ def _parts_of(
 
 def _telling_distance(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]) -> int:
     """Return the distance from the end at which the paths of a batch differ most."""
-    some = np.unique(np.linspace(0, len(ends) - 1, _LOOKED_AT).astype(np.int64))
+    some = ends[:: max(1, len(ends) // _LOOKED_AT)]
     shortest = int((ends - starts).min())
     distances = range(0, max(1, min(_FURTHEST, shortest - _WORD + 1)), _STEP)
     if shortest < _WORD:
         return 0
-    return max(distances, key=lambda distance: len(np.unique(_words(data, ends[some], distance))))
+    # Not by np.unique: the first one of a process loads numpy.ma, which takes as long as a short scan.
+    return max(distances, key=lambda distance: len(set(_words(data, some, distance).tolist())))
 
 
 def _table_of(texts: pa.Array, distance: int) -> npt.NDArray[np.bool_]:

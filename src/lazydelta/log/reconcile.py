@@ -18,10 +18,11 @@ from lazydelta.log.remove_set import RemoveSet
 from lazydelta.log.reverse_commits import TailCommit
 from lazydelta.metrics import ScanMetrics
 
-__all__ = ["active_tail_files", "unmasked"]
+__all__ = ["active_tail_files", "unmasked", "unmasked_stretches"]
 
 _MOST_ACTIONS = 4096
 _SHARE = 1 / 4
+_LONG_STRETCH = 2048  # rows between two hidden ones, on average: shorter stretches cost more than a copy
 _UNKNOWN_SIZE = 64 << 10  # what a commit counts as that a catalog named without its size
 
 
@@ -184,6 +185,26 @@ def unmasked(batch: FileBatch, seen: RemoveSet) -> FileBatch:
         return batch
     masked = seen.find(batch.path, batch.deletion_vector)
     return batch.filter(boolean_array(~masked)) if masked.any() else batch
+
+
+def unmasked_stretches(batch: FileBatch, seen: RemoveSet) -> list[FileBatch]:
+    """Return the base rows that the tail neither removed nor replaced, in pieces of the batch where that is cheap.
+
+    A tail hides few rows of a large base. To copy all others, column by column, would cost as much as half of decoding
+    them; the stretches between the hidden ones are there already.
+    """
+    if len(batch) == 0:
+        return []
+    hidden = np.flatnonzero(seen.find(batch.path, batch.deletion_vector))
+    if not len(hidden):
+        return [batch]
+    if len(hidden) * _LONG_STRETCH > len(batch):
+        keep = np.ones(len(batch), np.bool_)
+        keep[hidden] = False
+        return [batch.filter(boolean_array(keep))]
+    ends = [*hidden.tolist(), len(batch)]
+    starts = [0, *(row + 1 for row in ends[:-1])]
+    return [batch.slice(start, end - start) for start, end in zip(starts, ends, strict=True) if end > start]
 
 
 def _paths_of(removes: list[Remove]) -> tuple[pa.Array, pa.Array | None]:

@@ -208,6 +208,9 @@ def _widened(values: pa.Array | None, *, up: bool) -> pa.Array | None:
 
 def _untruncated(upper: pa.Array) -> tuple[Trust, tuple[tuple[int, pa.Array], ...]]:
     """Tell which maxima are whole, and give the prefixes of those that may have been cut."""
+    longest = pc.max(pc.binary_length(upper)).as_py()
+    if longest is None or longest < _SURVIVING_WITH_PAIRS:
+        return True, ()  # as most are: nobody cuts what is so short
     length = pc.utf8_length(upper)
     cut = pc.greater_equal(length, typed_scalar(_TRUNCATED_FROM, length.type))
     unknown = typed_scalar(None, upper.type)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Iterator
-from typing import Generic, TypeVar
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -30,7 +30,7 @@ class FileStream(ClosesItself):
 
     def __init__(self, scanner: LazyDeltaScanner) -> None:
         self._scanner = scanner
-        self._batches: Generator[FileBatch] | None = None
+        self._batches: Generator[Any] | None = None
         self._closed = False
         self._objects: Iterator[DataFile] = iter(())
 
@@ -93,7 +93,8 @@ class FileStream(ClosesItself):
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Return the files as Arrow record batches: no Python object per file."""
-        self._begin()
+        schema, reported = self._scanner.snapshot.schema, self._scanner.request.stats_columns
+        self._begin(lambda batch: to_record_batch(batch, schema, reported))
         return _OneThread(self._record_batches())
 
     def collect(self) -> list[DataFile]:
@@ -121,20 +122,19 @@ class FileStream(ClosesItself):
     def __del__(self) -> None:
         self.close()
 
-    def _begin(self) -> None:
+    def _begin(self, convert: Callable[[FileBatch], pa.RecordBatch] | None = None) -> None:
         if self._closed or self._batches is not None:
             raise StreamClosedError("This stream of files was already used", hint="call files() again for another scan")
-        self._batches = self._scanner.batches()
+        self._batches = self._scanner.batches() if convert is None else self._scanner.converted(convert)
 
     def _record_batches(self) -> Generator[pa.RecordBatch]:
-        schema, reported = self._scanner.snapshot.schema, self._scanner.request.stats_columns
         try:
             while (batch := self._next_batch()) is not None:
-                yield to_record_batch(batch, schema, reported)
+                yield batch
         finally:
             self.close()
 
-    def _next_batch(self) -> FileBatch | None:
+    def _next_batch(self) -> Any:
         if self._batches is None:
             if self._closed:
                 return None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from typing import Protocol, Self, TypeVar
 
 import msgspec
 
@@ -15,7 +16,7 @@ from lazydelta.execution import ReadAhead, release_memory
 from lazydelta.log.checksum.checksum_check import ChecksumCheck
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.opening_cost import Charge
-from lazydelta.log.reconcile import active_tail_files, unmasked
+from lazydelta.log.reconcile import active_tail_files, unmasked_stretches
 from lazydelta.log.remove_set import RemoveSet
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.metrics import ScanMetrics
@@ -35,8 +36,19 @@ __all__ = ["LazyDeltaScanner"]
 logger = logging.getLogger(__name__)
 
 _READ_AHEAD_BATCHES = 2
-_RELEASE_EVERY = 16
+_RELEASE_EVERY = 48
 _NAMED_SPANS = 3
+
+
+class _Cut(Protocol):
+    """Rows that can be cut without a copy."""
+
+    def __len__(self) -> int: ...
+
+    def slice(self, offset: int, length: int, /) -> Self: ...
+
+
+Rows = TypeVar("Rows", bound=_Cut)
 
 
 class LazyDeltaScanner:
@@ -72,18 +84,25 @@ class LazyDeltaScanner:
 
     def batches(self) -> Generator[FileBatch]:
         """Yield the files that may match; nothing is read before the consumer asks, and nothing after it stops."""
+        return self.converted(_as_found)
+
+    def converted(self, convert: Callable[[FileBatch], Rows]) -> Generator[Rows]:
+        """Yield the files that may match in another form: what is found together is converted together, then cut."""
         self.metrics.resume()
         span = ScanSpan(self.snapshot.store.uri)
         try:
             self._begin()
             with closing(self._limited()) as found:
                 for batch in found:
-                    self.metrics.first_file()
-                    self.metrics.files_emitted += len(batch)
-                    self._count_io()
-                    self.metrics.pause()
-                    yield batch
-                    self.metrics.resume()
+                    rows = convert(batch)
+                    for start in range(0, len(batch), self.request.batch_size):
+                        piece = rows.slice(start, self.request.batch_size)
+                        self.metrics.first_file()
+                        self.metrics.files_emitted += len(piece)
+                        self._count_io()
+                        self.metrics.pause()
+                        yield piece
+                        self.metrics.resume()
         finally:
             self._count_io()
             self.metrics.pause()
@@ -113,9 +132,7 @@ class LazyDeltaScanner:
                 totals.count(batch)
                 self.metrics.buffered(batch.nbytes + seen.memory)
                 self._release(totals.batches)
-                found = limits.cut(batch)
-                for start in range(0, len(found), self.request.batch_size):
-                    yield found.slice(start, self.request.batch_size)
+                yield limits.cut(batch)
                 if limits.reached:
                     return
             if check is not None and not limits.reached:
@@ -149,9 +166,9 @@ class LazyDeltaScanner:
             for batch in base:
                 # All keys are known by now, so base rows may be pruned first: few are left to look up.
                 kept = pruner.prune(batch if self.within is None else self.within.only(batch))
-                found = unmasked(kept, seen)
-                self.metrics.files_masked += len(kept) - len(found)
-                yield found
+                found = unmasked_stretches(kept, seen)
+                self.metrics.files_masked += len(kept) - sum(map(len, found))
+                yield from found
         finally:
             close = getattr(base, "close", None)
             if close is not None:
@@ -236,6 +253,10 @@ class LazyDeltaScanner:
         logger.warning("%s", error)
         # A logger without a handler is silent, and this is nothing to be silent about.
         warnings.warn(str(error), ChecksumWarning, stacklevel=2)
+
+
+def _as_found(batch: FileBatch) -> FileBatch:
+    return batch
 
 
 class _Totals(msgspec.Struct):

@@ -40,6 +40,10 @@ Errors: TypeAlias = list[BaseException]
 class FileStore(Store):
     """A folder of a file system."""
 
+    @property
+    def reads_directly(self) -> bool:
+        return True
+
     def _file(self, path: str) -> str:
         return "/" + self._key(path)
 

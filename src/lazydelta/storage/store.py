@@ -72,6 +72,11 @@ class Store(ABC):
         return self._location.kind not in {"local", "memory"}
 
     @property
+    def reads_directly(self) -> bool:
+        """Tell whether objects are files that Arrow can read by itself (see ``open_direct``)."""
+        return False
+
+    @property
     def pins_what_is_open(self) -> bool:
         """Tell whether an input that is open goes on reading the object that it opened, though another replaces it."""
         return self._location.kind == "local"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lazydelta.log.actions import Metadata, Protocol
+from lazydelta.sidecar.layout.group_decoding import read_groups
 from lazydelta.sidecar.layout.manifest import (
     CheckpointFile,
     ManifestPart,
@@ -33,7 +34,7 @@ from lazydelta.sidecar.layout.sidecar_columns import (
     tier_paths,
 )
 from lazydelta.sidecar.layout.sidecar_rows import has_plain_partitions
-from lazydelta.storage import Store, open_native
+from lazydelta.storage import Store
 
 __all__ = [
     "GroupFacts",
@@ -43,7 +44,6 @@ __all__ = [
     "encode_part",
     "group_facts",
     "part_footer",
-    "read_groups",
     "sealed_file",
 ]
 
@@ -51,7 +51,6 @@ _PREFIX = "lazydelta."
 _SEAL = b"lazydelta.footer_sha256"
 _PLAIN = b"lazydelta.plain_partitions"
 _TRAILER = 8  # the footer's length and PAR1
-_VERIFIED = {"page_checksum_verification": True, "pre_buffer": False}
 _REPEATING = frozenset(
     {ColumnRole.PARTITION, ColumnRole.PARTITION_VALUES, ColumnRole.TAGS, ColumnRole.CLUSTERING_PROVIDER}
 )
@@ -291,12 +290,30 @@ class PartFooter:
 
     def absent(self, indices: Sequence[int]) -> frozenset[str]:
         """Return the columns that are null throughout these row groups, as far as the footer tells."""
-        columns = self.state.columns
         found: set[str] = set()
-        for column in columns:
-            if _tells_absence(column) and all(self._is_null(index, column.name) for index in indices):
-                found |= {each.name for each in columns if each.role == column.role}
+        for column, names in self._telling:
+            if all(self._is_null(index, column) for index in indices):
+                found |= names
         return frozenset(found)
+
+    @cached_property
+    def _telling(self) -> list[tuple[str, frozenset[str]]]:
+        """The columns whose nulls are counted, and which others have no values where they have none."""
+        columns = self.state.columns
+        return [
+            (column.name, frozenset(each.name for each in columns if each.role == column.role))
+            for column in columns
+            if _tells_absence(column)
+        ]
+
+    def coded(self, names: Sequence[str]) -> list[str]:
+        """Return those of the named columns that are quickest read as codes: texts that the rows are sorted by."""
+        partitions = {each.name for each in self.state.columns if each.role == ColumnRole.PARTITION}
+        wanted = [name for name in names if name in partitions]
+        if not wanted or not self.metadata.num_row_groups:
+            return []
+        chunks = self._chunks(0, wanted)
+        return [each.path_in_schema for each in chunks if each.physical_type == "BYTE_ARRAY"]
 
     def _is_null(self, index: int, name: str) -> bool:
         self.check_index(index)
@@ -330,54 +347,6 @@ def part_footer(store: Store, part: ManifestPart | StatsFile) -> PartFooter:
     return PartFooter(data, expected=part.footer_sha256)
 
 
-def read_groups(
-    footer: PartFooter,
-    indices: Sequence[int],
-    names: Sequence[str],
-    blocks: Sequence[tuple[int, bytes]],
-    size: int,
-    *,
-    frugal: bool = True,
-) -> pa.RecordBatch:
-    """Decode the named columns of some row groups from blocks of the file; what the blocks lack is an error.
-
-    ``frugal`` does it in as little memory as can be. Columns are not decoded side by side: they are so small that
-    handing them to threads costs more than it saves.
-    """
-    for index in indices:
-        footer.check_index(index)
-    what = f"row group {' and '.join(map(str, indices))}"
-    columns = list(names)
-    try:
-        source = open_native(_Blocks(blocks), size, "sidecar")
-        parquet = pq.ParquetFile(source, metadata=footer.metadata, **_VERIFIED)
-        if frugal:
-            _use_little_memory(parquet, source, footer.metadata)
-        table = parquet.read_row_groups(list(indices), columns=columns, use_threads=False)
-        table = table.select(columns).combine_chunks()
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        message = f"{what} cannot be read: {error}"
-        raise SidecarError(message) from error
-    expected = sum(footer.groups[index].num_rows for index in indices)
-    if table.num_rows != expected:
-        message = f"{what} has {table.num_rows} rows, not {expected}"
-        raise SidecarError(message)
-    batches = table.to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
-
-
-def _use_little_memory(parquet: pq.ParquetFile, source: pa.NativeFile, metadata: pq.FileMetaData) -> None:
-    """Let a file be decoded by the system's allocator.
-
-    Arrow's own is faster and takes its memory two megabytes at a time, for every thread: that is more than all else
-    that a short scan takes. Only its inner reader can be told, and if a version of Arrow has none, nothing is lost.
-    """
-    with contextlib.suppress(AttributeError, TypeError):
-        reader = type(parquet.reader)(memory_pool=pa.system_memory_pool())
-        reader.open(source, metadata=metadata, **_VERIFIED)
-        parquet.reader = reader
-
-
 def _state(values: Mapping[bytes, bytes]) -> SidecarState:
     found: dict[str, Any] = {}
     for field in msgspec.structs.fields(SidecarState):
@@ -393,23 +362,6 @@ def _state(values: Mapping[bytes, bytes]) -> SidecarState:
         message = f"its format version is {version}, and we read {FORMAT_VERSION}"
         raise SidecarError(message)
     return SidecarState(**found)
-
-
-class _Blocks:
-    """Positioned reads over blocks that were fetched already."""
-
-    def __init__(self, blocks: Sequence[tuple[int, bytes]]) -> None:
-        self._blocks = blocks
-
-    def read_at(self, start: int, length: int) -> bytes | memoryview:
-        for begin, data in self._blocks:
-            if begin <= start and start + length <= begin + len(data):
-                return memoryview(data)[start - begin : start - begin + length]
-        message = f"bytes {start} to {start + length} were not fetched"
-        raise ValueError(message)
-
-    def close(self) -> None:
-        """Nothing to stop."""
 
 
 def checkpoint_of(state: SidecarState) -> tuple[CheckpointFile, ...]:

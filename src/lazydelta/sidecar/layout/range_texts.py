@@ -19,6 +19,7 @@ from lazydelta.types.value_text import plain_text
 
 __all__ = ["key_at", "ranges_of", "text_of"]
 
+_TEXT = pa.string()
 _ZERO, _FALSE = int64_array([0])[0], boolean_array(np.zeros(1, np.bool_))[0]
 
 
@@ -29,6 +30,9 @@ def text_of(value: pa.Scalar) -> str | None:
     infinity keeps the name that it has there.
     """
     kind = value.type
+    if kind == _TEXT:
+        text: str | None = value.as_py()
+        return text
     if not value.is_valid or pa.types.is_binary(kind):
         return None
     if pa.types.is_date32(kind):

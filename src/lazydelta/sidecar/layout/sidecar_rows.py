@@ -21,7 +21,7 @@ from lazydelta.sidecar.layout.sidecar_columns import (
 from lazydelta.stats import partition_ranges, stats_ranges
 from lazydelta.types.schema import Column, TableSchema
 
-__all__ = ["from_rows", "has_plain_partitions", "partition_column", "to_rows", "vectors_of"]
+__all__ = ["PlainPartitions", "from_rows", "has_plain_partitions", "partition_column", "to_rows", "vectors_of"]
 
 
 def to_rows(batch: FileBatch, layout: SidecarLayout, schema: TableSchema) -> pa.RecordBatch:
@@ -85,19 +85,32 @@ def has_plain_partitions(rows: pa.Table, layout: SidecarLayout) -> bool:
     return bool(pc.all(pc.equal(keys, name)).as_py()) and bool(items.equals(values))
 
 
-def _plain_partitions(rows: pa.RecordBatch, column: SidecarColumn) -> pa.MapArray:
-    """Return the map that the values of the one partition column stand for."""
-    count = rows.num_rows
-    name = column.path[0].encode()
-    ends = np.arange(count + 1, dtype=np.int32)
-    keys = pa.StringArray.from_buffers(
-        count, pa.py_buffer(ends * np.int32(len(name))), pa.py_buffer(name * count), None
-    )
-    offsets = from_numpy(ends, pa.int32())
-    return pa.MapArray.from_arrays(offsets, keys, rows.column(column.name), type=PARTITION_VALUES)
+class PlainPartitions:
+    """Makes the maps that the values of the one partition column stand for (see ``has_plain_partitions``).
+
+    All but the values is the same for all rows of a scan, and is made once.
+    """
+
+    def __init__(self) -> None:
+        self._name = b""
+        self._ends: pa.Array | None = None
+        self._keys: pa.Array | None = None
+
+    def maps(self, rows: pa.RecordBatch, column: SidecarColumn) -> pa.MapArray:
+        """Return the map of each row."""
+        count, name = rows.num_rows, column.path[0].encode()
+        if self._ends is None or self._keys is None or count > len(self._keys) or name != self._name:
+            ends = np.arange(count + 1, dtype=np.int32)
+            buffers = [None, pa.py_buffer(ends * np.int32(len(name))), pa.py_buffer(name * count)]
+            self._name, self._ends = name, from_numpy(ends, pa.int32())
+            self._keys = pa.Array.from_buffers(pa.string(), count, buffers)
+        keys, ends = self._keys.slice(0, count), self._ends.slice(0, count + 1)
+        return pa.MapArray.from_arrays(ends, keys, rows.column(column.name), type=PARTITION_VALUES)
 
 
-def from_rows(rows: pa.RecordBatch, layout: SidecarLayout, *, tier: int) -> FileBatch:
+def from_rows(
+    rows: pa.RecordBatch, layout: SidecarLayout, *, tier: int, plain: PlainPartitions | None = None
+) -> FileBatch:
     """Return sidecar rows as files; statistics among the columns become native ones, of the names that are there.
 
     Rows without the map of partition values have plain ones (see ``has_plain_partitions``), and those without the kind
@@ -110,13 +123,14 @@ def from_rows(rows: pa.RecordBatch, layout: SidecarLayout, *, tier: int) -> File
         return rows.column(next(each.name for each in columns if each.role == role and each.path == path))
 
     partitions = [each for each in columns if each.role == ColumnRole.PARTITION]
+    plain = plain or PlainPartitions()
     maps = layout.name_of(ColumnRole.PARTITION_VALUES) in present
     has_vectors = layout.name_of(ColumnRole.DV, ("storageType",)) in present
     return FileBatch(
         path=named(ColumnRole.PATH),
         size=named(ColumnRole.SIZE),
         modification_time=named(ColumnRole.MODIFICATION_TIME),
-        partition_values=named(ColumnRole.PARTITION_VALUES) if maps else _plain_partitions(rows, partitions[0]),
+        partition_values=named(ColumnRole.PARTITION_VALUES) if maps else plain.maps(rows, partitions[0]),
         deletion_vector=vectors_of(rows, layout) if has_vectors else None,
         parsed_stats=_stats_struct(rows, columns),
         parsed_partitions=nested([(each.path, rows.column(each.name)) for each in partitions]) if partitions else None,

@@ -16,8 +16,9 @@ from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.later_stats import StatsColumns
 from lazydelta.log.segment import Checkpoint
+from lazydelta.sidecar.layout.group_decoding import read_groups
 from lazydelta.sidecar.layout.manifest import ManifestPart, ManifestRowGroup, SidecarError, StatsFile
-from lazydelta.sidecar.layout.part_file import PartFooter, part_footer, read_groups
+from lazydelta.sidecar.layout.part_file import PartFooter, part_footer
 from lazydelta.sidecar.layout.sidecar_columns import STATS_OF_COLUMNS, SidecarLayout
 from lazydelta.sidecar.layout.sidecar_rows import from_rows
 from lazydelta.sidecar.layout.tiers import check_aligned, joined_rows, joined_tiers

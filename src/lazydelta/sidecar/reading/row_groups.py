@@ -15,11 +15,12 @@ from lazydelta.execution import in_parallel, release_memory
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.later_stats import with_later_stats
 from lazydelta.scan.base import BaseScan
+from lazydelta.sidecar.layout.group_decoding import decode_groups, read_groups
 from lazydelta.sidecar.layout.manifest import ManifestPart, ManifestRowGroup, SidecarError, StatsFile
-from lazydelta.sidecar.layout.part_file import PartFooter, read_groups
+from lazydelta.sidecar.layout.part_file import PartFooter
 from lazydelta.sidecar.layout.range_texts import key_at
 from lazydelta.sidecar.layout.sidecar_columns import ROWS_PER_GROUP, ColumnRole, SidecarLayout
-from lazydelta.sidecar.layout.sidecar_rows import from_rows
+from lazydelta.sidecar.layout.sidecar_rows import PlainPartitions, from_rows
 from lazydelta.sidecar.layout.tiers import TIERED_ABOVE, check_aligned, joined_rows, joined_tiers
 from lazydelta.sidecar.reading.discovery import Sidecar
 from lazydelta.sidecar.reading.group_choice import ChosenGroup, GroupChoice
@@ -28,12 +29,13 @@ from lazydelta.sidecar.reading.newest_first import dated_rows
 from lazydelta.sidecar.reading.part_footers import PartFooters
 from lazydelta.sidecar.reading.sidecar_cache import SidecarCache
 from lazydelta.sidecar.reading.used import Used
-from lazydelta.storage import Pending
+from lazydelta.storage import Pending, Store
 
 __all__ = ["RowGroups"]
 
 _FEW_GROUPS = 4  # so few are read in little memory, more in little time
-_TOGETHER = 4  # decoded as one, where there are many: what a batch costs beside its rows is paid less often
+_TOGETHER = 2  # decoded as one, where there are many: what a batch costs beside its rows is paid less often
+_TOGETHER_PRUNED = 4  # … and what it costs to prune it as well
 _DECODERS = 2  # at work side by side, where there are many
 _CORE_BYTES, _STATISTIC_BYTES = 200, 12  # of a file: path, size and the like; a bound or a count
 _LARGEST_GROUP = 96 << 20  # the builder cuts parts of wide tables to this
@@ -54,23 +56,24 @@ class _Named(msgspec.Struct, frozen=True):
 class _Reading(msgspec.Struct, eq=False, weakref=True):
     """A row group under way: its core, and the statistics asked for as soon as the footer tells where they are.
 
-    ``rest`` are statistics in its second tier.
+    ``rest`` are statistics in its second tier. ``core`` is None where Arrow reads the file by itself.
     """
 
     part: ManifestPart
     group: ManifestRowGroup
-    core: Pending[bytes]
+    core: Pending[bytes] | None
     named: _Named | None = None
     rest: _Named | None = None
 
     def blocks(self) -> list[tuple[int, bytes]]:
         """Wait for the bytes of the first tier, and return them with where they begin."""
-        core = (self.group.byte_offset, self.core.result())
-        return [core] if self.named is None else [core, *self.named.blocks()]
+        core = [] if self.core is None else [(self.group.byte_offset, self.core.result())]
+        return core if self.named is None else [*core, *self.named.blocks()]
 
     def cancel(self) -> None:
         """Stop the reads."""
-        self.core.cancel()
+        if self.core is not None:
+            self.core.cancel()
         for each in (self.named, self.rest):
             if each is not None:
                 each.pending.cancel()
@@ -94,24 +97,55 @@ class _Fetched(msgspec.Struct, frozen=True):
     names: Sequence[str]
     frugal: bool
     second: tuple[PartFooter, Sequence[str]] | None = None
+    direct: Store | None = None
 
     def decode(self) -> _Decoded:
         """Wait for the bytes and decode them."""
         part = self.together[0].part
-        blocks = [block for each in self.together for block in each.blocks()]
         indices = [each.group.index for each in self.together]
-        rows, layout = read_groups(self.footer, indices, self.names, blocks, part.size, frugal=self.frugal), None
+        layout = None
+        if self.direct is not None:
+            cores = [(each.group.byte_offset, each.group.core_byte_length) for each in self.together]
+            rows = self._directly(self.direct, part.file, self.footer, self.names, cores)
+        else:
+            blocks = [block for each in self.together for block in each.blocks()]
+            rows = read_groups(self.footer, indices, self.names, blocks, part.size, frugal=self.frugal)
         if self.second is not None and part.stats is not None:
             footer, names = self.second
             layout = joined_tiers(self.footer.state.layout, footer.state.layout)
-            rest = [block for each in self.together if each.rest is not None for block in each.rest.blocks()]
-            others = read_groups(footer, indices, names, rest, part.stats.size, frugal=self.frugal)
+            if self.direct is not None:
+                others = self._directly(self.direct, part.stats.file, footer, names)
+            else:
+                rest = [block for each in self.together if each.rest is not None for block in each.rest.blocks()]
+                others = read_groups(footer, indices, names, rest, part.stats.size, frugal=self.frugal)
             rows = joined_rows([rows, others])
         if self.frugal:
             release_memory()  # a short scan takes little else
         return _Decoded(
             part, tuple(each.group for each in self.together), self.footer, rows, layout or self.footer.state.layout
         )
+
+    def _directly(
+        self,
+        store: Store,
+        file: str,
+        footer: PartFooter,
+        names: Sequence[str],
+        cores: Sequence[tuple[int, int]] = (),
+    ) -> pa.RecordBatch:
+        """Let Arrow read a file, without the interpreter between two columns; what it reads is announced before."""
+        indices = [each.group.index for each in self.together]
+        named = set(names).difference(footer.state.layout.names(core=True) if cores else ())
+        spans = [*cores, *(span for index in indices for span in footer.spans(index, sorted(named)) if named)]
+        first, *others = spans
+        source = store.open_direct(file, start=first[0], length=first[1])
+        if source is None:
+            message = f"{file} cannot be opened as a file"
+            raise SidecarError(message)
+        with source:
+            for start, length in others:
+                store.note_read(file, start, length)
+            return decode_groups(footer, indices, names, source, frugal=self.frugal)
 
 
 class RowGroups:
@@ -131,6 +165,7 @@ class RowGroups:
         self._all_names = [*sidecar.layout.names(core=True), *self._names]
         self._wants_rest = wants_second_tier(sidecar.layout, scan.wanted)
         self._aside: Generator[_Decoded] | None = None
+        self._plain = PlainPartitions()
         self._maps = sidecar.layout.name_of(ColumnRole.PARTITION_VALUES)
 
     def __iter__(self) -> Iterator[tuple[FileBatch, Used]]:
@@ -183,10 +218,12 @@ class RowGroups:
     def _next(self) -> list[_Reading]:
         """Return the next row group, and with it those that follow it in the same file where there are many to read."""
         found = [self._started.popleft()]
-        most = 1 if self._frugal or self._scan.newest_first else min(_TOGETHER, self._ahead)
+        most = min(_TOGETHER if self._scan.predicate is None else _TOGETHER_PRUNED, self._ahead)
+        most = 1 if self._frugal or self._scan.newest_first else most
         while self._started and len(found) < most:
             group, last = self._started[0].group, found[-1].group
-            if (group.part, group.index) != (last.part, last.index + 1):
+            alike = (self._started[0].core is None) is (found[-1].core is None)
+            if not alike or (group.part, group.index) != (last.part, last.index + 1):
                 break
             found.append(self._started.popleft())
         return found
@@ -218,11 +255,14 @@ class RowGroups:
         while len(self._started) < ahead and (chosen := next(waiting, None)) is not None:
             part, group = chosen.part, chosen.group
             self._fetch_footers(part)
-            core = self._scan.store.fetch(part.file, start=group.byte_offset, length=group.core_byte_length)
-            reading = _Reading(part, group, core)
+            if self._frugal or not self._scan.store.reads_directly:
+                core = self._scan.store.fetch(part.file, start=group.byte_offset, length=group.core_byte_length)
+                reading = _Reading(part, group, core)
+                self._under_way.add(reading)
+                self._fetch_named(reading)
+            else:
+                reading = _Reading(part, group, None)
             self._started.append(reading)
-            self._under_way.add(reading)
-            self._fetch_named(reading)
 
     def _fetch_named(self, reading: _Reading) -> None:
         """Ask for the statistics of a row group, once its part's footer is there."""
@@ -269,12 +309,14 @@ class RowGroups:
         self._fetch_footers(part)
         footer, second = self._footers.of(part), self._second_tier(part)
         for each in (*together, *self._started):
-            self._fetch_named(each)
+            if each.core is not None:
+                self._fetch_named(each)
         left_out: set[str | None] = {*footer.absent([each.group.index for each in together])}
         if footer.plain_partitions:
             left_out.add(self._maps)
         names = [name for name in self._all_names if name not in left_out]
-        return _Fetched(together, footer, names, self._frugal, second)
+        direct = self._scan.store if together[0].core is None else None
+        return _Fetched(together, footer, names, self._frugal, second, direct)
 
     def _described(self, found: _Decoded) -> list[tuple[FileBatch, Used]]:
         """Check row groups that were read, and return their files; those without a sort key apart, where they wait."""
@@ -291,7 +333,7 @@ class RowGroups:
             if start != rows.num_rows or not start:
                 message = f"{part.file} has {rows.num_rows} rows where the manifest has {start or 'none'}"
                 raise SidecarError(message)
-            files = from_rows(rows, found.layout, tier=self._sidecar.tier)
+            files = from_rows(rows, found.layout, tier=self._sidecar.tier, plain=self._plain)
             dated = dated_rows(rows, layout) if self._scan.newest_first else rows.num_rows
             spans = [span for span in ((0, dated), (dated, rows.num_rows - dated)) if span[1]]
             used = [Used.of(rows.slice(*span), layout) for span in spans]

@@ -46,7 +46,9 @@ class Used(msgspec.Struct, frozen=True):
         names = dict.fromkeys([*layout.sort_names(), *(layout.name_of(*each) for each in _END_COLUMNS)])
         kept = rows.select([name for name in names if name in rows.schema.names])
         # Copies: a slice would keep the whole row group.
-        return cls(_copy(kept, 0, begin), _copy(kept, rows.num_rows - end, end))
+        ends = np.concatenate([np.arange(begin), np.arange(rows.num_rows - end, rows.num_rows)])
+        copied = pc.take(kept, from_numpy(ends.astype(np.int64)))
+        return cls(copied.slice(0, begin), copied.slice(begin))
 
     def keys(self, layout: SidecarLayout) -> tuple[bytes, bytes]:
         """Return the first and the last key."""
@@ -62,10 +64,6 @@ class Used(msgspec.Struct, frozen=True):
                 batch.column(name).to_pylist() if name in there else [None] * batch.num_rows for name in names
             )
             yield from ((each, _vector_text(*parts)) for each, *parts in zip(path, *vector, strict=True))
-
-
-def _copy(rows: pa.RecordBatch, start: int, count: int) -> pa.RecordBatch:
-    return pc.take(rows, from_numpy(np.arange(start, start + count, dtype=np.int64)))
 
 
 def _vector_text(kind: str | None, place: str | None, offset: int | None) -> str:
