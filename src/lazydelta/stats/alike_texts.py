@@ -8,6 +8,7 @@ last byte, is left to the decoder: here nothing is guessed.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -29,6 +30,7 @@ _LONGEST_NUMBER, _LONGEST_TEXT = 22, 96
 _ZERO, _NINE, _DOT, _MINUS, _QUOTE, _BACKSLASH, _BLANK = b'09.-"\\ '
 _NOT_ASCII = 0x80
 _COMMA = DELIMITER[0]
+_ONES, _ZEROS = np.uint64(0x0101010101010101), np.uint64(0x3030303030303030)
 
 
 class Scratch:
@@ -55,6 +57,7 @@ class AlikeTexts:
         self._starts: list[_Positions] = []
         self._ends: list[_Positions] = []
         self._numbers: dict[int, _Number] = {}
+        self._windows: dict[int, _Bytes] = {}
         self.proven: _Flags = np.zeros(total, np.bool_)
         good = self._literals_match(positions)
         if not good.all():  # What is not of the shape so far has no places to look at.
@@ -101,16 +104,15 @@ class AlikeTexts:
     def texts(self, path: _Path) -> pa.StringArray:
         """Return the values of a slot of texts, of the texts that are proven; ArrowException if one is no text."""
         number = self._slots[path]
-        starts, ends = self._starts[number][self._good], self._ends[number][self._good]
-        lengths = ends - starts
-        width = int(lengths.max(initial=0))
-        found = self._texts.windows(starts, width)
-        inside = _inside(lengths, width)
+        lengths, found = self._ends[number] - self._starts[number], self._windows[number]
+        if not self._good.all():
+            lengths, found = lengths[self._good], found[self._good]
+        inside = _inside(lengths, found.shape[1])
         data = found if inside is None else found[inside]
-        offsets = np.zeros(len(starts) + 1, np.int32)
+        offsets = np.zeros(len(lengths) + 1, np.int32)
         np.cumsum(lengths, out=offsets[1:])
         array = pa.StringArray.from_buffers(
-            len(starts), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data).reshape(-1))
+            len(lengths), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data).reshape(-1))
         )
         if (data >= _NOT_ASCII).any():
             array.validate(full=True)
@@ -158,7 +160,7 @@ class AlikeTexts:
         if slot.is_text:
             self._good &= (lengths >= 0) & (lengths <= _LONGEST_TEXT)
             width = int(lengths[self._good].max(initial=0))
-            found = self._texts.windows(starts, width)
+            found = self._windows[number] = self._texts.windows(starts, width)
             odd = (found == _QUOTE) | (found == _BACKSLASH) | (found < _BLANK)
             if odd.any():
                 inside = _inside(lengths, width)
@@ -206,25 +208,23 @@ class _Texts(msgspec.Struct, frozen=True):
         """Return so many bytes from each place on: a row for each."""
         if not width:
             return np.zeros((len(starts), 0), np.uint8)
-        return self._items(starts, np.dtype(f"V{width}")).view(np.uint8).reshape(-1, width)
+        # Items that overlap: one begins at each byte.
+        count, kind = len(self.data) - width + 1, np.dtype(f"V{width}")
+        every: npt.NDArray[Any] = np.ndarray((count,), kind, buffer=self.data, strides=(1,))
+        return every[starts].view(np.uint8).reshape(-1, width)
 
     def match(self, starts: _Positions, literal: bytes) -> _Flags:
         """Tell which places have these bytes."""
-        if len(literal) < _WORD:
-            short: _Flags = (self.windows(starts, len(literal)) == np.frombuffer(literal, np.uint8)).all(axis=1)
-            return short
-        steps = [*range(0, len(literal) - _WORD, _WORD), len(literal) - _WORD]
-        good: _Flags = np.ones(len(starts), np.bool_)
-        for step in steps:
-            (word,) = np.frombuffer(literal, np.uint64, 1, step)
-            good &= self._items(starts, np.dtype("V8"), step).view(np.uint64) == word
+        # Whole words are compared, the last one as far as the literal goes.
+        padded = literal.ljust(-(-len(literal) // _WORD) * _WORD, b"\0")
+        expected = np.frombuffer(padded, np.uint64)
+        found = self.windows(starts, len(padded)).view(np.uint64)
+        used = np.frombuffer(b"\xff" * len(literal) + bytes(len(padded) - len(literal)), np.uint64)[-1]
+        good: _Flags = (found[:, -1] & used) == expected[-1]
+        for number, word in enumerate(expected[:-1]):
+            good &= found[:, number] == word
         return good
 
-    def _items(self, starts: _Positions, kind: np.dtype[Any], offset: int = 0) -> npt.NDArray[Any]:
-        # Items that overlap: one begins at each byte.
-        count = len(self.data) - kind.itemsize + 1 - offset
-        every: npt.NDArray[Any] = np.ndarray((count,), kind, buffer=self.data, strides=(1,), offset=offset)
-        return every[starts]
 
 
 class _Number(msgspec.Struct, frozen=True):
@@ -251,8 +251,10 @@ class _Number(msgspec.Struct, frozen=True):
         # One column more than there are digits, for the sign; whole words of them, to count dots by.
         width = -(-(int(lengths.max()) + 1) // _WORD) * _WORD
         found = texts.windows(ends - width, width)
-        outside = np.arange(width, dtype=np.int64) < (width - lengths)[:, None]
-        found[outside] = _ZERO
+        words = found.view(np.uint64)
+        for number, inside in enumerate(_masks(width)):
+            mask = inside[lengths]
+            words[:, number] = (words[:, number] & mask) | (~mask & _ZEROS)
         digit = (found - np.uint8(_ZERO)) <= _NINE - _ZERO
         dots = found == _DOT
         fine = _all_of(digit | dots)
@@ -278,21 +280,33 @@ def _inside(lengths: _Positions, width: int) -> _Flags | None:
     """Return which bytes of windows of this width belong to values of these lengths; None if all do."""
     if (lengths == width).all():
         return None
-    inside: _Flags = np.arange(width, dtype=np.int64) < lengths[:, None]
-    return inside
+    return np.arange(width, dtype=np.uint8) < lengths.astype(np.uint8)[:, None]
+
+
+@cache
+def _masks(width: int) -> list[npt.NDArray[np.uint64]]:
+    """Return, for each word of windows of this width, which bytes of it belong to a value at their end, by its length."""
+    inside = np.arange(width)[::-1] < np.arange(width + 1)[:, None]
+    words = (inside * np.uint8(0xFF)).astype(np.uint8).view(np.uint64)
+    return [np.ascontiguousarray(words[:, number]) for number in range(words.shape[1])]
+
+
+# Word by word: NumPy goes through rows of two or three as slowly as through long ones.
 
 
 def _all_of(flags: _Flags) -> _Flags:
     """Tell which rows have nothing but true; rows are whole words."""
     words = flags.view(np.uint64)
-    same = words == np.uint64(0x0101010101010101)
-    every: _Flags = same.all(axis=1) if words.shape[1] > 1 else same[:, 0]
+    every: _Flags = words[:, 0] == _ONES
+    for number in range(1, words.shape[1]):
+        every &= words[:, number] == _ONES
     return every
 
 
 def _count_of(flags: _Flags) -> npt.NDArray[np.uint64]:
     """Count what is true in each row; rows are whole words."""
-    words = flags.view(np.uint64)
-    counts = (words * np.uint64(0x0101010101010101)) >> np.uint64(56)
-    total: npt.NDArray[np.uint64] = counts.sum(axis=1) if words.shape[1] > 1 else counts[:, 0]
+    counts = (flags.view(np.uint64) * _ONES) >> np.uint64(56)
+    total: npt.NDArray[np.uint64] = counts[:, 0]
+    for number in range(1, counts.shape[1]):
+        total = total + counts[:, number]
     return total

@@ -93,18 +93,27 @@ def _has_unread(rows: pa.Table, layout: SidecarLayout, column: SidecarColumn) ->
 
 def _stats_range(rows: pa.Table, layout: SidecarLayout, path: tuple[str, ...], low: str, high: str) -> RangeText:
     nulls = rows.column(layout.name_of(ColumnRole.NULL_COUNT, path))
-    records = rows.column(layout.name_of(ColumnRole.NUM_RECORDS))
-    unbounded = [_mask(rows.column(bound).is_null()) for bound in (low, high)]
-    # All-null files have no bounds and lack none. With one bound, or without rows, counts prove nothing.
-    all_null = _mask(pc.equal(nulls, records)) & ~_mask(pc.equal(records, _ZERO)) & unbounded[0] & unbounded[1]
-    lacking = (unbounded[0] | unbounded[1]) & ~all_null
-    bounds = {"min": pc.min(rows.column(low)), "max": pc.max(rows.column(high))}
+    lows, highs = rows.column(low), rows.column(high)
+    # Most files have both bounds: then nothing is lacking, and no count has to be compared.
+    is_lacking = bool(lows.null_count or highs.null_count) and _lacks_bounds(rows, layout, nulls, lows, highs)
+    bounds = {"min": pc.min(lows), "max": pc.max(highs)}
     return RangeText(
         text_of(bounds["min"]),
         text_of(bounds["max"]),
-        has_missing=bool(lacking.any()) or _unwritable(bounds),
+        has_missing=is_lacking or _unwritable(bounds),
         has_null=bool((~_mask(pc.equal(nulls, _ZERO))).any()),
     )
+
+
+def _lacks_bounds(
+    rows: pa.Table, layout: SidecarLayout, nulls: pa.ChunkedArray, lows: pa.ChunkedArray, highs: pa.ChunkedArray
+) -> bool:
+    """Tell whether a file has no bound although it has values."""
+    records = rows.column(layout.name_of(ColumnRole.NUM_RECORDS))
+    unbounded = [_mask(bound.is_null()) for bound in (lows, highs)]
+    # All-null files have no bounds and lack none. With one bound, or without rows, counts prove nothing.
+    all_null = _mask(pc.equal(nulls, records)) & ~_mask(pc.equal(records, _ZERO)) & unbounded[0] & unbounded[1]
+    return bool(((unbounded[0] | unbounded[1]) & ~all_null).any())
 
 
 def _unwritable(bounds: dict[str, pa.Scalar] | pa.StructScalar) -> bool:
