@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Condition, Lock, Semaphore, Thread, current_thread, get_ident
@@ -30,6 +31,7 @@ Item = TypeVar("Item")
 _alive: WeakSet[ReadAhead[Any] | Workers] = WeakSet()
 _working: set[int] = set()
 _MOMENT = 1e-6
+_LIFE_MS = 2_000
 
 
 class ClosesItself(ABC):
@@ -97,6 +99,22 @@ def _close_all() -> None:
 atexit.register(_close_all)
 
 
+def _start(thread: Thread) -> None:
+    """Start a thread; an interrupt in the middle leaves one that can be joined, or none (it has no ``ident`` then)."""
+    try:
+        thread.start()
+    except RuntimeError:
+        raise
+    except BaseException:
+        # Ctrl-C while it comes to life: until Python knows it, nobody could wait for it.
+        for _ in range(_LIFE_MS):
+            with suppress(RuntimeError):
+                thread.join(0)
+                break
+            sleep(0.001)
+        raise
+
+
 class _Leave(enum.Enum):
     IDLE = "nothing to do"
 
@@ -134,10 +152,14 @@ class Workers:
                 thread = Thread(target=self._run, name=f"{self._name}_{len(self._threads)}", daemon=True)
                 self._threads.append(thread)
                 try:
-                    thread.start()
+                    _start(thread)
                 except RuntimeError:
                     self._threads.remove(thread)
                     alone = not self._threads
+                except BaseException:
+                    if thread.ident is None:
+                        self._threads.remove(thread)
+                    raise
         if alone and not self._closed:
             self._do(self._waiting.get())
         if self._closed:
@@ -235,7 +257,7 @@ class ReadAhead(Generic[T]):
         _alive.add(self)
         self._alone = False
         try:
-            self._thread.start()
+            _start(self._thread)
         except RuntimeError:
             self._alone = True
 

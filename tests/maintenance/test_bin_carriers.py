@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import lazydelta
@@ -118,6 +119,24 @@ def test_who_has_enough_gets_what_was_rewritten_in_vain_deleted(table: Path) -> 
     optimize(handle, carrier=impatient)
     new = data_files(table) - before
     assert new == {add.path for each in seen for add in each.adds}
+
+
+def test_new_files_are_in_the_order_of_their_bins_though_these_ended_in_another(tmp_path: Path) -> None:
+    """The last bin is rewritten first: by the times in the log its rows come last all the same, run after run."""
+    for number in range(12):
+        lazydelta.write_arrow(tmp_path, pa.table({"id": pa.array([number], pa.int64())}))
+    size = max(each["size"] for each in replay(tmp_path / "_delta_log").files.values())
+    settings = OptimizeSettings(target_size=3 * size + size // 2)
+
+    def backwards(rewriter: Rewriter, bins: Iterator[Bin]) -> Generator[Rewritten]:
+        yield from (rewriter.rewrite(each) for each in reversed(list(bins)))
+
+    done = optimize(TableHandle.open(tmp_path), settings=settings, carrier=backwards)
+    assert (done.removed.count, done.added.count) == (12, 4)
+    files = sorted(replay(tmp_path / "_delta_log").files.values(), key=lambda each: int(each["modificationTime"]))
+    assert len({each["modificationTime"] for each in files}) == 4
+    ids = [pq.read_table(tmp_path / each["path"]).column("id").to_pylist() for each in files]
+    assert ids == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
 
 
 def test_bins_come_back_in_the_order_in_which_they_were_given(table: Path) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
+import shutil
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +17,8 @@ from click.testing import CliRunner
 
 import lazydelta
 from lazydelta.cli.app import cli
+from lazydelta.storage import Request, observe
+from tests.maintenance.old_tables import data_files
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -23,6 +28,11 @@ def _invoke(*arguments: str | Path, code: int = 0) -> Result:
     result = CliRunner().invoke(cli, [str(each) for each in arguments], prog_name="lazydelta")
     assert result.exit_code == code, result.output
     return result
+
+
+def _ids(table: Path) -> list[int]:
+    found: list[int] = lazydelta.DeltaTable(table).to_pyarrow_table()["id"].to_pylist()
+    return sorted(found)
 
 
 @pytest.fixture
@@ -59,6 +69,42 @@ def test_all_rows_go_only_if_that_is_said(table: Path) -> None:
 def test_a_predicate_that_makes_no_sense_deletes_nothing(table: Path) -> None:
     assert "nothing" in _invoke("delete", table, "--where", "nothing = 1", code=2).output
     assert lazydelta.DeltaTable(table).version() == 0
+
+
+def test_ctrl_c_at_any_request_leaves_all_rows_or_none_deleted_and_says_how_to_go_on(
+    table: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Before each request in turn, until there is no further one; the same command then deletes what is there."""
+    folder, outcomes = tmp_path_factory.mktemp("interrupted"), set()
+    for at in range(1, 200):
+        copy = folder / str(at)
+        shutil.copytree(table, copy)
+        asked = ("delete", copy, "--where", "id = 2 OR p = 'b'")
+        before, left, in_commit = data_files(copy), at, False
+
+        def interrupt(request: Request) -> None:
+            nonlocal left, in_commit
+            left -= 1
+            if left == 0:
+                in_commit = request.verb == "PUT" and request.path.startswith("_delta_log/")
+                os.kill(os.getpid(), signal.SIGINT)
+
+        with observe(interrupt):
+            result = CliRunner().invoke(cli, [str(each) for each in asked], prog_name="lazydelta")
+        if left > 0:
+            assert result.exit_code == 0
+            break
+        assert result.exit_code == 130, (at, result.output)
+        version, ids = lazydelta.DeltaTable(copy).version(), _ids(copy)
+        outcomes.add((version, tuple(ids)))
+        assert ids == sorted(deltalake.DeltaTable(copy).to_pyarrow_table()["id"].to_pylist())
+        if version == 0:
+            assert "the same command deletes those that are still there" in result.output
+            # The files of a commit that was on its way have to stay.
+            assert in_commit or data_files(copy) == before, at
+        _invoke(*asked)
+        assert _ids(copy) == [1]
+    assert outcomes == {(0, (1, 2, 3, 4)), (1, (1,))}
 
 
 def test_delete_takes_what_deltalakes_takes() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -279,3 +280,40 @@ def test_where_no_thread_starts_the_consumer_does_the_work(monkeypatch: pytest.M
     failed = pool.submit(lambda: 1 // 0)
     assert isinstance(failed.exception(timeout=0), ZeroDivisionError)
     pool.close()
+
+
+class _Interrupted(threading.Thread):
+    """A thread that comes to life slowly, with Ctrl-C while whoever starts it waits for that."""
+
+    def start(self) -> None:
+        begun: Any = self._started  # type: ignore[attr-defined]
+        known, waited = begun.set, begun.wait
+
+        def wait(_timeout: float | None = None) -> bool:
+            begun.wait = waited
+            raise KeyboardInterrupt
+
+        def slowly() -> None:
+            time.sleep(0.05)
+            known()
+
+        begun.wait, begun.set = wait, slowly
+        super().start()
+
+
+def test_threads_that_were_being_started_when_ctrl_c_came_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they had begun is over when the pool, or the read-ahead, is closed."""
+    monkeypatch.setattr(read_ahead, "Thread", _Interrupted)
+    done: list[str] = []
+    pool = Workers(2, "interrupted")
+    with pytest.raises(KeyboardInterrupt):
+        pool.submit(lambda: done.append("work"))
+    pool.close()
+    assert not [each for each in threading.enumerate() if each.name.startswith("interrupted")]
+    assert done in ([], ["work"])
+    with pytest.raises(KeyboardInterrupt):
+        ReadAhead(iter(range(3)), depth=1, stop=lambda: None)
+    for each in [each for each in read_ahead._alive if isinstance(each, ReadAhead)]:
+        if isinstance(each._thread, _Interrupted):
+            each.close()
+    assert not [each for each in threading.enumerate() if each.name == "lazydelta-read-ahead"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import random
 import shutil
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,12 +17,15 @@ from lazydelta.handle import TableHandle
 from lazydelta.log.segment import list_commits
 from lazydelta.sidecar.building.delta_collection import collect_deltas, publish_delta
 from lazydelta.sidecar.layout import part_file
+from lazydelta.sidecar.layout.delta_manifest import DeltaManifest
 from lazydelta.sidecar.layout.delta_part import VersionedLine, encode_delta, other_actions
 from lazydelta.sidecar.layout.part_file import PartFooter
 from lazydelta.sidecar.layout.part_reader import typed
 from lazydelta.sidecar.layout.sidecar_columns import DELTA_MANIFEST
-from tests.scan.hand_log import HandLog, add, remove, vector
+from lazydelta.storage import open_store
+from tests.scan.hand_log import HandLog, add, publish, remove, vector
 from tests.sidecar.deltas import DAMAGES, listed, put
+from tests.sidecar.sidecars import flipped
 from tests.sidecar.test_cli_sidecar import run, run_json
 from tests.sidecar.test_delta_property import covered_logs
 from tests.support.rounds import quick
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lazydelta.sidecar.layout.delta_manifest import DeltaEntry
+    from tests.support.azurite import Azurite
 
 verification = importlib.import_module("lazydelta.sidecar.inspection.verification")
 COLUMNS = {"id": "long", "hour": "string", "at": "timestamp", "price": "decimal(10,2)", "ratio": "double"}
@@ -95,6 +100,31 @@ def test_what_equals_the_commits_passes_and_is_counted(table: Path) -> None:
     output = run("verify", table)
     assert "2 delta sidecars compared with 20 commits: 40 actions" in output
     assert run_json("verify", table)["deltas"]["actions"] == 40
+
+
+def test_delta_sidecars_on_azure_are_compared_with_the_commits_there(tmp_path: Path, azurite: Azurite) -> None:
+    """Whole they pass; with a bit turned over, and with a commit that says something else, they are named."""
+    uri, options = f"az://{azurite.container('delta-verify')}/{uuid.uuid4().hex}", azurite.storage_options()
+    publish(busy_log(tmp_path).table, uri, options)
+    sidecar.build(uri, storage_options=options)
+    assert sidecar.build_deltas(uri, at_least=1, storage_options=options).commits == 20
+    report = sidecar.verify(uri, storage_options=options)
+    assert (report.ok, report.problems) == (True, [])
+    assert report.deltas is not None
+    assert (report.deltas.files, report.deltas.commits, report.deltas.actions) == (1, 20, 40)
+    store = open_store(uri, options)
+    (span,) = DeltaManifest.decode(store.get(DELTA_MANIFEST)).spans
+    commit = f"_delta_log/{15:020d}.json"
+    for path, damage in (
+        (span.file, lambda data: flipped(data, len(data) * 4)),
+        (commit, lambda data: data.replace(b"new-15", b"odd-15")),
+    ):
+        whole = store.get(path)
+        store.put(path, damage(whole))
+        found = sidecar.verify(uri, storage_options=options)
+        assert not found.ok
+        assert span.file in str(found.problems)
+        store.put(path, whole)
 
 
 @pytest.mark.parametrize("chunk", quick(range(20), 1))

@@ -27,6 +27,7 @@ import click
 
 from lazydelta import __version__
 from lazydelta.cli.command_group import CommandGroup
+from lazydelta.cli.output import INTERRUPTED
 from lazydelta.cli.parameters import debug_option, in_debug_mode
 from lazydelta.cli.wording import one_line, printable
 from lazydelta.errors import KqlError, LazyDeltaError
@@ -34,7 +35,7 @@ from lazydelta.warned import ChecksumWarning, PredicateWarning
 
 __all__ = ["cli", "main"]
 
-BUG, EXPLAINED, INTERRUPTED = 1, 2, 130
+BUG, EXPLAINED = 1, 2
 _COMMANDS = {
     "info": "lazydelta.cli.commands",
     "files": "lazydelta.cli.commands",

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from lazydelta.cli import sentences
+from lazydelta.cli.output import INTERRUPTED, note
 from lazydelta.cli.parameters import CONTEXT, where_option
 from lazydelta.cli.table_target import TableTarget, target_command
 
@@ -29,11 +30,16 @@ def delete(target: TableTarget, *, where: str | None, every: bool, dry_run: bool
     from lazydelta.maintenance.once import after_commit  # noqa: PLC0415 - loaded when the command runs, not for its help
     from lazydelta.write.row_changes.deleting import delete_rows  # noqa: PLC0415
 
-    handle = target.handle
-    with target.out.watch(lambda: "reading the log and the files in question"):
-        result = delete_rows(handle, where, dry_run=dry_run)
-        if result.version is not None:
-            after_commit(handle, result.version, result.metadata)
+    handle, version = target.handle, None
+    try:
+        with target.out.watch(lambda: "reading the log and the files in question"):
+            result = delete_rows(handle, where, dry_run=dry_run)
+            version = result.version
+            if version is not None:
+                after_commit(handle, version, result.metadata)
+    except KeyboardInterrupt:
+        note(_interrupted(version, dry_run=dry_run))
+        click.get_current_context().exit(INTERRUPTED)
     found = result.deleted
     told: dict[str, Any] = {
         "dry_run": result.dry_run,
@@ -48,3 +54,14 @@ def delete(target: TableTarget, *, where: str | None, every: bool, dry_run: bool
         "added_bytes": found.added_bytes,
     }
     target.out.tell(told, sentences.deleted)
+
+
+def _interrupted(version: int | None, *, dry_run: bool) -> str:
+    if dry_run:
+        return "interrupted: nothing was changed"
+    if version is not None:
+        return f"interrupted when the rows were deleted, as version {version}; the next commit does what else is due"
+    # Where Ctrl-C came while the commit was on its way, only the log knows. A second run is right in either case.
+    return (
+        "interrupted: one commit deletes all of the rows or none; the same command deletes those that are still there"
+    )

@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lazydelta.cli import sentences
-from lazydelta.cli.output import Output, note, output
+from lazydelta.cli.output import INTERRUPTED, Output, note, output
 from lazydelta.errors import LazyDeltaError, TableNotFoundError
 from lazydelta.handle import TableHandle
 from lazydelta.sources.source_files import Source
@@ -34,7 +34,6 @@ from lazydelta.write.write_options import WriteOptions
 
 __all__ = ["run"]
 
-_INTERRUPTED = 130
 _TICK_S = 0.2
 _TRIGGERS: dict[str, dict[str, Any]] = {"once": {"once": True}, "available-now": {"availableNow": True}}
 
@@ -62,7 +61,7 @@ def run(source: str, table: str, *, as_json: bool, stream: bool, **options: Any)
             with suppress(Py4JError, PySparkException, OSError, KeyboardInterrupt):
                 spark.stop()
     if interrupted:
-        click.get_current_context().exit(_INTERRUPTED)
+        click.get_current_context().exit(INTERRUPTED)
 
 
 def _check(source: str, table: str, options: Mapping[str, Any]) -> None:

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
     from lazydelta.cli.values import Record
 
-__all__ = ["Output", "note", "output"]
+__all__ = ["INTERRUPTED", "Output", "note", "output"]
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
 
 R = TypeVar("R")
 

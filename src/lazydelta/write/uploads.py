@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -72,6 +73,8 @@ class Uploads:
         self._store = store
         self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="lazydelta-upload")
         self._flying: dict[Future[int], int] = {}
+        self._state = threading.Condition()
+        self._sending, self._is_undone = 0, False
         self.paths: list[str] = []
 
     @property
@@ -83,7 +86,19 @@ class Uploads:
         """Begin to send a file."""
         self._reap()
         self.paths.append(path)
-        self._flying[self._pool.submit(self._store.put_stream, path, content.drain())] = content.size
+        self._flying[self._pool.submit(self._put, path, content)] = content.size
+
+    def _put(self, path: str, content: Chunks) -> int:
+        with self._state:
+            if self._is_undone:
+                return 0
+            self._sending += 1
+        try:
+            return self._store.put_stream(path, content.drain())
+        finally:
+            with self._state:
+                self._sending -= 1
+                self._state.notify_all()
 
     def wait_for_one(self) -> None:
         """Wait until a file has arrived; raises what went wrong with it."""
@@ -99,7 +114,12 @@ class Uploads:
 
     def undo(self) -> None:
         """Delete what was sent, as far as the store lets us; what is left over is no part of the table."""
+        with self._state:
+            self._is_undone = True
         self._pool.shutdown(cancel_futures=True)
+        # A thread that was being started when Ctrl-C came is not among those that the pool waits for.
+        with self._state:
+            self._state.wait_for(lambda: self._sending == 0)
         self._flying.clear()
         delete_paths(self._store, self.paths)
         self.paths.clear()

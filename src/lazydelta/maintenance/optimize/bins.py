@@ -25,6 +25,11 @@ class Bin:
         return self.files[0].partition
 
     @property
+    def place(self) -> tuple[int, str]:
+        """Return what bins of one partition are in order by."""
+        return self.files[0].modification_time, self.files[0].path
+
+    @property
     def size(self) -> int:
         """Return the bytes that are read."""
         return sum(each.size for each in self.files)

@@ -34,7 +34,7 @@ from lazydelta.log.snapshot import Snapshot
 from lazydelta.maintenance.optimize.bin_carriers import BinCarrier, in_threads
 from lazydelta.maintenance.optimize.bins import Bin, pack
 from lazydelta.maintenance.optimize.candidates import Candidates, candidates_of
-from lazydelta.maintenance.optimize.rewriting import Rewriter, Rewritten
+from lazydelta.maintenance.optimize.rewriting import Rewriter, Rewritten, dated_in_order
 from lazydelta.maintenance.optimize.sorted_rows import check_sort_columns
 from lazydelta.pruning import Where
 from lazydelta.scan.request import ScanRequest, ScanStrategy
@@ -188,6 +188,7 @@ class _Optimize:
         self._ready: list[Rewritten] = []
         self._last_commit = time.monotonic()
         self._touched: set[tuple[str | None, ...]] = set()
+        self._latest: dict[tuple[str | None, ...], int] = {}
 
     def close(self) -> None:
         """Delete what was rewritten and not committed, and give back memory and temporary files."""
@@ -251,6 +252,7 @@ class _Optimize:
         return files >= _COMMIT_FILES or sum(each.bin.size for each in self._ready) >= _COMMIT_BYTES
 
     def _commit_ready(self) -> None:
+        self._ready = dated_in_order(self._ready, self._latest)
         for remaining in reversed(range(_OFFERS)):
             with Transaction.begin(self._handle, operation="OPTIMIZE", parameters=self._parameters()) as transaction:
                 transaction.note = self._settings.note

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -17,7 +17,7 @@ from lazydelta.rows import RowReader
 from lazydelta.types.schema import TableSchema
 from lazydelta.write.copied_rows import copy_rows, stored_columns, writer_of_copies
 
-__all__ = ["Rewriter", "Rewritten"]
+__all__ = ["Rewriter", "Rewritten", "dated_in_order"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,24 @@ class Rewriter:
             read.batches,
             run_again,
         )
+
+
+def dated_in_order(rewritten: Sequence[Rewritten], latest: dict[tuple[str | None, ...], int]) -> list[Rewritten]:
+    """Return bins whose new files are as old as they are, but of each partition none older than one of a bin before.
+
+    Bins that are rewritten side by side end in any order, and the next run packs neighbours by these times: files that
+    changed places would be packed again. ``latest`` are the times given so far.
+    """
+    dated = list(rewritten)
+    for place in sorted(range(len(dated)), key=lambda place: dated[place].bin.place):
+        each, adds = dated[place], []
+        last = latest.get(each.bin.partition, 0)
+        for add in each.adds:
+            last = max(add.modification_time, last + 1)  # of two with one time the path would decide, which is random
+            adds.append(msgspec.structs.replace(add, modification_time=last))
+        latest[each.bin.partition] = last
+        dated[place] = replace(each, adds=tuple(adds))
+    return dated
 
 
 class _Counted:
