@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,9 +13,11 @@ import pytest
 from lazydelta import DeltaTable, write_arrow
 from lazydelta.handle import TableHandle
 from lazydelta.row_scan import ReadingPool, RowRequest, RowScanner, file_rows
+from lazydelta.row_scan.file_layouts import FileLayouts
 from lazydelta.row_scan.footer_ranges import judge_row_groups
 from lazydelta.row_scan.repeated_values import RepeatedValues
 from lazydelta.row_scan.row_metrics import RowMetrics
+from lazydelta.row_scan.row_scanner import stream_files
 from lazydelta.rows import opened_file
 from lazydelta.rows.column_finder import ColumnFinder
 from tests.row_scan.made_table import make_rich_table, make_table
@@ -262,6 +264,41 @@ def test_a_file_is_opened_once_also_for_columns_that_come_as_codes(
             assert list(zip(rows["id"].to_pylist(), rows["text"].to_pylist(), strict=True)) == wanted
             # Once each, and again for the first, for the one without the column and for those where it changes.
             assert len(opened) <= 8 + 5
+
+
+@pytest.mark.parametrize(
+    ("where", "passes"),
+    [
+        ("hour >= '2026021023'", lambda hour: hour is not None and hour >= "2026021023"),
+        ("hour is null", lambda hour: hour is None),
+        ("not (hour = '2026021022')", lambda hour: hour not in (None, "2026021022")),
+        ("hour in ('2026021022', '2026021100') or hour is null", lambda hour: hour != "2026021023"),
+    ],
+    ids=["range", "null", "negated", "some"],
+)
+def test_no_footer_is_asked_about_partitions_and_files_of_one_are_judged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, passes: Callable[[str | None], bool]
+) -> None:
+    """A file that the scan should have left out is shown to the reader as well: it has to judge, and not to believe."""
+    made = make_rich_table(tmp_path, seed=11, files=12)
+    handle = TableHandle.open(made.uri)
+    snapshot = handle.snapshot()
+    every = list(RowScanner(handle, snapshot, RowRequest.of(snapshot.schema)).found_files())
+    monkeypatch.setattr(file_rows, "judge_row_groups", refuse)
+    judged: list[object] = []
+    original = FileLayouts._judged
+
+    def counted(layouts: FileLayouts, shared: Mapping[str, pa.Array]) -> bool:
+        judged.append(shared["hour"][0].as_py())
+        return original(layouts, shared)
+
+    monkeypatch.setattr(FileLayouts, "_judged", counted)
+    request = RowRequest.of(snapshot.schema, where=where)
+    with ReadingPool(1, 1 << 30) as pool, stream_files(handle, request, every, pool=pool) as stream:
+        found = stream.read_all().sort_by("id")
+    expected = [(row["id"], row["hour"]) for row in made.rows if passes(row["hour"])]
+    assert list(zip(found["id"].to_pylist(), found["hour"].to_pylist(), strict=True)) == expected
+    assert sorted(judged, key=str) == sorted({row["hour"] for row in made.rows}, key=str)
 
 
 def test_a_file_ends_with_its_last_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

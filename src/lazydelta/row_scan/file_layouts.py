@@ -6,14 +6,18 @@ conversion, takes about as long as to decode a column of a small file, and it is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from lazydelta.row_scan.row_mask import row_mask
 from lazydelta.row_scan.row_request import RowRequest
 from lazydelta.rows.opened_file import OpenedFile, Selection
 
 __all__ = ["FileLayouts", "Layout"]
+
+_MOST_PARTITIONS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,12 @@ class FileLayouts:
         self.is_masked = request.is_masked
         self.codes: tuple[str, ...] = ()
         """The columns that the file before was read as codes of: the next one is opened for that."""
+        self._partitions: dict[tuple[str | None, ...], bool] = {}
+        partitions = request.table.partition_columns
+        self.is_of_partitions = (
+            self.is_masked and bool(request.tested) and all(each.name in partitions for each in request.tested)
+        )
+        """Whether the filter looks at nothing but what all rows of a file share."""
         # Where there is no filter, nothing is read apart.
         self._rest = tuple(
             each for each in request.output if request.expression is not None and each not in request.tested
@@ -51,6 +61,22 @@ class FileLayouts:
         if opened.groups and _is_flat(found, opened.arrow_schema):
             self._last = opened.arrow_schema, found
         return found
+
+    def passes(self, opened: OpenedFile) -> bool:
+        """Tell whether the rows of a file pass a filter of partitions; files of one partition are judged once."""
+        tested, values = self._request.tested, opened.file.partition_values
+        key = tuple(values.get(each.physical_name) for each in tested)
+        known = self._partitions.get(key)
+        if known is None:
+            shared = {name: pa.repeat(value, 1) for name, value in opened.constants(tested).items()}
+            known = self._judged(shared)
+            if len(self._partitions) < _MOST_PARTITIONS:
+                self._partitions[key] = known
+        return known
+
+    def _judged(self, shared: Mapping[str, pa.Array]) -> bool:
+        predicate = self._request.predicate
+        return predicate is None or bool(row_mask(predicate, lambda column: shared[column.path[0]], 1).true_count)
 
     def _found(self, opened: OpenedFile) -> Layout:
         tested, rest = opened.select(self._request.tested), opened.select(self._rest)

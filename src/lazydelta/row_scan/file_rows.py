@@ -114,7 +114,7 @@ class FileRows:
         )
         self._opened = opened
         with opened:
-            verdicts = self._verdicts(opened)
+            verdicts = self._verdicts(opened, layouts)
             mine = self._share(len(verdicts))
             read = [index for index in mine if verdicts[index] is not False]
             pruned = len(mine) - len(read)
@@ -144,10 +144,12 @@ class FileRows:
         share = self.file.share if isinstance(self.file, StoredFile) else None
         return range(groups) if share is None else range(share[0], groups, share[1])
 
-    def _verdicts(self, opened: OpenedFile) -> list[bool | None]:
+    def _verdicts(self, opened: OpenedFile, layouts: FileLayouts) -> list[bool | None]:
         predicate = self.request.predicate
         if predicate is None:
             return [True] * len(opened.groups)
+        if layouts.is_of_partitions:
+            return [layouts.passes(opened)] * len(opened.groups)
         if not self.footers.is_worth_asking(len(opened.groups)):
             return [None] * len(opened.groups)
         verdicts = judge_row_groups(opened, predicate, self.request.table)
