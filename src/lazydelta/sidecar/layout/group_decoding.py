@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.parquet.core import ParquetReader
 
 from lazydelta import compute as pc
 from lazydelta.arrays import one_array
@@ -49,10 +49,8 @@ def decode_groups(
     columns = list(names)
     codes = footer.coded(columns)
     try:
-        parquet = pq.ParquetFile(source, metadata=footer.metadata, read_dictionary=codes, **_VERIFIED)
-        if frugal:
-            _use_little_memory(parquet, source, footer.metadata, codes)
-        table = parquet.read_row_groups(list(indices), columns=columns, use_threads=False)
+        reader = _reader(source, footer.metadata, codes, frugal=frugal)
+        table = reader.read_row_groups(list(indices), column_indices=footer.leaves(columns), use_threads=False)
         arrays = [_spelled_out(table.column(name)) for name in columns]
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError) as error:
         message = f"{what} cannot be read: {error}"
@@ -64,18 +62,16 @@ def decode_groups(
     return pa.RecordBatch.from_arrays(arrays, columns)
 
 
-def _use_little_memory(
-    parquet: pq.ParquetFile, source: pa.NativeFile, metadata: pq.FileMetaData, codes: Sequence[str]
-) -> None:
-    """Let a file be decoded by the system's allocator.
+def _reader(source: pa.NativeFile, metadata: pq.FileMetaData, codes: Sequence[str], *, frugal: bool) -> Any:
+    """Open a file whose footer is known, decoded by the system's allocator if that is to be ``frugal``.
 
     Arrow's own is faster and takes its memory two megabytes at a time, for every thread: that is more than all else
-    that a short scan takes. Only its inner reader can be told, and if a version of Arrow has none, nothing is lost.
+    that a short scan takes. Only the reader inside of a ``ParquetFile`` can be told, which also spares a long scan to
+    look the names of all columns up for every few row groups.
     """
-    with contextlib.suppress(AttributeError, TypeError):
-        reader = type(parquet.reader)(memory_pool=pa.system_memory_pool())
-        reader.open(source, metadata=metadata, read_dictionary=codes, **_VERIFIED)
-        parquet.reader = reader
+    reader = ParquetReader(memory_pool=pa.system_memory_pool() if frugal else None)
+    reader.open(source, metadata=metadata, read_dictionary=codes, **_VERIFIED)
+    return reader
 
 
 def _spelled_out(column: pa.ChunkedArray) -> pa.Array:

@@ -308,12 +308,13 @@ class PartFooter:
 
     def coded(self, names: Sequence[str]) -> list[str]:
         """Return those of the named columns that are quickest read as codes: texts that the rows are sorted by."""
-        partitions = {each.name for each in self.state.columns if each.role == ColumnRole.PARTITION}
-        wanted = [name for name in names if name in partitions]
-        if not wanted or not self.metadata.num_row_groups:
-            return []
-        chunks = self._chunks(0, wanted)
-        return [each.path_in_schema for each in chunks if each.physical_type == "BYTE_ARRAY"]
+        return [name for name in names if name in self._codable]
+
+    @cached_property
+    def _codable(self) -> frozenset[str]:
+        names = [each.name for each in self.state.columns if each.role == ColumnRole.PARTITION]
+        chunks = self._chunks(0, names) if names and self.metadata.num_row_groups else []
+        return frozenset(each.path_in_schema for each in chunks if each.physical_type == "BYTE_ARRAY")
 
     def _is_null(self, index: int, name: str) -> bool:
         self.check_index(index)
@@ -321,14 +322,18 @@ class PartFooter:
         rows = self.groups[index].num_rows
         return all(each is not None and each.has_null_count and each.null_count == rows for each in known)
 
-    def _chunks(self, index: int, names: Sequence[str]) -> list[Any]:
-        group = self.metadata.row_group(index)
+    def leaves(self, names: Sequence[str]) -> list[int]:
+        """Return where the named columns are among all that Parquet has."""
         key = tuple(names)
         if key not in self._places:
             # The same in all row groups; a race between two threads finds out twice.
-            wanted = set(names)
+            wanted, group = set(names), self.metadata.row_group(0)
             self._places[key] = [i for i in range(group.num_columns) if _top(group.column(i), wanted)]
-        return [group.column(i) for i in self._places[key]]
+        return self._places[key]
+
+    def _chunks(self, index: int, names: Sequence[str]) -> list[Any]:
+        group = self.metadata.row_group(index)
+        return [group.column(i) for i in self.leaves(names)]
 
     def read(self, index: int, names: Sequence[str], blocks: Sequence[tuple[int, bytes]], size: int) -> pa.RecordBatch:
         """Decode the named columns of a row group from blocks of the file; what the blocks lack is an error."""

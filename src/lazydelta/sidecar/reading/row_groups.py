@@ -80,13 +80,13 @@ class _Reading(msgspec.Struct, eq=False, weakref=True):
 
 
 class _Decoded(msgspec.Struct, frozen=True):
-    """Row groups of a part, and their rows."""
+    """Row groups of a part, and their rows; ``layout`` is that of both tiers, where there are two."""
 
     part: ManifestPart
     groups: tuple[ManifestRowGroup, ...]
     footer: PartFooter
     rows: pa.RecordBatch
-    layout: SidecarLayout
+    layout: SidecarLayout | None
 
 
 class _Fetched(msgspec.Struct, frozen=True):
@@ -98,6 +98,7 @@ class _Fetched(msgspec.Struct, frozen=True):
     frugal: bool
     second: tuple[PartFooter, Sequence[str]] | None = None
     direct: Store | None = None
+    statistics: Sequence[str] = ()
 
     def decode(self) -> _Decoded:
         """Wait for the bytes and decode them."""
@@ -106,7 +107,8 @@ class _Fetched(msgspec.Struct, frozen=True):
         layout = None
         if self.direct is not None:
             cores = [(each.group.byte_offset, each.group.core_byte_length) for each in self.together]
-            rows = self._directly(self.direct, part.file, self.footer, self.names, cores)
+            spans = [*cores, *self._spans(self.footer, self.statistics)]
+            rows = self._directly(self.direct, part.file, self.footer, self.names, spans)
         else:
             blocks = [block for each in self.together for block in each.blocks()]
             rows = read_groups(self.footer, indices, self.names, blocks, part.size, frugal=self.frugal)
@@ -114,38 +116,33 @@ class _Fetched(msgspec.Struct, frozen=True):
             footer, names = self.second
             layout = joined_tiers(self.footer.state.layout, footer.state.layout)
             if self.direct is not None:
-                others = self._directly(self.direct, part.stats.file, footer, names)
+                others = self._directly(self.direct, part.stats.file, footer, names, self._spans(footer, names))
             else:
                 rest = [block for each in self.together if each.rest is not None for block in each.rest.blocks()]
                 others = read_groups(footer, indices, names, rest, part.stats.size, frugal=self.frugal)
             rows = joined_rows([rows, others])
         if self.frugal:
             release_memory()  # a short scan takes little else
-        return _Decoded(
-            part, tuple(each.group for each in self.together), self.footer, rows, layout or self.footer.state.layout
-        )
+        return _Decoded(part, tuple(each.group for each in self.together), self.footer, rows, layout)
+
+    def _spans(self, footer: PartFooter, names: Sequence[str]) -> list[tuple[int, int]]:
+        return [span for each in self.together for span in footer.spans(each.group.index, names)] if names else []
 
     def _directly(
-        self,
-        store: Store,
-        file: str,
-        footer: PartFooter,
-        names: Sequence[str],
-        cores: Sequence[tuple[int, int]] = (),
+        self, store: Store, file: str, footer: PartFooter, names: Sequence[str], spans: Sequence[tuple[int, int]]
     ) -> pa.RecordBatch:
         """Let Arrow read a file, without the interpreter between two columns; what it reads is announced before."""
-        indices = [each.group.index for each in self.together]
-        named = set(names).difference(footer.state.layout.names(core=True) if cores else ())
-        spans = [*cores, *(span for index in indices for span in footer.spans(index, sorted(named)) if named)]
-        first, *others = spans
-        source = store.open_direct(file, start=first[0], length=first[1])
+        (start, length), *others = spans
+        source = store.open_direct(file, start=start, length=length)
         if source is None:
             message = f"{file} cannot be opened as a file"
             raise SidecarError(message)
         with source:
             for start, length in others:
                 store.note_read(file, start, length)
-            return decode_groups(footer, indices, names, source, frugal=self.frugal)
+            return decode_groups(
+                footer, [each.group.index for each in self.together], names, source, frugal=self.frugal
+            )
 
 
 class RowGroups:
@@ -316,7 +313,7 @@ class RowGroups:
             left_out.add(self._maps)
         names = [name for name in self._all_names if name not in left_out]
         direct = self._scan.store if together[0].core is None else None
-        return _Fetched(together, footer, names, self._frugal, second, direct)
+        return _Fetched(together, footer, names, self._frugal, second, direct, self._names)
 
     def _described(self, found: _Decoded) -> list[tuple[FileBatch, Used]]:
         """Check row groups that were read, and return their files; those without a sort key apart, where they wait."""
@@ -333,7 +330,7 @@ class RowGroups:
             if start != rows.num_rows or not start:
                 message = f"{part.file} has {rows.num_rows} rows where the manifest has {start or 'none'}"
                 raise SidecarError(message)
-            files = from_rows(rows, found.layout, tier=self._sidecar.tier, plain=self._plain)
+            files = from_rows(rows, found.layout or layout, tier=self._sidecar.tier, plain=self._plain)
             dated = dated_rows(rows, layout) if self._scan.newest_first else rows.num_rows
             spans = [span for span in ((0, dated), (dated, rows.num_rows - dated)) if span[1]]
             used = [Used.of(rows.slice(*span), layout) for span in spans]
