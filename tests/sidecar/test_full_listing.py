@@ -15,6 +15,7 @@ from lazydelta.log.file_batch import FileBatch, partition_values_array
 from lazydelta.log.reconcile import unmasked, unmasked_stretches
 from lazydelta.log.remove_set import RemoveSet
 from lazydelta.scan import file_stream
+from lazydelta.scan.files_schema import to_record_batch
 from lazydelta.showcase.bench import make_table
 from lazydelta.sidecar.layout import group_decoding
 from lazydelta.sidecar.reading import row_groups
@@ -60,9 +61,13 @@ def test_what_arrow_reads_by_itself_is_what_blocks_hold(
     table: Path, monkeypatch: pytest.MonkeyPatch, where: str | None
 ) -> None:
     """The same files for the same requests, and without a copy of their bytes in Python."""
-    blocks: list[int] = []
-    read = group_decoding.read_groups
-    monkeypatch.setattr(row_groups, "read_groups", lambda *args, **named: blocks.append(1) or read(*args, **named))
+    blocks: list[Any] = []
+
+    def counting(*arguments: Any, **named: Any) -> pa.RecordBatch:
+        blocks.append(arguments)
+        return group_decoding.read_groups(*arguments, **named)
+
+    monkeypatch.setattr(row_groups, "read_groups", counting)
     seen: list[Any] = []
     with observe(seen.append):
         direct = answer(table, where)
@@ -87,7 +92,7 @@ def test_partition_values_read_as_codes_are_those_that_were_logged(tmp_path: Pat
     log.checkpoint()
     assert Place(str(tmp_path)).build() == "built"
     found = answer(tmp_path)
-    assert without_records(found).equals(without_records(answer(tmp_path, **DISABLED)))
+    assert without_records(found).equals(without_records(answer(tmp_path, None, **DISABLED)))
     maps = [dict(each) for each in found["partition_values"].to_pylist()]
     by_path = {f"{number}.parquet": text for number, text in enumerate(texts)}
     assert [each["p"] or None for each in maps] == [by_path[path] or None for path in found["path"].to_pylist()]
@@ -123,11 +128,10 @@ def test_batches_are_converted_as_they_were_found_and_cut_afterwards(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    convert = file_stream.to_record_batch
 
     def counting(batch: FileBatch, *more: Any) -> pa.RecordBatch:
         sizes.append(len(batch))
-        return convert(batch, *more)
+        return to_record_batch(batch, *more)
 
     monkeypatch.setattr(file_stream, "to_record_batch", counting)
     stream = DeltaTable(table).files(strategy="forward", batch_size=7)

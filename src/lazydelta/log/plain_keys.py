@@ -96,7 +96,7 @@ def _has_escape(path: pa.Array) -> bool:
     starts, ends, data = _parts_of(path)
     if not len(ends):
         return False
-    text = memoryview(data)
+    text = data.data
     # In blocks that stay in the processor's cache: a copy of all would have to be fetched from the system.
     return any(_ESCAPE in text[at : at + _BLOCK].tobytes() for at in range(int(starts[0]), int(ends[-1]), _BLOCK))
 

@@ -18,7 +18,6 @@ from lazydelta.scan.strategy_choice import SMALL_SHARE
 from lazydelta.sidecar.layout.manifest import ManifestIndex, SidecarError, mirrors
 from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, manifest_path
 from lazydelta.sidecar.reading.discovery import Sidecar, find_sidecar
-from lazydelta.sidecar.reading.key_span import places_of_groups
 from lazydelta.sidecar.reading.row_groups import RowGroups
 from lazydelta.sidecar.reading.share_of_base import share_left
 from lazydelta.sidecar.reading.sidecar_cache import SidecarCache, shared_cache
@@ -112,6 +111,8 @@ class SidecarBase(msgspec.Struct, frozen=True):
         return checkpoint_places(scan, files) if places is None else places
 
     def _places(self, scan: BaseScan, sidecar: Sidecar, files: int) -> list[BasePlace] | None:
+        from lazydelta.sidecar.reading.key_span import places_of_groups  # noqa: PLC0415 - few scans are divided
+
         groups = self._row_groups(scan, sidecar)
         try:
             places = places_of_groups(sidecar, groups.surviving(), files)
