@@ -51,7 +51,7 @@ def test_texts_are_those_that_pyarrow_decodes(seed: int) -> None:
     adds = random_adds(rng, rng.choice([1, 7, 200, 900]))
     data = written(
         adds,
-        compression="none",
+        compression=["none", "none", "snappy", "zstd", "gzip", "brotli", "lz4"][seed % 7],
         use_dictionary=rng.random() < 0.6,
         dictionary_pagesize_limit=rng.choice([100, 10_000, 1 << 20]),
         data_page_size=rng.choice([100, 5_000, 1 << 20]),
@@ -64,7 +64,7 @@ def test_texts_are_those_that_pyarrow_decodes(seed: int) -> None:
     for group in range(parquet.metadata.num_row_groups):
         decoded = parquet.read_row_group(group).column("add").to_pylist()
         expected = [None if each is None else each["stats"] for each in decoded]
-        texts = LongTexts.of(parquet.metadata, group, column, read_at(data))
+        texts = LongTexts.of(parquet.metadata, group, column, read_at(data), most_held=1 << 30)
         found, place = [], 0
         while place < len(expected):
             count = min(len(expected) - place, texts.rows_within(place, rng.choice([1, 500, 1 << 20])))
@@ -85,10 +85,39 @@ def test_other_forms_are_left_alone(layout: dict[str, Any]) -> None:
         LongTexts.of(metadata, 0, text_column(metadata, "add.stats"), read_at(data))
 
 
-def test_damage_is_nothing_but_another_form() -> None:
+def test_no_more_of_compressed_pages_is_held_than_there_is_room_for() -> None:
+    """The footer says how much it is; where it says too little, the pages say so themselves."""
+    adds = [{"path": "p", "stats": f"{number:04}" * 500} for number in range(50)]
+    data = written(adds, compression="zstd")
+    metadata = pq.ParquetFile(io.BytesIO(data)).metadata
+    column = text_column(metadata, "add.stats")
+    size = metadata.row_group(0).column(column).total_uncompressed_size
+    with pytest.raises(UnlikeError):
+        LongTexts.of(metadata, 0, column, read_at(data), most_held=size - 1)
+    before = pa.total_allocated_bytes()
+    texts = LongTexts.of(metadata, 0, column, read_at(data), most_held=size)
+    assert 50 * 2_000 <= pa.total_allocated_bytes() - before <= size
+
+    def nothing(start: int, length: int) -> bytes:
+        raise AssertionError(f"{length} bytes are read again at {start}")
+
+    assert texts.read(7, 3, nothing).to_pylist() == [f"{number:04}" * 500 for number in (7, 8, 9)]
+    # The same bytes, described by the footer of a file that is smaller than this one, and compressed as it is.
+    few = written([{"path": "p", "stats": "x"}] * 50, compression="zstd")
+    small = pq.ParquetFile(io.BytesIO(few)).metadata
+    chunk = small.row_group(0).column(column)
+    shift = metadata.row_group(0).column(column).dictionary_page_offset - chunk.dictionary_page_offset
+    with pytest.raises(UnlikeError):
+        LongTexts.of(
+            small, 0, column, lambda start, length: data[start + shift : start + shift + length], most_held=5_000
+        )
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_damage_is_nothing_but_another_form(compression: str) -> None:
     """A page whose checksum is wrong, or that breaks off, is read in no other way than that of the form is."""
     rng = random.Random(3)
-    data = written([{"path": "p", "stats": "x" * 500}] * 50, compression="none", write_page_checksum=True)
+    data = written([{"path": "p", "stats": "x" * 500}] * 50, compression=compression, write_page_checksum=True)
     metadata = pq.ParquetFile(io.BytesIO(data)).metadata
     column = text_column(metadata, "add.stats")
     chunk = metadata.row_group(0).column(column)
@@ -98,7 +127,7 @@ def test_damage_is_nothing_but_another_form() -> None:
         hurt[start + rng.randrange(chunk.total_compressed_size)] ^= 1 << rng.randrange(8)
         cut = hurt[: rng.choice([len(hurt), start + rng.randrange(chunk.total_compressed_size)])]
         try:
-            texts = LongTexts.of(metadata, 0, column, read_at(bytes(cut)))
+            texts = LongTexts.of(metadata, 0, column, read_at(bytes(cut)), most_held=1 << 20)
         except UnlikeError:
             continue
         # What a checksum does not cover is the header: its sizes decide, and the rows have to come out right.

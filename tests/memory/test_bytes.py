@@ -100,6 +100,20 @@ def test_large_statistics_in_a_small_checkpoint_stay_within_the_budget(
     assert measured.peak_bytes < LIMIT
 
 
+def test_a_large_dictionary_of_statistics_is_not_held_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writers that look at the size of a dictionary every thousand rows make one of all long texts among them."""
+    texts = [large(number) for number in range(11)]
+    folder = table(tmp_path / "t", texts, monkeypatch, row_group_size=1000)
+    measured = measure("benchmarks.lazydelta_work:matching_files", str(folder), [("id", ">=", 8)], imports=IMPORTS)
+    assert (measured.failure, measured.answer) == (None, 3)
+    assert measured.peak_bytes is not None
+    assert measured.peak_bytes < 0.9 * LIMIT
+    # Where there is no room to hold it once, either, the decoder has it, and then nobody.
+    for budget, found in ((400, 3), (140, 3), (100, 11)):
+        few = DeltaTable(folder, options={"memory_budget": budget << 20})
+        assert len(few.files([("id", ">=", 8)]).collect()) == found
+
+
 def test_files_are_the_same_whether_their_statistics_fit_or_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

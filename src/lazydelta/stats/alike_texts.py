@@ -226,7 +226,6 @@ class _Texts(msgspec.Struct, frozen=True):
         return good
 
 
-
 class _Number(msgspec.Struct, frozen=True):
     """What one slot of numbers has: ``digits`` are characters, a row for each text, or values of one digit each."""
 
@@ -285,7 +284,7 @@ def _inside(lengths: _Positions, width: int) -> _Flags | None:
 
 @cache
 def _masks(width: int) -> list[npt.NDArray[np.uint64]]:
-    """Return, for each word of windows of this width, which bytes of it belong to a value at their end, by its length."""
+    """Return which bytes of windows belong to values at their end: for each word, by the length of the value."""
     inside = np.arange(width)[::-1] < np.arange(width + 1)[:, None]
     words = (inside * np.uint8(0xFF)).astype(np.uint8).view(np.uint64)
     return [np.ascontiguousarray(words[:, number]) for number in range(words.shape[1])]

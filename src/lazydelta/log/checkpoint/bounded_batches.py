@@ -3,7 +3,8 @@
 Nearly all checkpoints are read in one go, in batches of a size that the footer suggests. Long texts are watched on
 their way (see ``parquet_pages``): where the next rows would take too much they are read in smaller batches. Where a
 single page does, its texts are read a few at a time if they lie there as they are (``long_texts``); else the row group
-goes on without statistics, or ends in an error for whoever must not lose them.
+goes on without statistics, or ends in an error for whoever must not lose them. A dictionary that is large, but not too
+large, is read likewise: the decoder would hold it twice.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 MEMORY_BUDGET = 150 << 20
 # A batch is there several times over: as pages, as columns, as parsed values, and in the hands of who reads ahead.
 _BATCH_SHARE = 25
+_DICTIONARY_SHARE = 8
 # Whatever the budget: a page has about a megabyte where its rows are of usual size.
 _LEAST_PAGE_BYTES, _LEAST_BATCH_BYTES = 4 << 20, 256 << 10
 _TOLERATED_EXCESS = 2  # how much more than its share a batch may take before it is begun anew
@@ -52,9 +54,12 @@ class _Raw:
         self._source = source
         return source
 
-    def read_at(self, start: int, length: int) -> bytes:
-        """Return some of its bytes."""
-        return b"" if self._source is None else bytes(self._source.read_at(length, start))
+    def read_at(self, start: int, length: int) -> memoryview:
+        """Return some of its bytes, without a copy of them: a page may be large. The decoder has a place of its own."""
+        if self._source is None:
+            return memoryview(b"")
+        self._source.seek(start)
+        return memoryview(self._source.read_buffer(length))
 
 
 class BoundedBatches(msgspec.Struct, frozen=True):
@@ -121,8 +126,10 @@ class BoundedBatches(msgspec.Struct, frozen=True):
     def _group(self, group: int, rows: int, watched: Sequence[int]) -> Generator[pa.RecordBatch]:
         """Yield the rows of a row group, begun anew with fewer rows a batch as often as it takes."""
         columns, done, count = self.columns, 0, self.metadata.row_group(group).num_rows
+        batch_bytes, page_bytes = _TOLERATED_EXCESS * self._batch_bytes, self._page_bytes
+        dictionary_bytes = max(_LEAST_PAGE_BYTES, self.memory_budget // _DICTIONARY_SHARE)
         while done < count:
-            watch = PageWatch(self.metadata, watched, [group], self._page_bytes, _TOLERATED_EXCESS * self._batch_bytes)
+            watch = PageWatch(self.metadata, watched, [group], page_bytes, batch_bytes, dictionary_bytes)
             try:
                 for first, batch in self._watched_batches(group, columns, rows, watch):
                     end, skipped = first + batch.num_rows, max(0, done - first)
@@ -136,6 +143,9 @@ class BoundedBatches(msgspec.Struct, frozen=True):
                 if texts is not None:
                     yield from self._in_pieces(group, columns, done, texts)
                     return
+                if error.size <= page_bytes:
+                    dictionary_bytes = page_bytes  # it is for the decoder after all
+                    continue
                 columns = self._without_stats(columns, error)
                 watched = self._watched(columns)
                 rows = self._rows_at_once(columns)
@@ -161,7 +171,8 @@ class BoundedBatches(msgspec.Struct, frozen=True):
         raw = _Raw()
         try:
             with self.open(raw):
-                return LongTexts.of(self.metadata, group, text_column(self.metadata, _TEXT), raw.read_at)
+                column = text_column(self.metadata, _TEXT)
+                return LongTexts.of(self.metadata, group, column, raw.read_at, most_held=self._page_bytes)
         except UnlikeError:
             return None
 
@@ -169,11 +180,13 @@ class BoundedBatches(msgspec.Struct, frozen=True):
         """Yield the rest of a row group, a few rows at a time where their texts are long."""
         left = [name for name in columns if name != _TEXT] or [_COUNTING_COLUMN]
         raw, first = _Raw(), 0
+        # Pages that are held take most of the budget.
+        most_bytes = self._batch_bytes if texts.unpacked is None else self._batch_bytes // 2
         with self.open(raw) as parquet:
             for batch in read_batches(parquet, self.part, left, self._rows_at_once(left), [group]):
                 end, place = first + batch.num_rows, max(first, done)
                 while place < end:
-                    count = min(end - place, texts.rows_within(place, self._batch_bytes))
+                    count = min(end - place, texts.rows_within(place, most_bytes))
                     with corrupt_if_unreadable(self.part):
                         found = texts.read(place, count, raw.read_at)
                     stats = pa.StructArray.from_arrays([found], ["stats"])

@@ -3,11 +3,13 @@
 Arrow decodes a page as a whole, and some writers put a thousand rows into each, however long their texts are: of a
 table of thousands of columns that is hundreds of megabytes of statistics. Where pages are not compressed, as those of
 delta-rs, each text lies in the file as it is. One pass over the pages notes where; the texts of a few rows are then
-read from there. Whatever is not plainly of this form is left to those who can do without.
+read from there. Pages that are compressed are held as they were before that, if there is room for them: a decoder would
+hold a dictionary twice. Whatever is not plainly of this form is left to those who can do without.
 """
 
 from __future__ import annotations
 
+import bisect
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -17,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lazydelta.log.checkpoint.parquet_pages import page_header
+from lazydelta.log.checkpoint.parquet_pages import CODECS, page_header
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -32,7 +34,7 @@ _READ_AT_ONCE = 1 << 20
 _LENGTH = 4
 _WIDEST = 32
 
-ReadAt = Callable[[int, int], bytes]
+ReadAt = Callable[[int, int], bytes | memoryview]
 """Returns so many bytes from a place of the file."""
 
 
@@ -41,26 +43,40 @@ class UnlikeError(Exception):
 
 
 class LongTexts(msgspec.Struct, frozen=True):
-    """Where the text of each row lies: its first byte and its length, -1 for a row that has none."""
+    """Where the text of each row lies: its first byte and its length, -1 for a row that has none.
+
+    ``unpacked`` has the bytes of pages that were compressed.
+    """
 
     starts: np.ndarray[tuple[int], np.dtype[np.int64]]
     lengths: np.ndarray[tuple[int], np.dtype[np.int64]]
+    unpacked: ReadAt | None = None
 
     @classmethod
-    def of(cls, metadata: pq.FileMetaData, group: int, column: int, read_at: ReadAt) -> LongTexts:
-        """Go once over the pages of a column in a row group; UnlikeError where they are not of this form."""
+    def of(
+        cls, metadata: pq.FileMetaData, group: int, column: int, read_at: ReadAt, *, most_held: int = 0
+    ) -> LongTexts:
+        """Go once over the pages of a column in a row group; UnlikeError where they are not of this form.
+
+        Of pages that are compressed, no more than ``most_held`` bytes are held.
+        """
         chunk, described = metadata.row_group(group).column(column), metadata.schema.column(column)
         is_optional = (described.max_definition_level, described.max_repetition_level) == (_LEVEL_BITS, 0)
-        if chunk.compression != "UNCOMPRESSED" or described.physical_type != "BYTE_ARRAY" or not is_optional:
+        is_packed = chunk.compression != "UNCOMPRESSED"
+        if described.physical_type != "BYTE_ARRAY" or not is_optional:
+            raise UnlikeError
+        if is_packed and (chunk.compression not in CODECS or chunk.total_uncompressed_size > most_held):
             raise UnlikeError
         offset = chunk.dictionary_page_offset
         start = chunk.data_page_offset if offset is None else min(offset, chunk.data_page_offset)
         rows = metadata.row_group(group).num_rows
+        pages = _Pages(read_at, start, start + chunk.total_compressed_size)
+        unpacked = _UnpackedPages(pages, CODECS[chunk.compression], most_held) if is_packed else None
         try:
-            starts, lengths = _places(_Pages(read_at, start, start + chunk.total_compressed_size), rows)
-        except (IndexError, OverflowError, ValueError) as error:
+            starts, lengths = _places(unpacked or pages, rows)
+        except (IndexError, OverflowError, ValueError, OSError, pa.ArrowException) as error:
             raise UnlikeError from error
-        return cls(starts, lengths)
+        return cls(starts, lengths, unpacked.bytes if unpacked is not None else None)
 
     def rows_within(self, first: int, most_bytes: int) -> int:
         """Return how many rows from this one on take no more than so many bytes; one does always."""
@@ -69,6 +85,7 @@ class LongTexts(msgspec.Struct, frozen=True):
 
     def read(self, first: int, rows: int, read_at: ReadAt) -> pa.StringArray:
         """Read the texts of some rows."""
+        read_at = self.unpacked or read_at
         starts, lengths = self.starts[first : first + rows], self.lengths[first : first + rows]
         known = np.maximum(lengths, 0)
         offsets = np.zeros(len(known) + 1, np.int32)
@@ -86,6 +103,7 @@ class _Page(msgspec.Struct, frozen=True):
     kind: int
     encoding: int
     values: int
+    size: int
     start: int
     end: int
 
@@ -97,7 +115,8 @@ class _Pages:
         self._read_at = read_at
         self._at = start
         self._end = end
-        self._block, self._block_start = b"", start
+        self._block: bytes | memoryview = b""
+        self._block_start = start
 
     def __iter__(self) -> Iterator[_Page]:
         while self._at < self._end:
@@ -111,7 +130,7 @@ class _Pages:
             self._at = start + header.compressed
             if self._at > self._end:
                 raise UnlikeError
-            yield _Page(header.kind, header.encoding, header.values, start, self._at)
+            yield _Page(header.kind, header.encoding, header.values, header.size, start, self._at)
             self._check(start, header.compressed, header.crc)
 
     def bytes(self, start: int, length: int) -> bytes:
@@ -121,10 +140,15 @@ class _Pages:
             self._block_start = start
             self._block = self._read_at(start, max(length, min(_READ_AT_ONCE, self._end - start)))
         place = start - self._block_start
-        found = self._block[place : place + length]
+        found = bytes(self._block[place : place + length])
         if len(found) != length:
             raise IndexError
         return found
+
+    def unpacked(self, page: _Page, codec: str) -> pa.Buffer:
+        """Return what a page was before it was compressed."""
+        packed = self._read_at(page.start, page.end - page.start)
+        return pa.decompress(packed, page.size, codec)
 
     def _check(self, start: int, size: int, crc: int | None) -> None:
         """Compare a page with its checksum, where it has one; it costs another look at its bytes."""
@@ -137,7 +161,38 @@ class _Pages:
             raise UnlikeError  # Arrow says what is wrong with it, to who decodes it
 
 
-def _places(pages: _Pages, rows: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+class _UnpackedPages:
+    """Pages that were compressed, end to end."""
+
+    def __init__(self, packed: _Pages, codec: str, most_held: int) -> None:
+        self._packed = packed
+        self._codec = codec
+        self._most_held = most_held
+        self._begins: list[int] = []
+        self._held: list[pa.Buffer] = []
+        self._size = 0
+
+    def __iter__(self) -> Iterator[_Page]:
+        for page in self._packed:
+            # The footer may say less than the pages do.
+            if page.size > self._most_held - self._size:
+                raise UnlikeError
+            start = self._size
+            self._begins.append(start)
+            self._held.append(self._packed.unpacked(page, self._codec))
+            self._size += page.size
+            yield _Page(page.kind, page.encoding, page.values, page.size, start, self._size)
+
+    def bytes(self, start: int, length: int) -> bytes:
+        """Return some bytes of a page."""
+        number = bisect.bisect_right(self._begins, start) - 1
+        place = start - self._begins[number]
+        if place + length > len(self._held[number]):
+            raise IndexError
+        return bytes(memoryview(self._held[number])[place : place + length])
+
+
+def _places(pages: _Pages | _UnpackedPages, rows: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     starts, lengths = np.full(rows, -1, np.int64), np.full(rows, -1, np.int64)
     words: list[tuple[int, int]] = []
     row = 0
@@ -167,7 +222,7 @@ def _places(pages: _Pages, rows: int) -> tuple[npt.NDArray[np.int64], npt.NDArra
     return starts, lengths
 
 
-def _plain(pages: _Pages, start: int, end: int, count: int) -> Iterator[tuple[int, int]]:
+def _plain(pages: _Pages | _UnpackedPages, start: int, end: int, count: int) -> Iterator[tuple[int, int]]:
     for _ in range(count):
         length = int.from_bytes(pages.bytes(start, _LENGTH), "little")
         if start + _LENGTH + length > end:

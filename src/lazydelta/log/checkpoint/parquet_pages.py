@@ -18,13 +18,14 @@ import pyarrow.parquet as pq
 
 from lazydelta.storage import open_native
 
-__all__ = ["LargeBatchError", "LargePageError", "PageHeader", "PageWatch", "Watches", "page_header"]
+__all__ = ["CODECS", "LargeBatchError", "LargePageError", "PageHeader", "PageWatch", "Watches", "page_header"]
 
 _DICTIONARY_PAGE = 2
 _DICTIONARY_CODED = frozenset({2, 8})  # PLAIN_DICTIONARY and RLE_DICTIONARY
 _FIRST_HEADER, _LONGEST_HEADER = 256, 1 << 20
 _LONGEST_PLAIN_VALUE = 4 << 10  # values up to this length need no care of their own: their mean will do
-_CODECS = {"ZSTD": "zstd", "SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "LZ4": "lz4_raw"}
+CODECS = {"ZSTD": "zstd", "SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "LZ4": "lz4_raw"}
+"""What Arrow calls the compressions of Parquet."""
 
 
 class LargeBatchError(Exception):
@@ -84,8 +85,9 @@ class Watches(Protocol):
 class PageWatch:
     """Watches the pages of some columns of a file while it is read.
 
-    ``page_bytes`` is what a page may take and ``batch_bytes`` what the rows of a batch may take in one column, whoever
-    reads says with ``expect`` which rows are next.
+    ``page_bytes`` is what a page may take, ``dictionary_bytes`` what one may take that is a dictionary, which a decoder
+    holds twice, and ``batch_bytes`` what the rows of a batch may take in one column. Whoever reads says with ``expect``
+    which rows are next.
     """
 
     def __init__(
@@ -95,8 +97,10 @@ class PageWatch:
         groups: Sequence[int],
         page_bytes: int,
         batch_bytes: int,
+        dictionary_bytes: int | None = None,
     ) -> None:
         self._page_bytes = page_bytes
+        self._dictionary_bytes = page_bytes if dictionary_bytes is None else dictionary_bytes
         self._batch_bytes = batch_bytes
         self._first = self._rows = 0
         self._chunks: list[_Chunk] = []
@@ -143,7 +147,7 @@ class PageWatch:
                 elif len(chunk.pending) >= chunk.needs:
                     chunk.needs = min(8 * chunk.needs, _LONGEST_HEADER)
                 continue
-            if header.size > self._page_bytes:
+            if header.size > (self._dictionary_bytes if header.kind == _DICTIONARY_PAGE else self._page_bytes):
                 chunk.large_row = chunk.ends[-1] if chunk.ends and chunk.counts_rows else chunk.row
                 chunk.large_size, chunk.at = header.size, chunk.end
                 met = True
@@ -225,7 +229,7 @@ def _value_bytes(body: bytes, header: PageHeader, codec: str) -> float:
     """Return what a value of a dictionary takes: the mean, or the longest where one is long."""
     mean = header.size / max(1, header.values)
     try:
-        plain = body if codec == "UNCOMPRESSED" else pa.decompress(body, header.size, _CODECS[codec], asbytes=True)
+        plain = body if codec == "UNCOMPRESSED" else pa.decompress(body, header.size, CODECS[codec], asbytes=True)
     except (pa.ArrowException, KeyError, ValueError, OSError):
         return float(header.size)
     longest = at = 0
