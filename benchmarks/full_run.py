@@ -68,18 +68,19 @@ def main(  # noqa: PLR0913 - one for each option
 ) -> None:
     """Measure lazydelta and its peers; exit with 1 where they find different files, or a part fails."""
     files = files_of(scale)
-    work: dict[str, Callable[[], Iterable[Record]]] = {
-        "ladder": lambda: ladder(files, rounds, spark=spark, iceberg=iceberg, names=names, only=asked),
-        "object-store": lambda: object_store(min(files, 100_000)),
-        "write": lambda: write_side(files, rounds, spark=spark),
-    }
-    work |= {f"growth-{each}": partial(growth, files, rounds, each) for each in AGAINST}
     wanted = parts or _PARTS
     file = unfinished_run(files, wanted) if resume else None
     if resume:
         click.echo("nothing to go on with: a new run begins" if file is None else f"going on with {file}", err=True)
     file = file or RESULTS / f"run-{files}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json"
     run = Run.load(file) if file.exists() else Run(files, (), machine(), packages())
+    done = frozenset(each.key for each in run.records)
+    work: dict[str, Callable[[], Iterable[Record]]] = {
+        "ladder": lambda: ladder(files, rounds, spark=spark, iceberg=iceberg, names=names, only=asked, done=done),
+        "object-store": lambda: object_store(min(files, 100_000)),
+        "write": lambda: write_side(files, rounds, spark=spark),
+    }
+    work |= {f"growth-{each}": partial(growth, files, rounds, each, done) for each in AGAINST}
     run, failed = measured(run, {name: work[name] for name in wanted}, file)
     show(run)
     click.echo(f"written to {file}")
@@ -99,8 +100,9 @@ def main(  # noqa: PLR0913 - one for each option
 def measured(run: Run, work: Mapping[str, Callable[[], Iterable[Record]]], file: Path) -> tuple[Run, list[str]]:
     """Go through the parts that the run does not have yet; return it, and which of them failed.
 
-    Each record is in the file when it is there: a run takes hours, and may be stopped. A part that was begun is begun
-    anew, and what it had is kept until it is measured again. A part that fails does not end the others.
+    Each record is in the file when it is there: a run takes hours, and may be stopped. A part that was begun goes on
+    where it knows what is done, and else is begun anew; what it had is kept until it is measured again. A part that
+    fails does not end the others.
     """
     records = {each.key: each for each in run.records}
     failed = []

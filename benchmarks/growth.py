@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,10 @@ from benchmarks.ladder import Asked, ask_all
 from benchmarks.ladder_tables import LADDER_TABLE, indexed_table
 from benchmarks.measure import Measurement, measure
 from benchmarks.questions import HOURS, PARTITION, Question, questions
-from benchmarks.records import Record, record_of
+from benchmarks.records import Key, Record, record_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from lazydelta.showcase.bench import MadeTable
 
@@ -42,31 +43,34 @@ _MODULE = "benchmarks.synthetic_manifest"
 _OURS = ("lazydelta", "pyarrow.parquet", "obstore")
 
 
-def growth(scale: int, rounds: int, against: str) -> Iterator[Record]:
-    """Measure tables of up to so many files against one of ``AGAINST``."""
+def growth(scale: int, rounds: int, against: str, done: Collection[Key] = ()) -> Iterator[Record]:
+    """Measure tables of up to so many files against one of ``AGAINST``; what is ``done`` is not measured again."""
+    measured = partial(_measured, done=done)
     names: tuple[str, ...]
     match against:
         case "files":
             for size in sizes(scale):
                 names = ("one hour", "all files", "statistics")
-                yield from _measured(SECTIONS[0], size, rounds, names, {"files": size})
-            yield from (synthetic(size) for size in _SYNTHETIC)
+                yield from measured(SECTIONS[0], size, rounds, names, {"files": size})
+            for size in _SYNTHETIC:
+                if Record(SECTIONS[0], WITH_SIDECAR, "one hour", _synthetic_variant(size)).key not in done:
+                    yield synthetic(size)
         case "tail":
             small = min(scale, _SMALL)
             for tail in _TAILS:
                 variant = {"files": small, "tail": tail}
                 names = ("one hour", "take 100")
-                yield from _measured(SECTIONS[1], small, rounds, names, variant, tail=tail, removes=0)
+                yield from measured(SECTIONS[1], small, rounds, names, variant, tail=tail, removes=0)
         case "columns":
             for columns in _COLUMNS:
                 variant = {"files": _WIDE, "columns": columns}
                 names = ("one hour", "statistics")
-                yield from _measured(SECTIONS[2], _WIDE, rounds, names, variant, columns=columns, removes=0)
+                yield from measured(SECTIONS[2], _WIDE, rounds, names, variant, columns=columns, removes=0)
         case "removes":
             for removes in (each for each in _REMOVES if 2 * each <= scale):
                 variant = {"files": scale, "removes": removes}
                 names = ("one hour", "all files")
-                yield from _measured(SECTIONS[3], scale, rounds, names, variant, removes=removes)
+                yield from measured(SECTIONS[3], scale, rounds, names, variant, removes=removes)
         case _:
             raise ValueError(f"growth is not measured against {against!r}: choose from {', '.join(AGAINST)}")
 
@@ -77,13 +81,20 @@ def sizes(scale: int) -> list[int]:
 
 
 def _measured(
-    section: str, files: int, rounds: int, names: Sequence[str], variant: dict[str, Any], **recipe: Any
+    section: str,
+    files: int,
+    rounds: int,
+    names: Sequence[str],
+    variant: dict[str, Any],
+    *,
+    done: Collection[Key],
+    **recipe: Any,
 ) -> Iterator[Record]:
     click.echo(f"{section}: {variant}", err=True)
     folder, made = indexed_table(files, **(LADDER_TABLE | {"hours": HOURS} | recipe))
     wide = variant.get("columns", 0) > _COLUMNS_IN_A_PAGE
     asked = _contenders(folder, {"memory_budget": _ROOM_FOR_A_PAGE} if wide else {})
-    yield from ask_all(section, asked, _chosen(made, names), rounds, variant)
+    yield from ask_all(section, asked, _chosen(made, names), rounds, variant, done)
 
 
 def _chosen(made: MadeTable, names: Sequence[str]) -> list[Question]:
@@ -114,7 +125,7 @@ def synthetic(files: int) -> Record:
 
     The generator's ``make_long_table(folder, files)`` makes such a table; ``REAL_HOURS`` are those whose files it has.
     """
-    name, variant = "one hour", {"files": files, "synthetic": True}
+    name, variant = "one hour", _synthetic_variant(files)
     try:
         generator = importlib.import_module(_MODULE)
     except ModuleNotFoundError:
@@ -126,3 +137,7 @@ def synthetic(files: int) -> Record:
         generator.make_long_table(Path(folder) / "table", files)
         run = _lazydelta(str(Path(folder) / "table"), {"cache_size": 0})(question)
     return record_of(SECTIONS[0], WITH_SIDECAR, name, [run], variant)
+
+
+def _synthetic_variant(files: int) -> dict[str, Any]:
+    return {"files": files, "synthetic": True}

@@ -18,11 +18,11 @@ import click
 from benchmarks.ladder_tables import LADDER_TABLE, PEERS_PYTHON, iceberg_table, indexed_table
 from benchmarks.measure import Measurement, measure
 from benchmarks.questions import Question, questions
-from benchmarks.records import Record, record_of
+from benchmarks.records import Key, Record, record_of
 from benchmarks.rungs import LADDER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
 __all__ = ["PEERS", "SECTION", "Asked", "ask_all", "contenders", "ladder"]
 
@@ -91,10 +91,18 @@ def ask_all(
     wanted: Sequence[Question],
     rounds: int,
     variant: dict[str, Any] | None = None,
+    done: Collection[Key] = (),
 ) -> Iterator[Record]:
-    """Ask everybody everything, in turns; the records of a question come when it is done."""
+    """Ask everybody everything, in turns; the records of a question come when it is done.
+
+    What is ``done`` for all of them is not asked again. If one is missing all are: they are compared with each other,
+    and so are measured side by side.
+    """
     for question in wanted:
         chosen = [each for each in asked if each.only is None or question.name in each.only]
+        if all(Record(section, each.name, question.name, variant or {}).key in done for each in chosen):
+            click.echo(f"  {section}: {question.name}: done before", err=True)
+            continue
         runs: dict[str, list[Measurement]] = {each.name: [] for each in chosen}
         for number in range(rounds):
             for each in chosen if number % 2 == 0 else reversed(chosen):
@@ -120,6 +128,7 @@ def ladder(
     iceberg: bool = True,
     names: Sequence[str] = (),
     only: Sequence[str] = (),
+    done: Collection[Key] = (),
 ) -> Iterator[Record]:
     """Measure the ladder and the peers on a table of so many files.
 
@@ -130,4 +139,4 @@ def ladder(
     everybody = contenders(str(folder), iceberg=metadata, spark=spark)
     asked = [each for each in everybody if not only or each.name in only]
     wanted = [each for each in questions(made) if not names or each.name in names]
-    yield from ask_all(SECTION, asked, wanted, rounds)
+    yield from ask_all(SECTION, asked, wanted, rounds, done=done)

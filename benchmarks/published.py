@@ -64,7 +64,11 @@ def publish(run: Run | None = None) -> list[Path]:
         run.save(place_of(run))
         written.append(place_of(run))
     runs = published_runs()
-    for name, text in plots(runs).items():
+    drawn = plots(runs)
+    for old in FOLDER.glob("*.svg"):
+        if old.name not in drawn:
+            old.unlink()  # of another run, which has numbers for it
+    for name, text in drawn.items():
         (FOLDER / name).write_text(text)
         written.append(FOLDER / name)
     for file, part in ((_ROOT / "docs" / "benchmarks.md", page(runs)), (_ROOT / "README.md", readme_part(runs))):

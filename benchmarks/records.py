@@ -10,18 +10,22 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from benchmarks.measure import Measurement
 
-__all__ = ["Record", "Run", "disagreements", "machine", "packages", "record_of"]
+__all__ = ["Key", "Record", "Run", "disagreements", "machine", "packages", "record_of"]
 
 _FORMAT = 1
 _ROOT = Path(__file__).resolve().parents[1]
 _PACKAGES = ("lazydelta", "deltalake", "pyarrow", "obstore", "msgspec", "pandas", "polars", "pyspark", "delta-spark")
+
+
+Key: TypeAlias = tuple[str, str, str, str]
+"""Section, contender, question and circumstances."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ class Record:
     figures: dict[str, float] = field(default_factory=dict)
 
     @property
-    def key(self) -> tuple[str, str, str, str]:
+    def key(self) -> Key:
         """What makes it the same measurement in another run."""
         return self.section, self.contender, self.question, json.dumps(self.variant, sort_keys=True)
 

@@ -96,6 +96,27 @@ def test_contenders_take_turns_and_what_is_slow_is_asked_once() -> None:
     assert records[0].key == ("ladder", "a", "q", '{"files": 1}')
 
 
+def test_a_question_that_is_done_for_all_is_not_asked_again() -> None:
+    """If a record is missing, all contenders are asked: they are measured side by side."""
+    asked_for: list[tuple[str, str]] = []
+
+    def contender(name: str) -> Asked:
+        def run(question: Question) -> Measurement:
+            asked_for.append((name, question.name))
+            return Measurement(0.1, 1, answer={"count": 7, "seconds": 0.1, "first_seconds": None})
+
+        return Asked(name, run)
+
+    asked, variant = [contender("a"), contender("b")], {"files": 1}
+    first = list(ask_all("growth", asked, [Question("q"), Question("r")], 1, variant))
+    asked_for.clear()
+    done = {each.key for each in first if (each.contender, each.question) != ("b", "r")}
+    again = list(ask_all("growth", asked, [Question("q"), Question("r")], 1, variant, done))
+    assert asked_for == [("a", "r"), ("b", "r")]
+    assert [each.key for each in again] == [each.key for each in first if each.question == "r"]
+    assert len(list(ask_all("growth", asked, [Question("q")], 1, {"files": 2}, done))) == 2
+
+
 def test_running_out_is_a_result_and_answers_that_change_are_a_failure() -> None:
     lost = Measurement(None, None, failure="out of memory (cap 16 GB)")
     assert record_of("ladder", "deltalake", "q", [lost]).failure == "out of memory (cap 16 GB)"

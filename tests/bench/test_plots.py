@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -204,3 +206,33 @@ def test_a_generator_that_is_there_is_measured(monkeypatch: pytest.MonkeyPatch) 
     assert record.failure is None
     assert 0 < (record.answer or 0) < 300
     assert record.variant == {"files": 300, "synthetic": True}
+
+
+def test_a_run_that_was_stopped_is_published_and_the_page_says_what_it_lacks(tmp_path: Path) -> None:
+    """By the command, in a copy: nothing is left of the run before, neither plots nor numbers."""
+    shutil.copytree(
+        ROOT / "benchmarks", tmp_path / "benchmarks", ignore=shutil.ignore_patterns("__pycache__", "results")
+    )
+    shutil.copytree(ROOT / "docs" / "benchmarks", tmp_path / "docs" / "benchmarks")
+    for name in ("docs/benchmarks.md", "README.md"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    whole = published_runs()[-1]
+    for file in (tmp_path / "docs" / "benchmarks").glob("run-*.json"):
+        if file.name != place_of(whole).name:
+            file.unlink()
+    kept = [each for each in whole.of("ladder") if (each.contender, each.question) == ("L8", "one hour")]
+    stopped = tmp_path / "stopped.json"
+    replace(whole, records=tuple(kept), parts=()).save(stopped)
+    command = [sys.executable, "-m", "benchmarks.published", str(stopped)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    drawn = {"ladder-time.svg", "ladder-first.svg", "ladder-memory.svg"}
+    assert {path.name for path in (tmp_path / "docs" / "benchmarks").glob("*.svg")} == drawn
+    assert set(done.stdout.split()) == {f"docs/benchmarks/{name}" for name in {*drawn, place_of(whole).name}} | {
+        "docs/benchmarks.md",
+        "README.md",
+    }
+    text = (tmp_path / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    assert "Not in this run: L0 deltalake, " in text
+    assert "growth-time.svg" not in text + (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert len(kept) == 1
