@@ -69,14 +69,15 @@ def checkpoints_of(log: RandomLog) -> list[int]:
     return sorted({int(match[1]) for match in found if match})
 
 
-@pytest.mark.parametrize("chunk", quick(range(24), 1))
+@pytest.mark.parametrize("chunk", quick(range(12), 1))
 def test_random_logs_refreshed_from_any_earlier_checkpoint(
     chunk: int, tmp_path: Path, split: Split, form: Form
 ) -> None:
     """Removes, vectors, re-adds and odd spellings between two checkpoints: the refreshed sidecar equals the log."""
     rng = random.Random(chunk)
     done: Counter[str] = Counter()
-    for seed in range(chunk * 20, (chunk + 1) * 20):
+    # The first chunk is in every run of the tests; by chance there may be no refresh at all in so few logs.
+    for seed in range(20) if chunk == 0 else range(chunk * 40 - 20, chunk * 40 + 20):
         log = random_log(seed, tmp_path / str(seed))
         versions = checkpoints_of(log)
         if len(versions) > 1:
