@@ -36,7 +36,7 @@ __all__ = ["LazyDeltaScanner"]
 logger = logging.getLogger(__name__)
 
 _READ_AHEAD_BATCHES = 2
-_RELEASE_EVERY = 48
+_RELEASE_EVERY = 32
 _NAMED_SPANS = 3
 
 
