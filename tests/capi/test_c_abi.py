@@ -18,6 +18,8 @@ from lazydelta.capi.build import build
 from tests.row_scan.made_table import MadeTable, make_rich_table
 from tests.support import unavailable
 
+pytestmark = pytest.mark.xdist_group("capi")  # the library is built once
+
 ROOT = Path(__file__).resolve().parents[2]
 FILES = 9
 Run = Callable[..., str]

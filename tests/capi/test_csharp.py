@@ -20,6 +20,9 @@ __all__ = ["library", "made"]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
+pytestmark = pytest.mark.xdist_group("capi")  # the library is built once
+
+
 @pytest.fixture(scope="module")
 def scan(library: Path) -> Run:
     compiler, mono = shutil.which("mcs"), shutil.which("mono")

@@ -13,6 +13,8 @@ from tests.kql.malformed import MALFORMED
 from tests.kql.pairs import PAIRS
 from tests.kql.tables import NOW, SCHEMAS
 
+pytestmark = pytest.mark.xdist_group("analyser")  # it is asked once
+
 BY_HOUR = (
     "external_table('Telemetry') | where _event_hour between ('2026021000' .. '2026021003')"
     " | summarize avg(value) by bin(timestamp, 1h), device_id"

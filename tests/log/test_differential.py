@@ -112,7 +112,7 @@ def differences(table: DeltaTable, expected: Snapshot) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("chunk", quick(range(CHUNKS), 3))
+@pytest.mark.parametrize("chunk", quick(range(CHUNKS), 2))
 def test_every_random_log_reads_as_its_plain_replay(chunk: int, tmp_path: Path) -> None:
     """Files, metadata, protocol, transactions and domains of the latest and two other versions equal the replay's."""
     failures = []
@@ -190,10 +190,13 @@ def test_a_version_that_cannot_be_read_is_an_error_with_the_range_there_is(tmp_p
 @pytest.mark.slow  # what a seed gives never changes
 def test_the_random_logs_hold_every_oddity(tmp_path: Path) -> None:
     """The generator still makes each of the hard cases, several times."""
-    seen: list[str] = []
-    for chunk in range(6):
-        seen += [note for log in logs_of(chunk, tmp_path) for note in log.notes]
-    assert [oddity for oddity in ODDITIES if sum(oddity in note for note in seen) < 2] == []
+    missing, seen = list(ODDITIES), list[str]()
+    for log in (log for chunk in range(6) for log in logs_of(chunk, tmp_path)):
+        seen += log.notes
+        missing = [oddity for oddity in ODDITIES if sum(oddity in note for note in seen) < 2]
+        if not missing:
+            break
+    assert missing == []
 
 
 def test_a_random_log_is_the_same_for_the_same_seed(tmp_path: Path) -> None:

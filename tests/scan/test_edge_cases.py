@@ -152,6 +152,7 @@ def _scan_in_child(table: Path, where: Any, **keywords: Any) -> tuple[int, int, 
 
 
 @pytest.mark.memory
+@pytest.mark.xdist_group("million adds")  # made once
 def test_edge_case_6_a_million_adds_in_one_commit_are_scanned_in_bounded_memory(million_adds: Path) -> None:
     """The predicate keeps a thousand files; the keys of all are held, their actions are not."""
     files, peak_kb, _, pruned = _scan_in_child(million_adds, {"id": {">=": 5000, "<": 6000}})
@@ -161,6 +162,7 @@ def test_edge_case_6_a_million_adds_in_one_commit_are_scanned_in_bounded_memory(
 
 
 @pytest.mark.memory
+@pytest.mark.xdist_group("million adds")
 def test_edge_case_6_a_limit_stops_in_the_middle_of_the_commit(million_adds: Path) -> None:
     files, peak_kb, read, _ = _scan_in_child(million_adds, {"id": {">=": 5000}}, limit=7)
     size = (million_adds / "_delta_log" / commit_name(1)).stat().st_size

@@ -30,6 +30,8 @@ from tests.scan.hand_log import publish
 from tests.serve.serving import KEY, location
 from tests.support.azurite import AzuriteToStop
 
+pytestmark = pytest.mark.xdist_group("store restarted")  # its store is filled once
+
 FILES, ROWS = 8, 50
 _PATIENCE = 60
 

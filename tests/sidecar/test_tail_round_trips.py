@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tests.support.azurite import Azurite
 
 # What is asked for together must be asked for before the first answer, also on a busy machine.
+pytestmark = pytest.mark.xdist_group("tail round trips")  # the tables are put to the store once
+
 LATENCY = 0.4
 FILES = 4_000
 ONE_HOUR = "_event_hour = '2026021012'"
