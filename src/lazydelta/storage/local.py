@@ -23,13 +23,14 @@ from lazydelta.storage.bridge import Pending, in_thread
 from lazydelta.storage.byte_stream import ByteStream
 from lazydelta.storage.input import open_native
 from lazydelta.storage.local_reads import READ_FLAGS, FileByteStream, FileReads, file_etag, file_info, pread_all
-from lazydelta.storage.local_writes import Publish, durably, write_file
 from lazydelta.storage.store import READ_AHEAD, ObjectInfo, Parts, Store
 from lazydelta.storage.temporary import TEMPORARY, temporaries, tidy
 from lazydelta.storage.walk import Hides, Walk, walk_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from lazydelta.storage.local_writes import Publish
 
 __all__ = ["FileStore"]
 
@@ -268,7 +269,7 @@ class FileStore(Store):
 
         def work() -> None:
             self._announce("PUT", path, 0, len(data))
-            self._write(file, [data], durably(file, os.link))
+            self._write(file, [data], os.link, durable=True)
 
         self._guard("PUT", path, work)
 
@@ -289,15 +290,17 @@ class FileStore(Store):
 
         try:
             file = self._file(path)
-            return self._write(file, watched(), durably(file, os.replace))
+            return self._write(file, watched(), os.replace, durable=True)
         except BaseException as error:
             if raised:
                 raise
             failure = self._fault(error, "PUT", path)
         raise failure
 
-    def _write(self, file: str, chunks: Iterable[bytes], publish: Publish) -> int:
-        size = write_file(file, chunks, publish)
+    def _write(self, file: str, chunks: Iterable[bytes], publish: Publish, *, durable: bool = False) -> int:
+        from lazydelta.storage.local_writes import durably, write_file  # noqa: PLC0415 - nobody who reads needs it
+
+        size = write_file(file, chunks, durably(file, publish) if durable else publish)
         self.counters.count_bytes(written=size)
         tidy(os.path.dirname(file))  # noqa: PTH120
         return size
