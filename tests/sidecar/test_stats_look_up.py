@@ -57,13 +57,13 @@ def place(tmp_path: Path, split: Split) -> Place:
 def scans(monkeypatch: pytest.MonkeyPatch) -> list[LazyDeltaScanner]:
     """Return the scans that were put together, as they come."""
     made: list[LazyDeltaScanner] = []
-    batches = LazyDeltaScanner.batches
+    converted = LazyDeltaScanner.converted
 
-    def noted(self: LazyDeltaScanner) -> Any:
+    def noted(self: LazyDeltaScanner, convert: Any) -> Any:
         made.append(self)
-        return batches(self)
+        return converted(self, convert)
 
-    monkeypatch.setattr(LazyDeltaScanner, "batches", noted)
+    monkeypatch.setattr(LazyDeltaScanner, "converted", noted)
     return made
 
 
