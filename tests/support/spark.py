@@ -17,9 +17,8 @@ from tests.support import unavailable
 TIME_ZONE = "America/New_York"
 _ROOT = Path(__file__).parents[2]
 # Drivers and executors that live for minutes and see few rows: a JVM that optimises less is sooner at work.
-SHORT_LIVED = {
-    f"spark.{who}.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" for who in ("driver", "executor")
-}
+_LESS_OPTIMISED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SHORT_LIVED = {f"spark.{who}.extraJavaOptions": _LESS_OPTIMISED for who in ("driver", "executor")}
 
 
 def use_java() -> None:
@@ -30,6 +29,8 @@ def use_java() -> None:
     if found.returncode:
         unavailable("Spark: there is no Java 17, run `make setup`")
     os.environ["JAVA_HOME"] = found.stdout.strip()
+    # For the drivers of commands that tests run as users do, without a setting of their own.
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", _LESS_OPTIMISED)
 
 
 @pytest.fixture(scope="session")
