@@ -62,86 +62,103 @@ class PlainKeys:
         A key that has no escape, no scheme and no slash in front is what a row means that is spelled in another way
         only if the row has an escape. So a batch without one is compared as it is.
         """
-        if self._texts is None or _has_escape(path):
+        if self._texts is None:
+            return None
+        parts = _Parts(path)
+        if parts.have_escapes():
             return None
         if len(self._texts) > 1:
             self._texts = [pa.concat_arrays(self._texts)]
         if not self._texts or not len(path):
             return np.empty(0, np.int64)
-        rows = self._by_words(path, self._texts[0])
+        rows = self._by_words(parts, self._texts[0])
         if not len(rows):
             return rows
         named = path if len(rows) == len(path) else pc.take(path, from_numpy(rows))
         hits = pc.indices_nonzero(pc.is_in(named, value_set=self._texts[0]))
         return rows[np.frombuffer(hits.buffers()[1], np.uint64, len(hits)).astype(np.int64)]
 
-    def _by_words(self, path: pa.Array, texts: pa.Array) -> npt.NDArray[np.int64]:
-        if len(path) <= _FEW:
-            return np.arange(len(path))
-        starts, ends, data = _parts_of(path)
+    def _by_words(self, paths: _Parts, texts: pa.Array) -> npt.NDArray[np.int64]:
+        if paths.count <= _FEW:
+            return np.arange(paths.count)
         if self._distance is None:
-            self._distance, self._table = _telling_distance(starts, ends, data), None
+            self._distance, self._table = _telling_distance(paths), None
         distance = self._distance
-        if int((ends - starts).min()) < distance + _WORD:
-            return np.arange(len(path))
+        if paths.shortest < distance + _WORD:
+            return np.arange(paths.count)
         if self._table is None:
             self._table = _table_of(texts, distance)
-        rows = np.flatnonzero(self._table[_slots(data, ends, distance)])
-        if _MANY * len(rows) > len(path):
+        rows = np.flatnonzero(self._table[_slots(paths.words(distance))])
+        if _MANY * len(rows) > paths.count:
             self._distance = None  # the next batch may be of files that another writer named
         return rows
 
 
-def _has_escape(path: pa.Array) -> bool:
-    starts, ends, data = _parts_of(path)
-    if not len(ends):
-        return False
-    text = data.data
-    # In blocks that stay in the processor's cache: a copy of all would have to be fetched from the system.
-    return any(_ESCAPE in text[at : at + _BLOCK].tobytes() for at in range(int(starts[0]), int(ends[-1]), _BLOCK))
+class _Parts:
+    """Where the texts of an array begin and end, and the bytes of all.
+
+    The names that one writer gives to the files of a partition are mostly of one length: then the same bytes of each
+    are found by counting, and not by looking where it ends.
+    """
+
+    def __init__(self, texts: pa.Array) -> None:
+        _, offsets, data = texts.buffers()
+        self.count = len(texts)
+        if data is None or not self.count:
+            self._places = np.zeros(self.count + 1, np.int32)
+            self._data = np.empty(0, np.uint8)
+        else:
+            self._places = np.frombuffer(offsets, np.int32, self.count + 1, texts.offset * 4)
+            self._data = np.frombuffer(data, np.uint8, int(self._places[-1]))
+        lengths = np.diff(self._places)
+        self.shortest = int(lengths.min()) if self.count else 0
+        self._alike = self.shortest * self.count == int(self._places[-1]) - int(self._places[0])
+        self._lengths = lengths
+
+    def have_escapes(self) -> bool:
+        """Tell whether any text has an escape."""
+        text, start, end = self._data.data, int(self._places[0]), int(self._places[-1])
+        # In blocks that stay in the processor's cache: a copy of all would have to be fetched from the system.
+        return any(_ESCAPE in text[at : min(at + _BLOCK, end)].tobytes() for at in range(start, end, _BLOCK))
+
+    def words(self, distance: int) -> npt.NDArray[np.uint64]:
+        """Return the eight bytes that end so far from the end of each text that has as many."""
+        if not self._alike:
+            long = self._lengths >= distance + _WORD
+            ends = self._places[1:] if self.shortest >= distance + _WORD else self._places[1:][long]
+            return self._words_before(ends, distance)
+        if self.shortest < distance + _WORD:
+            return np.empty(0, np.uint64)
+        first = int(self._places[1]) - distance - _WORD
+        return np.ndarray((self.count,), np.dtype("<u8"), self._data, first, (self.shortest,))
+
+    def some_words(self, distance: int) -> npt.NDArray[np.uint64]:
+        """Return the same of some texts, all of which have as many."""
+        return self._words_before(self._places[1 :: max(1, self.count // _LOOKED_AT)], distance)
+
+    def _words_before(self, ends: npt.NDArray[np.int32], distance: int) -> npt.NDArray[np.uint64]:
+        if len(self._data) < _WORD:
+            return np.empty(0, np.uint64)
+        every = np.ndarray((len(self._data) - _WORD + 1,), np.dtype("<u8"), self._data, strides=(1,))
+        return every[ends.astype(np.int64) - (_WORD + distance)]
 
 
-def _parts_of(
-    path: pa.Array,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Return where each text begins and ends, and the bytes of all."""
-    _, offsets, data = path.buffers()
-    if data is None or not len(path):
-        nowhere = np.zeros(len(path), np.int64)
-        return nowhere, nowhere, np.empty(0, np.uint8)
-    places = np.frombuffer(offsets, np.int32, len(path) + 1, path.offset * 4).astype(np.int64)
-    return places[:-1], places[1:], np.frombuffer(data, np.uint8, int(places[-1]))
-
-
-def _telling_distance(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]) -> int:
+def _telling_distance(paths: _Parts) -> int:
     """Return the distance from the end at which the paths of a batch differ most."""
-    some = ends[:: max(1, len(ends) // _LOOKED_AT)]
-    shortest = int((ends - starts).min())
-    distances = range(0, max(1, min(_FURTHEST, shortest - _WORD + 1)), _STEP)
-    if shortest < _WORD:
+    if paths.shortest < _WORD:
         return 0
+    distances = range(0, max(1, min(_FURTHEST, paths.shortest - _WORD + 1)), _STEP)
     # Not by np.unique: the first one of a process loads numpy.ma, which takes as long as a short scan.
-    return max(distances, key=lambda distance: len(set(_words(data, some, distance).tolist())))
+    return max(distances, key=lambda distance: len(set(paths.some_words(distance).tolist())))
 
 
 def _table_of(texts: pa.Array, distance: int) -> npt.NDArray[np.bool_]:
-    starts, ends, data = _parts_of(texts)
     table = np.zeros(1 << _TABLE_BITS, np.bool_)
-    long = ends[ends - starts >= distance + _WORD]  # all rows that are looked up are so long
-    table[_slots(data, long, distance)] = True
+    table[_slots(_Parts(texts).words(distance))] = True  # all rows that are looked up are so long
     return table
 
 
-def _slots(data: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64], distance: int) -> npt.NDArray[np.int64]:
-    words = _words(data, ends, distance)
-    words *= _SPREAD
-    words >>= _SHIFT
-    return words.view(np.int64)
-
-
-def _words(data: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64], distance: int) -> npt.NDArray[np.uint64]:
-    """Return the eight bytes of each text that end so far from its end."""
-    if len(data) < _WORD:
-        return np.empty(0, np.uint64)
-    every = np.ndarray((len(data) - _WORD + 1,), np.dtype("<u8"), data, strides=(1,))
-    return np.asarray(every[ends - (_WORD + distance)])
+def _slots(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    spread = words * _SPREAD
+    spread >>= _SHIFT
+    return spread.view(np.int64)
