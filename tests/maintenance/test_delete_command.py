@@ -21,6 +21,8 @@ from lazydelta.storage import Request, observe
 from tests.maintenance.old_tables import data_files
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from click.testing import Result
 
 
@@ -71,6 +73,16 @@ def test_a_predicate_that_makes_no_sense_deletes_nothing(table: Path) -> None:
     assert lazydelta.DeltaTable(table).version() == 0
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let Ctrl-C reach Python: a JVM that another test started in this process takes it for itself."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    if before is not None:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_at_any_request_leaves_all_rows_or_none_deleted_and_says_how_to_go_on(
     table: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
