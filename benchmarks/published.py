@@ -189,7 +189,7 @@ def _time_and_memory(record: Record | None) -> str:
 def _described(run: Run) -> str:
     machine = run.machine
     busy = machine.get("load_before", 0) > machine["cores"] / 2
-    state = f"which was busy with other work (load {machine['load_before']})" if busy else "otherwise idle"
+    state = f"with a load of {machine['load_before']} when it began" if busy else "otherwise idle"
     most = max((len(each.rounds) for each in run.records), default=0)
     how = "Each was measured once." if most <= 1 else f"Medians of {most} rounds, and one of what takes long."
     return (

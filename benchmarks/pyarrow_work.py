@@ -9,7 +9,8 @@ import pyarrow.dataset as pads
 from deltalake import DeltaTable
 
 
-def rows(uri: str, columns: list[str] | None, filters: list[list[Any]] | None) -> int:
-    dataset = pads.dataset(DeltaTable(uri).file_uris())
+def rows(uri: str, columns: list[str] | None, filters: list[list[Any]] | None, partitioning: str | None = None) -> int:
+    """Read rows; without ``partitioning`` the partition column is not among them."""
+    dataset = pads.dataset(DeltaTable(uri).file_uris(), partitioning=partitioning)
     expression = None if filters is None else pc.field(filters[0][0]) == filters[0][2]
     return int(dataset.to_table(columns=columns, filter=expression).num_rows)

@@ -117,7 +117,7 @@ def test_a_busy_machine_is_said_to_be_busy() -> None:
     assert "Each was measured once." in page([_run()])
     often = tuple(replace(each, rounds=[1.0] * 3) for each in _run().records)
     assert "Medians of 3 rounds" in page([replace(_run(), records=often)])
-    assert "busy with other work (load 7)" in readme_part([replace(_run(), machine=MACHINE | {"load_before": 7})])
+    assert "with a load of 7 when it began" in readme_part([replace(_run(), machine=MACHINE | {"load_before": 7})])
 
 
 def test_the_page_names_what_a_run_has_left_out() -> None:
