@@ -5,15 +5,18 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import pytest
 
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.scan.scanner import LazyDeltaScanner
 from lazydelta.storage import Request, observe
+
+T = TypeVar("T")
 
 __all__ = ["Watched", "hand_out_one_file_a_pull", "no_threads_are_left", "row_threads", "watch"]
 
@@ -41,16 +44,16 @@ def watch() -> Iterator[Watched]:
 def hand_out_one_file_a_pull(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Make every scan give its files one by one; return the list that grows with each file that was pulled."""
     pulled: list[str] = []
-    original = LazyDeltaScanner.batches
+    original = LazyDeltaScanner.converted
 
-    def one_by_one(scanner: LazyDeltaScanner) -> Generator[FileBatch]:
-        for batch in original(scanner):
+    def one_by_one(scanner: LazyDeltaScanner, convert: Callable[[FileBatch], T]) -> Generator[T]:
+        for batch in original(scanner, lambda found: found):
             for index in range(len(batch)):
                 one = batch.slice(index, 1)
                 pulled.append(one.path[0].as_py())
-                yield one
+                yield convert(one)
 
-    monkeypatch.setattr(LazyDeltaScanner, "batches", one_by_one)
+    monkeypatch.setattr(LazyDeltaScanner, "converted", one_by_one)
     return pulled
 
 

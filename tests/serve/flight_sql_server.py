@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from pyarrow import flight
@@ -17,6 +17,8 @@ from lazydelta.log.file_batch import FileBatch
 from lazydelta.scan.scanner import LazyDeltaScanner
 from lazydelta.serve.flight_sql.flight_sql import FlightSql, SqlLimits
 from lazydelta.serve.flight_sql.session_options import SESSION_MIDDLEWARE, SessionCookies
+
+T = TypeVar("T")
 
 __all__ = ["WAIT", "Gate", "SqlServer", "Tables", "serving", "wait_for"]
 
@@ -117,16 +119,16 @@ class Gate:
         self.pulled: list[str] = []
         self.reached = threading.Event()
         self.open = threading.Event()
-        original = LazyDeltaScanner.batches
+        original = LazyDeltaScanner.converted
 
-        def one_by_one(scanner: LazyDeltaScanner) -> Generator[FileBatch]:
-            for batch in original(scanner):
+        def one_by_one(scanner: LazyDeltaScanner, convert: Callable[[FileBatch], T]) -> Generator[T]:
+            for batch in original(scanner, lambda found: found):
                 for index in range(len(batch)):
                     if len(self.pulled) == free:
                         self.reached.set()
                         assert self.open.wait(WAIT)
                     one = batch.slice(index, 1)
                     self.pulled.append(one.path[0].as_py())
-                    yield one
+                    yield convert(one)
 
-        monkeypatch.setattr(LazyDeltaScanner, "batches", one_by_one)
+        monkeypatch.setattr(LazyDeltaScanner, "converted", one_by_one)
