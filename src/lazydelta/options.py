@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -76,7 +76,19 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             # Not strict: environment variables and storage-option style mappings carry text.
             return msgspec.convert(values, cls, strict=False)
         except msgspec.ValidationError as error:
-            raise OptionError(f"A bad option: {error}") from error
+            raise OptionError(f"A bad option: {error}", hint=_allowed(str(error))) from error
+
+
+def _allowed(error: str) -> str | None:
+    """Name the words that an option takes, where it is one of these."""
+    for name, kind in get_type_hints(Options).items():
+        if get_origin(kind) is Literal and f"`$.{_spelled(name)}`" in error:
+            return f"{_spelled(name)} is one of {', '.join(map(repr, get_args(kind)))}"
+    return None
+
+
+def _spelled(field: str) -> str:
+    return _NAMES[Options.__struct_fields__.index(field)]
 
 
 _NAMES = Options.__struct_encode_fields__

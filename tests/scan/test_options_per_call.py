@@ -111,3 +111,16 @@ def test_an_option_that_is_not_needed_is_explained() -> None:
     with pytest.raises(OptionError, match="page by page: memory_budget") as raised:
         Options.load({"checkpoint_row_groups_per_batch": 5})
     assert "delta.sidecar.row_groups_per_batch" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        ("page_checksums", "'ignore', 'verify'"),
+        ("float_max", "'ignore', 'trust'"),
+        ("checksum", "'warn', 'error', 'off'"),
+    ],
+)
+def test_a_word_that_an_option_does_not_know_is_answered_with_those_that_it_does(name: str, allowed: str) -> None:
+    with pytest.raises(OptionError, match=f"{name} is one of {allowed}"):
+        Options.load({name: "VERIFY"}, {})
