@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from lazydelta.showcase.bench import MadeTable
+    from lazydelta.testing import MadeTable
 
 __all__ = ["GATED_FILES", "OURS", "THEIRS", "Case", "Contender", "Gate", "cases", "true_counts"]
 
@@ -57,13 +57,15 @@ class Contender:
 class Gate:
     """How many times faster, and how many times smaller in memory, we promise to be.
 
-    ``peak`` is in megabytes, and so is ``above``: how far our peak may be above the other side's.
+    ``peak`` is in megabytes, and so is ``above``: how far our peak may be above the other side's. ``of_cpu`` compares
+    the CPU time of the two processes and not the clock.
     """
 
     faster: float
     smaller: float = _MEMORY
     peak: float | None = None
     above: float | None = None
+    of_cpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import duckdb
 
 from lazydelta import DeltaTable
 from lazydelta.engines import duckdb as lazy
-from lazydelta.row_scan import ReadingPool
+from lazydelta.rows.flow import ReadingPool
 
 _THREADS, _MEMORY = 4, 64 << 20
 

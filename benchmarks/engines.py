@@ -40,8 +40,15 @@ _OVERLAP = 1.15
 # The extension prunes partitions while it reads the checkpoint, and stops with the query: it needs a second for a
 # million files, where we need little more than DuckDB takes to connect. The ratio grows with the table.
 _EXTENSION = 5
-_OURS = ("lazydelta", "lazydelta.row_scan", "lazydelta.engines.duckdb", "pyarrow.parquet", "pyarrow.dataset", "duckdb")
-_OURS_POLARS = ("lazydelta", "lazydelta.row_scan", "lazydelta.engines.polars", "pyarrow.parquet", "polars")
+_OURS = (
+    "lazydelta",
+    "lazydelta.rows.scanner",
+    "lazydelta.engines.duckdb",
+    "pyarrow.parquet",
+    "pyarrow.dataset",
+    "duckdb",
+)
+_OURS_POLARS = ("lazydelta", "lazydelta.rows.scanner", "lazydelta.engines.polars", "pyarrow.parquet", "polars")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from benchmarks.records import Key, Record, record_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from lazydelta.showcase.bench import MadeTable
+    from lazydelta.testing import MadeTable
 
 __all__ = ["AGAINST", "SECTIONS", "WITHOUT_SIDECAR", "WITH_SIDECAR", "growth", "sizes", "synthetic"]
 

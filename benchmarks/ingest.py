@@ -45,7 +45,7 @@ _SPREAD, _IN_ORDER = "spread", "in order"
 _START = 1_770_681_600_000_000  # 2026-02-10, in microseconds
 _SPAN = _HOURS * 3_600_000_000
 # One row in fifty comes up to two hours late, where rows come in order.
-_MOMENT = {
+_TIMESTAMP = {
     _SPREAD: f"rand(7) * {_SPAN}",
     _IN_ORDER: f"id * ({_SPAN} / {{rows}}) - if(id % 50 = 0, rand(7) * 7.2e9, 0)",
 }
@@ -137,7 +137,7 @@ class _Bench:
         from pyspark.sql import functions  # noqa: PLC0415 - only where Spark is wanted
 
         from lazydelta.spark import ingest  # noqa: PLC0415
-        from lazydelta.spark.files_ingestion import ingest_files  # noqa: PLC0415
+        from lazydelta.spark.files import ingest_files  # noqa: PLC0415
 
         def with_hour(frame: DataFrame) -> DataFrame:
             return frame.withColumn("_event_hour", functions.date_format("timestamp", "yyyyMMddHH"))
@@ -172,9 +172,9 @@ class _Bench:
 
 
 def _rows(spark: SparkSession, rows: int, order: str) -> DataFrame:
-    moment = _MOMENT[order].format(rows=rows)
+    timestamp = _TIMESTAMP[order].format(rows=rows)
     return spark.range(0, rows, 1, _TASKS).selectExpr(
-        f"timestamp_micros(cast({_START} + greatest(0, {moment}) as bigint)) as timestamp",
+        f"timestamp_micros(cast({_START} + greatest(0, {timestamp}) as bigint)) as timestamp",
         "concat('sensor-', lpad(cast(abs(hash(id)) % 10000 as string), 5, '0')) as device_id",
         "element_at(array('temperature', 'humidity', 'pressure', 'vibration'), cast(id % 4 + 1 as int)) as sensor",
         "round(20 + rand(3) * 15, 3) as value",

@@ -13,7 +13,7 @@ from benchmarks.questions import HOURS
 from benchmarks.tables import cached_table
 
 if TYPE_CHECKING:
-    from lazydelta.showcase.bench import MadeTable
+    from lazydelta.testing import MadeTable
 
 __all__ = ["LADDER_TABLE", "PEERS_PYTHON", "iceberg_table", "indexed_table"]
 

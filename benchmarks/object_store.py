@@ -17,9 +17,9 @@ from benchmarks.growth import WITH_SIDECAR, WITHOUT_SIDECAR
 from benchmarks.measure import Measurement, measure
 from benchmarks.questions import HOURS, Question, questions
 from benchmarks.records import Record, record_of
-from lazydelta.showcase.bench import MadeTable, make_table
 from lazydelta.sidecar import build
 from lazydelta.storage import open_store
+from lazydelta.testing import MadeTable, make_table
 from tests.support.azurite import Azurite, azurite_script, running_azurite
 from tests.support.latency import LatencyProxy
 

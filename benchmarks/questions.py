@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lazydelta.showcase.bench import MadeTable
+    from lazydelta.testing import MadeTable
 
 __all__ = ["DEVICE", "HOURS", "PARTITION", "Question", "questions"]
 
@@ -51,5 +51,5 @@ def questions(made: MadeTable) -> list[Question]:
 
 def hours_before(hour: str, number: int) -> str:
     """Return the name of the hour so many hours earlier."""
-    moment = datetime.strptime(hour, "%Y%m%d%H") - timedelta(hours=number)  # noqa: DTZ007 - a name, not a moment
-    return moment.strftime("%Y%m%d%H")
+    timestamp = datetime.strptime(hour, "%Y%m%d%H") - timedelta(hours=number)  # noqa: DTZ007 - a name, not a timestamp
+    return timestamp.strftime("%Y%m%d%H")

@@ -37,12 +37,13 @@ class Side:
     failure: str | None
 
     @classmethod
-    def of(cls, runs: list[Measurement]) -> Side:
+    def of(cls, runs: list[Measurement], *, of_cpu: bool = False) -> Side:
         """Take the medians; one failed round fails the side, because a median would hide it."""
         failure = next((run.failure for run in runs if run.failure is not None), None)
         if failure is not None:
             return cls(None, None, failure)
-        seconds = [run.seconds for run in runs if run.seconds is not None]
+        taken = (run.cpu_seconds if of_cpu else run.seconds for run in runs)
+        seconds = [each for each in taken if each is not None]
         peaks = [run.peak_bytes for run in runs if run.peak_bytes is not None]
         return cls(statistics.median(seconds), int(statistics.median(peaks)), None)
 
@@ -53,8 +54,9 @@ class Result:
     def __init__(self, case: Case, ours: list[Measurement], theirs: list[Measurement], *, gated: bool) -> None:
         self.case = case
         self.rounds = {"ours": ours, "theirs": theirs}
-        self.ours = Side.of(ours)
-        self.theirs = Side.of(theirs) if theirs else None
+        of_cpu = case.gate is not None and case.gate.of_cpu
+        self.ours = Side.of(ours, of_cpu=of_cpu)
+        self.theirs = Side.of(theirs, of_cpu=of_cpu) if theirs else None
         self.gate = case.gate if gated else None
 
     @property
@@ -85,7 +87,7 @@ class Result:
                 ("smaller", self.smaller, self.gate.smaller),
             ):
                 if ratio is not None and ratio < promised:
-                    found.append(f"{name}: {ratio:.1f} times {what}, promised are {promised:g}")
+                    found.append(f"{name}: {_digits(ratio, promised)} times {what}, promised are {promised:g}")
         peak = None if self.gate is None else self.gate.peak
         if peak is not None and self.ours.peak_bytes is not None and self.ours.peak_bytes > peak * _MB:
             found.append(f"{name}: {self.ours.peak_bytes / _MB:.0f} MB, promised are {peak:g}")
@@ -139,18 +141,23 @@ def _ratio(ratio: float | None, promised: float | None) -> str:
         return ""
     if not promised:
         return f"{ratio:.1f}x"
-    return f"{ratio:.1f}x {'≥' if ratio >= promised else 'MISSES'} {promised:g}"
+    return f"{_digits(ratio, promised)}x {'≥' if ratio >= promised else 'MISSES'} {promised:g}"
+
+
+def _digits(ratio: float, promised: float) -> str:
+    """Show how far a ratio is from being equal, where that is all that is promised."""
+    return f"{ratio:.{2 if promised == 1 else 1}f}"
 
 
 def save_results(folder: Path, suite: str, size: int, results: list[Result]) -> Path:
     """Write all rounds of all cases with what they were measured on."""
     folder.mkdir(parents=True, exist_ok=True)
-    moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    file = folder / f"{suite}-{size}-{moment}.json"
+    timestamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    file = folder / f"{suite}-{size}-{timestamp}.json"
     content = {
         "suite": suite,
         "size": size,
-        "time": moment,
+        "time": timestamp,
         "machine": {"cores": os.cpu_count(), "platform": platform.machine(), "python": platform.python_version()},
         "packages": {name: version(name) for name in _PACKAGES},
         "results": [result.as_dict() for result in results],

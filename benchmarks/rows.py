@@ -47,7 +47,7 @@ def cases(rows: int) -> list[Case]:
     ]
     found: list[Case] = []
     for name, arguments, expected in asked:
-        ours = Contender("lazydelta", "rows", (uri, *arguments), (*OURS, "lazydelta.row_scan", "pyarrow.dataset"))
+        ours = Contender("lazydelta", "rows", (uri, *arguments), (*OURS, "lazydelta.rows.scanner", "pyarrow.dataset"))
         for theirs, imports in (("deltalake", THEIRS), ("pyarrow", ("pyarrow.dataset", "deltalake"))):
             other = Contender(theirs, "rows", (uri, *arguments), imports)
             found.append(Case(f"{name} / {theirs}", ours, other, _AT_LEAST_AS_FAST, expected))

@@ -69,7 +69,7 @@ class SparkUse:
         self._look()
         self.usage.jvm_cpu = self._cpu_of(_JVM)
         self.usage.python_cpu = self._cpu_of(_PYTHON)
-        # The pools need not be at their peaks at the same moment: an upper bound, too.
+        # The pools need not be at their peaks at the same time: an upper bound, too.
         peak = sum(pool.getPeakUsage().getUsed() for pool in self._pools)
         self.usage.jvm_heap = max(0, peak - self._heap_before)
 
@@ -100,7 +100,7 @@ class SparkUse:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process; one that is being started has the name of a thread and the memory of its parent for a moment."""
+    """A process; one that is being started has the name of a thread and the memory of its parent briefly."""
 
     name: str
     parent: int

@@ -16,14 +16,14 @@ import msgspec
 
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.showcase.bench import make_table
-from lazydelta.sidecar.building.builder import build
-from lazydelta.sidecar.building.planning import at_checkpoint, plan_of
-from lazydelta.sidecar.building.publication import Publication, PublishedPart, load_manifest
-from lazydelta.sidecar.layout.leaves import pack_groups
-from lazydelta.sidecar.layout.manifest import ManifestPart, ManifestRowGroup, RangeText
-from lazydelta.sidecar.layout.sidecar_columns import GROUPS_PER_FILE, ROWS_PER_GROUP, manifest_path, part_path
+from lazydelta.sidecar.building.build import build
+from lazydelta.sidecar.building.plan import at_checkpoint, plan_of
+from lazydelta.sidecar.building.publish import Publication, PublishedPart, load_manifest
+from lazydelta.sidecar.format.columns import GROUPS_PER_FILE, ROWS_PER_GROUP, manifest_path, part_path
+from lazydelta.sidecar.format.leaves import pack_groups
+from lazydelta.sidecar.format.manifest import ManifestPart, ManifestRowGroup, RangeText
 from lazydelta.storage import open_store
+from lazydelta.testing import make_table
 
 __all__ = ["FILES_AN_HOUR", "REAL_HOURS", "make_long_table"]
 
@@ -57,11 +57,11 @@ def make_long_table(folder: Path, files: int) -> None:
 def _around(part: ManifestPart, groups: list[ManifestRowGroup], phantoms: int) -> Iterator[PublishedPart]:
     """Yield as many parts that do not exist, half of them before the one that does and half behind it."""
     chance = random.Random(0)
-    begin = _moment(REAL_HOURS[0]) - dt.timedelta(hours=GROUPS_PER_FILE * (phantoms // 2))
+    begin = _timestamp(REAL_HOURS[0]) - dt.timedelta(hours=GROUPS_PER_FILE * (phantoms // 2))
     for number in range(phantoms // 2):
         yield _phantom(part, groups[0], begin, number, chance)
     yield part, pack_groups(groups)
-    begin = _moment(REAL_HOURS[-1]) + dt.timedelta(hours=1 - GROUPS_PER_FILE * (phantoms // 2))
+    begin = _timestamp(REAL_HOURS[-1]) + dt.timedelta(hours=1 - GROUPS_PER_FILE * (phantoms // 2))
     for number in range(phantoms // 2, phantoms):
         yield _phantom(part, groups[0], begin, number, chance)
 
@@ -114,5 +114,5 @@ def _key(key: tuple[str | None, ...], hour: str, chance: random.Random) -> tuple
     return hour, f"{_HOUR}={hour}/part-{name[:5]}-{name}.c000.snappy.parquet" if key[-1] else None
 
 
-def _moment(hour: str) -> dt.datetime:
+def _timestamp(hour: str) -> dt.datetime:
     return dt.datetime.strptime(hour, "%Y%m%d%H").replace(tzinfo=dt.UTC)

@@ -10,8 +10,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import lazydelta.showcase.bench
-from lazydelta.showcase.bench import MadeTable, make_table
+import lazydelta.testing
+from lazydelta.testing import MadeTable, make_table
 
 __all__ = ["cache_folder", "cached_table"]
 
@@ -63,6 +63,6 @@ def _name_of(recipe: dict[str, Any]) -> str:
 
 def _generator_digest() -> str:
     digest = hashlib.sha256()
-    for module in sorted(Path(lazydelta.showcase.bench.__file__).parent.glob("*.py")):
+    for module in sorted(Path(lazydelta.testing.__file__).parent.glob("*.py")):
         digest.update(module.read_bytes())
     return digest.hexdigest()[:12]

@@ -26,11 +26,11 @@ _PARTITION = "_event_hour"
 def rows(number: int) -> pa.Table:
     """Return rows of a day, in no order."""
     random = np.random.default_rng(5)
-    moments = np.sort(random.integers(0, _HOURS * _HOUR, number))
-    hours = moments // _HOUR
+    timestamps = np.sort(random.integers(0, _HOURS * _HOUR, number))
+    hours = timestamps // _HOUR
     return pa.table(
         {
-            "timestamp": pa.array(_START + moments).cast(pa.timestamp("us", "UTC")),
+            "timestamp": pa.array(_START + timestamps).cast(pa.timestamp("us", "UTC")),
             "device_id": pa.array([f"sensor-{each:05}" for each in random.integers(0, 10_000, number)]),
             "value": random.random(number),
             "sequence": np.arange(number),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from scripts.npm_cache import cache_root
 
-__all__ = ["DRIVER_VERSION", "install", "java", "location"]
+__all__ = ["DRIVER_VERSION", "install", "java", "location", "retrieve"]
 
 DRIVER_VERSION = "18.3.0"
 _MODULE = "flight-sql-jdbc-driver"
@@ -32,24 +32,31 @@ def java() -> str | None:
     return found.stdout.strip() or None
 
 
+def retrieve(scratch: Path, organisation: str, module: str, version: str, *options: str) -> None:
+    """Fetch a module, by default with what it depends on, into the folder ``jars`` of a scratch folder."""
+    program = java()
+    if program is None:
+        raise SystemExit(f"{module} is fetched with Java, which was not found")
+    import pyspark  # noqa: PLC0415 - the tests import this module also where the package is absent
+
+    ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
+    command = [program, f"-Divy.default.ivy.user.dir={scratch}", "-jar", str(ivy)]
+    command += ["-dependency", organisation, module, version, "-confs", "default", *options]
+    # Some modules call their JAR a bundle.
+    command += ["-types", "jar", "bundle", "-retrieve", f"{scratch}/jars/[artifact]-[revision].[ext]"]
+    subprocess.run(command, check=True)
+
+
 def install() -> Path:
     """Fetch the driver unless it is there; it appears under its name when it is whole."""
     target = location()
     if target.exists():
         return target
-    program = java()
-    if program is None:
-        raise SystemExit("the JDBC driver is fetched with Java, which was not found")
-    import pyspark  # noqa: PLC0415 - the tests import this module also where the package is absent
-
-    ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="tmp-", dir=target.parent))
     try:
-        command = [program, f"-Divy.default.ivy.user.dir={scratch}", "-jar", str(ivy)]
-        command += ["-dependency", "org.apache.arrow", _MODULE, DRIVER_VERSION, "-notransitive", "-types", "jar"]
-        subprocess.run([*command, "-retrieve", f"{scratch}/[artifact].[ext]"], check=True)
-        fetched = scratch / f"{_MODULE}.jar"
+        retrieve(scratch, "org.apache.arrow", _MODULE, DRIVER_VERSION, "-notransitive")
+        fetched = scratch / "jars" / f"{_MODULE}-{DRIVER_VERSION}.jar"
         found = hashlib.sha256(fetched.read_bytes()).hexdigest()
         if found != _SHA256:
             raise SystemExit(f"the JDBC driver has the digest {found}, not {_SHA256}")

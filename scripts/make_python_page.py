@@ -15,23 +15,26 @@ from typing import Any
 import msgspec
 
 import lazydelta
-from lazydelta import client, errors, maintenance, sidecar, telemetry, warned
-from lazydelta.deltalake_api.left_to_deltalake import LeftToDeltalake
-from lazydelta.metrics import ScanMetrics
+from lazydelta import client, errors, kql, maintenance, sidecar, telemetry, warned
+from lazydelta.deltalake_names.parameters import LeftToDeltalake
+from lazydelta.engines.sql import SqlResult
 from lazydelta.options import Options
-from lazydelta.scan.files_schema import FILES_SCHEMA
+from lazydelta.runtime.metrics import ScanMetrics
+from lazydelta.scan.file import FILES_SCHEMA
+from lazydelta.table import delta_table
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "python.md"
 
 HEAD = """# Python
 
-Made from the docstrings by `scripts/make_python_page.py`. Whoever comes from deltalake finds each of its methods on
+Made from the docstrings by `scripts/make_python_page.py`. Users of deltalake find each of its methods on
 [a page of its own](coming-from-deltalake.md); options, credentials and metrics in operation are in
 [Operations](operations.md).
 """
 # What deltalake exports and lazydelta only refuses is on the other page.
 _REFUSED = ("convert_to_deltalake", "enable_nanosecond_timestamps", "init_tracing", "rust_core_version")
 _TABLE = ("DeltaTable", "FileStream", "DataFile")
+_READING = ("sql", "kql", "scan", "read")
 _WRITING = ("write_arrow", "write_deltalake", "create_table")
 _REMOTE = ("Connection", "RemoteTable", "RemoteFileStream", "RemoteRowStream")
 _NOT_SHOWN = frozenset({"__init__"})
@@ -53,13 +56,29 @@ def page() -> str:
     rest = [
         each
         for each in names
-        if each not in {*_TABLE, *_WRITING, "connect", "LazyDeltaError", "PredicateWarning", "DataType"}
+        if each
+        not in {
+            *_TABLE,
+            *_READING,
+            *_WRITING,
+            "connect",
+            "LazyDeltaError",
+            "PredicateWarning",
+            "RetentionWarning",
+            "DataType",
+        }
     ]
     parts = [
         HEAD,
         "## Tables and files",
         *(_class(getattr(lazydelta, name)) for name in _TABLE),
         _files_schema(),
+        "## Queries and rows in one call",
+        _function("sql", lazydelta.sql),
+        _function("kql", kql.query),
+        _function("scan", delta_table.scan),
+        _function("read", delta_table.read),
+        _class(SqlResult),
         "## Writing",
         *(_function(name, getattr(lazydelta, name)) for name in _WRITING),
         "## Descriptions: schemas, metadata, properties",
@@ -173,7 +192,7 @@ def _files_schema() -> str:
             *rows,
             "",
             "Each column in `stats_columns` adds `min.`, `max.` and `null_count.` with its name.",
-            "`lazydelta.scan.files_schema` has the schema as `FILES_SCHEMA`.",
+            "`lazydelta.scan.file` has the schema as `FILES_SCHEMA`.",
         ]
     )
 

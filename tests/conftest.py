@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support import give_children_default_signals
 from tests.support.golden import find_golden, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+give_children_default_signals()
 
 pytest_plugins = ["tests.support.azurite", "tests.support.delta_spark", "tests.support.s3"]
 

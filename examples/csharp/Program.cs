@@ -1,5 +1,6 @@
 // List the files of a Delta table as they are found: mono scan.exe MODE TABLE [PREDICATE-JSON] [FILES]
-// MODE is sync, async, cancel (the token is cancelled after FILES files) or threads (four scans at once).
+// MODE is sync, async, cancel (the token is cancelled after FILES files), threads (four scans at once) or vectors (with
+// the rows that are deleted in each file).
 using System;
 using System.Linq;
 using System.Threading;
@@ -12,7 +13,7 @@ public static class Program
     {
         if (arguments.Length < 2)
         {
-            Console.Error.WriteLine("usage: scan.exe sync|async|cancel|threads TABLE [PREDICATE-JSON] [FILES]");
+            Console.Error.WriteLine("usage: scan.exe sync|async|cancel|threads|vectors|metrics TABLE [PREDICATE-JSON] [FILES]");
             return 2;
         }
         string mode = arguments[0], table = arguments[1];
@@ -52,6 +53,18 @@ public static class Program
                             .Select(_ => Task.Run(() => scanner.ScanFiles(table, options).Count())).ToArray();
                         Console.WriteLine(string.Join(" ", counts.Select(each => each.Result)));
                         break;
+                    case "vectors":
+                        options.HandlesDeletionVectors = true;
+                        options.StatsColumns = new[] { "id" };
+                        foreach (var file in scanner.ScanFiles(table, options)) PrintVector(table, file);
+                        break;
+                    case "metrics":
+                        options.ScanId = "counted";
+                        var count = scanner.ScanFiles(table, options).Count();
+                        var metrics = LazyDeltaScanner.Metrics("counted");
+                        Console.WriteLine(string.Join(" ", count, metrics["delta.lazy.files_emitted"], metrics["delta.lazy.peak_memory_bytes"], metrics["delta.lazy.strategy"]));
+                        LazyDeltaScanner.Metrics("nobody");
+                        break;
                     default:
                         throw new ArgumentException("no such mode: " + mode);
                 }
@@ -68,6 +81,15 @@ public static class Program
             return 1;
         }
         return 0;
+    }
+
+    private static void PrintVector(string table, DeltaFile file)
+    {
+        var vector = file.DeletionVector;
+        var described = vector == null ? "" : string.Join(" ", vector.StorageType, vector.PathOrInlineDv, vector.Offset ?? -1, vector.SizeInBytes, vector.Cardinality);
+        var id = file.Statistics["id"];
+        Console.WriteLine(string.Join("\t", file.Path, file.NumRecords ?? -1, file.Version, id.Min ?? "none", id.Max ?? "none", id.NullCount ?? -1,
+            described, string.Join(" ", LazyDeltaScanner.DeletedRows(table, file))));
     }
 
     private static void Print(DeltaFile file)

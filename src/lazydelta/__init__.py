@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import importlib
 import logging
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from lazydelta.delta_table import DeltaTable
-from lazydelta.errors import LazyDeltaError
-from lazydelta.scan.data_file import DataFile
-from lazydelta.scan.file_stream import FileStream
-from lazydelta.warned import PredicateWarning
+from lazydelta.errors import LazyDeltaError, no_attribute
+from lazydelta.scan.file import DataFile
+from lazydelta.scan.stream import FileStream
+from lazydelta.table.delta_table import DeltaTable, read
+from lazydelta.table.delta_table import scan as _scan
+from lazydelta.warned import PredicateWarning, RetentionWarning
 
 if TYPE_CHECKING:
     from lazydelta.client import connect
-    from lazydelta.deltalake_api.commit_properties import CommitProperties, PostCommitHookProperties, Transaction
-    from lazydelta.deltalake_api.deltalake_writing import convert_to_deltalake, write_deltalake
-    from lazydelta.deltalake_api.left_to_deltalake import enable_nanosecond_timestamps, init_tracing, rust_core_version
-    from lazydelta.deltalake_api.parquet_properties import BloomFilterProperties, ColumnProperties, WriterProperties
-    from lazydelta.deltalake_api.table_features import TableFeatures
-    from lazydelta.log.table_description import TableMetadata as Metadata
+    from lazydelta.deltalake_names.commit_properties import (
+        BloomFilterProperties,
+        ColumnProperties,
+        CommitProperties,
+        PostCommitHookProperties,
+        TableFeatures,
+        Transaction,
+        WriterProperties,
+    )
+    from lazydelta.deltalake_names.parameters import enable_nanosecond_timestamps, init_tracing, rust_core_version
+    from lazydelta.deltalake_names.writing import convert_to_deltalake, write_deltalake
+    from lazydelta.engines.sql import sql
+    from lazydelta.ingest.arrow import write_arrow
+    from lazydelta.kql import package as kql
+    from lazydelta.log.description import TableMetadata as Metadata
+    from lazydelta.protocol.delta_types import DataType, Field, Schema, VariantType
     from lazydelta.query import QueryBuilder
-    from lazydelta.types.delta_types import DataType, Field, Schema, VariantType
+    from lazydelta.table.delta_table import scan
     from lazydelta.write.create import create_table
-    from lazydelta.writing import write_arrow
 
 __all__ = [
     "BloomFilterProperties",
@@ -39,6 +51,7 @@ __all__ = [
     "PostCommitHookProperties",
     "PredicateWarning",
     "QueryBuilder",
+    "RetentionWarning",
     "Schema",
     "TableFeatures",
     "Transaction",
@@ -50,49 +63,81 @@ __all__ = [
     "create_table",
     "enable_nanosecond_timestamps",
     "init_tracing",
+    "kql",
+    "read",
     "rust_core_version",
+    "scan",
+    "sql",
     "write_arrow",
     "write_deltalake",
 ]
 
 __version__ = "0.1.0"
 
-# What finds files is loaded above, so that no query pays for it. The other public names are loaded when somebody asks
-# for one: most programs read only, and the writer takes as long to load as the reader.
+# What finds files is loaded above, so that no query pays for it. The other public names are loaded on first use: most
+# programs read only, and the writer takes as long to load as the reader.
 _HOMES = {
-    "BloomFilterProperties": "lazydelta.deltalake_api.parquet_properties",
-    "ColumnProperties": "lazydelta.deltalake_api.parquet_properties",
-    "CommitProperties": "lazydelta.deltalake_api.commit_properties",
-    "DataType": "lazydelta.types.delta_types",
-    "Field": "lazydelta.types.delta_types",
-    "Metadata": "lazydelta.log.table_description",
-    "PostCommitHookProperties": "lazydelta.deltalake_api.commit_properties",
+    "BloomFilterProperties": "lazydelta.deltalake_names.commit_properties",
+    "ColumnProperties": "lazydelta.deltalake_names.commit_properties",
+    "CommitProperties": "lazydelta.deltalake_names.commit_properties",
+    "DataType": "lazydelta.protocol.delta_types",
+    "Field": "lazydelta.protocol.delta_types",
+    "Metadata": "lazydelta.log.description",
+    "PostCommitHookProperties": "lazydelta.deltalake_names.commit_properties",
     "QueryBuilder": "lazydelta.query",
-    "Schema": "lazydelta.types.delta_types",
-    "TableFeatures": "lazydelta.deltalake_api.table_features",
-    "Transaction": "lazydelta.deltalake_api.commit_properties",
-    "VariantType": "lazydelta.types.delta_types",
-    "WriterProperties": "lazydelta.deltalake_api.parquet_properties",
-    "_disable_nanosecond_timestamps": "lazydelta.deltalake_api.left_to_deltalake",
-    "_nanosecond_timestamps_enabled": "lazydelta.deltalake_api.left_to_deltalake",
+    "Schema": "lazydelta.protocol.delta_types",
+    "TableFeatures": "lazydelta.deltalake_names.commit_properties",
+    "Transaction": "lazydelta.deltalake_names.commit_properties",
+    "VariantType": "lazydelta.protocol.delta_types",
+    "WriterProperties": "lazydelta.deltalake_names.commit_properties",
+    "_disable_nanosecond_timestamps": "lazydelta.deltalake_names.parameters",
+    "_nanosecond_timestamps_enabled": "lazydelta.deltalake_names.parameters",
     "connect": "lazydelta.client",
-    "convert_to_deltalake": "lazydelta.deltalake_api.deltalake_writing",
+    "convert_to_deltalake": "lazydelta.deltalake_names.writing",
     "create_table": "lazydelta.write.create",
-    "enable_nanosecond_timestamps": "lazydelta.deltalake_api.left_to_deltalake",
-    "init_tracing": "lazydelta.deltalake_api.left_to_deltalake",
-    "rust_core_version": "lazydelta.deltalake_api.left_to_deltalake",
-    "write_arrow": "lazydelta.writing",
-    "write_deltalake": "lazydelta.deltalake_api.deltalake_writing",
+    "enable_nanosecond_timestamps": "lazydelta.deltalake_names.parameters",
+    "init_tracing": "lazydelta.deltalake_names.parameters",
+    "rust_core_version": "lazydelta.deltalake_names.parameters",
+    "sql": "lazydelta.engines.sql",
+    "write_arrow": "lazydelta.ingest.arrow",
+    "write_deltalake": "lazydelta.deltalake_names.writing",
+}
+
+# What users of Polars, pandas and DuckDB try.
+_INSTEAD = {
+    "load": "DeltaTable(uri)",
+    "open": "DeltaTable(uri)",
+    "query": "sql(query, {'name': uri})",
+    "read_delta": "read(uri)",
+    "read_table": "read(uri)",
+    "scan_delta": "scan(uri), or DeltaTable(uri).to_polars() for a LazyFrame",
+    "table": "DeltaTable(uri)",
+    "to_pandas": "read(uri).to_pandas()",
+    "write": "write_arrow(uri, data) or write_deltalake(uri, data)",
+    "write_delta": "write_arrow(uri, data) or write_deltalake(uri, data)",
 }
 
 # Quiet unless the application says otherwise, as libraries should be.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
+class _ScanPackage(ModuleType):
+    """The package ``lazydelta.scan``, which can be called: ``lazydelta.scan(uri)``."""
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Return the rows of a table as a stream; see `lazydelta.table.delta_table.scan`."""
+        return _scan(*arguments, **keywords)
+
+
+sys.modules["lazydelta.scan"].__class__ = _ScanPackage
+
+
 def __getattr__(name: str) -> Any:
+    if name == "kql":
+        return importlib.import_module("lazydelta.kql")  # a package that can be called
     home = _HOMES.get(name)
     if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise no_attribute(f"module {__name__!r}", name, _INSTEAD)
     # deltalake calls it as we call the action of the log.
     there = "TableMetadata" if name == "Metadata" else name
     found = globals()[name] = getattr(importlib.import_module(home), there)

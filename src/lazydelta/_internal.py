@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lazydelta.deltalake_api.table_features import TableFeatures
+from lazydelta.deltalake_names.commit_properties import TableFeatures
 from lazydelta.exceptions import (
     CommitFailedError,
     DeltaError,

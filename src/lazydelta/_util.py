@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lazydelta.deltalake_api.deprecated_parameters import deprecate_positional_commit_args
-from lazydelta.types.partition_text import encode_partition_value
+from lazydelta.deltalake_names.parameters import deprecate_positional_commit_args
+from lazydelta.protocol.values import encode_partition_value
 
 __all__ = ["deprecate_positional_commit_args", "encode_partition_value"]

@@ -1,55 +1,63 @@
-"""Every error lazydelta raises, in one tree.
+"""Every error that lazydelta raises, in one tree.
 
     LazyDeltaError
-    ├── OptionError                 an option, argument or URI that makes no sense
-    ├── StorageError                the store said no
+    ├── OptionError                 an invalid option, argument or URI
+    │   └── MissingExtraError       a package is not installed; the hint is the command that installs it
+    ├── StorageError                the store refused or failed a request
     │   ├── ObjectNotFoundError
     │   ├── ObjectExistsError       put-if-absent lost the race
-    │   ├── ObjectChangedError      if-match failed: the object is not the one we knew
+    │   ├── ObjectChangedError      if-match failed: the object has changed
     │   ├── AccessDeniedError       missing, wrong or expired credentials
     │   └── StorageTimeoutError
-    ├── TableNotFoundError          no Delta log at this place
-    ├── LogError                    the log is there and cannot be trusted
+    ├── TableNotFoundError          no Delta log at this location
+    ├── LogError                    the log exists but cannot be trusted
     │   ├── CorruptLogError         an object of the log does not parse or contradicts itself
     │   ├── MissingCommitError      a gap in the commits
     │   ├── VersionNotFoundError    cleaned up, or never written
     │   └── ChecksumMismatchError   the version checksum disagrees with the replayed state
-    ├── UnsupportedFeatureError     the table needs a feature that we do not implement
-    ├── UnsupportedOperationError   deltalake can do it and we do not
-    ├── PredicateError              a predicate that cannot be understood
+    ├── UnsupportedFeatureError     the table needs a feature that lazydelta does not implement
+    ├── UnsupportedOperationError   an operation that deltalake has and lazydelta does not
+    ├── PredicateError              an invalid predicate
     │   ├── UnknownColumnError
-    │   ├── KqlError                a KQL query that cannot be understood or run
-    │   └── QueryError              an engine refuses the text of a query
+    │   ├── KqlError                a KQL query that is invalid or cannot be run
+    │   └── QueryError              an engine refuses a query string
     ├── DataFileError               a data file or deletion vector is missing or unreadable
-    │   └── ExternalLocationError   the log leads to an account or bucket that was not allowed
-    ├── MemoryLimitError            it does not fit into the memory budget
-    ├── ScanError                   the scan may not go on
-    │   ├── FallbackDisabledError   the tripwire fired and `enable_fallback` is off
+    │   └── ExternalLocationError   the log names an account or bucket that is not allowed
+    ├── MemoryLimitError            the memory budget is too small
+    ├── ScanError                   the scan cannot continue
+    │   ├── FallbackDisabledError   metadata or protocol changed in the tail and `enable_fallback` is off
     │   ├── RetentionGuardError     the caller's guard refused the scan's floor
+    │   ├── IncompleteScanError     the scan was interrupted before it delivered everything
     │   ├── StreamClosedError       the stream was used again after it ended
     │   ├── StreamSharedError       two threads read one stream at the same time
-    │   └── StreamStoppedError      a table that is followed was changed in a way that asks for a decision
-    ├── ServeError                  a server of tables refuses, or cannot be reached
-    │   ├── UnauthenticatedError    no token, or one that is not known
-    │   ├── TicketError             a ticket that is forged, damaged, expired, or for somebody else
-    │   ├── PositionLostError       a ticket's place in the stream is no more: begin again
-    │   ├── ServerBusyError         a budget is used up, or the server is about to end
-    │   ├── DeadlineError           the time that was given for an answer is over
-    │   └── ServerUnreachableError  the connection broke, and no attempt brought it back
-    └── WriteError                  a write that may not or cannot happen; nothing was committed
-        ├── CommitConflictError     another writer was faster, and this write does not fit behind it
+    │   └── StreamStoppedError      a followed table changed in a way that needs a decision
+    ├── ServeError                  a table server refuses a request, or cannot be reached
+    │   ├── UnauthenticatedError    no token, or an unknown one
+    │   ├── TicketError             a ticket that is forged, damaged, expired or issued to another user
+    │   ├── PositionLostError       a ticket's position in the stream no longer exists: start again
+    │   ├── ServerBusyError         a budget is exhausted, or the server is shutting down
+    │   ├── DeadlineError           the deadline has passed
+    │   └── ServerUnreachableError  the connection broke, and all retries failed
+    └── WriteError                  a write that is not allowed or not possible; nothing was committed
+        ├── CommitConflictError     another writer committed first, and this write conflicts with it
         ├── SchemaMismatchError     the data does not have the table's columns and types
-        └── TableExistsError        a table is where a new one was to be
+        └── TableExistsError        a table already exists at this location
 
-Some are also what Python, and deltalake, call them: an argument that makes no sense and a predicate that is none are a
-``ValueError``, a table that is not there a ``FileNotFoundError``, an operation that we do not have a
-``NotImplementedError``.
+Some also derive from the built-in exceptions that Python and deltalake use: an invalid argument or predicate is a
+``ValueError``, a missing table a ``FileNotFoundError``, a missing package an ``ImportError``, and an unsupported
+operation a ``NotImplementedError``.
 
-A message says what failed, on which object, and what to do next. The facts are attributes as well, and they
-survive pickling, because Spark workers raise these errors.
+A message says what failed, on which object, and what to do next. The same facts are attributes. They survive pickling,
+because Spark workers raise these errors.
 """
 
 from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = [
     "AccessDeniedError",
@@ -60,11 +68,13 @@ __all__ = [
     "DeadlineError",
     "ExternalLocationError",
     "FallbackDisabledError",
+    "IncompleteScanError",
     "KqlError",
     "LazyDeltaError",
     "LogError",
     "MemoryLimitError",
     "MissingCommitError",
+    "MissingExtraError",
     "ObjectChangedError",
     "ObjectExistsError",
     "ObjectNotFoundError",
@@ -98,10 +108,13 @@ __all__ = [
 class LazyDeltaError(Exception):
     """Root of every error raised by lazydelta.
 
-    ``path`` names the object concerned, ``version`` the table version, ``hint`` what to do next; each is None
-    where it does not apply. Subclasses add facts of their own as keyword-only attributes with defaults, so that
-    the default pickling of exceptions (class, message, ``__dict__``) rebuilds them whole.
+    ``path`` names the object concerned, ``version`` the table version, and ``hint`` what to do next; each is None if it
+    does not apply. ``committed`` is what a call with several commits had done before it failed: OPTIMIZE reports the
+    metrics of the commits that succeeded. Subclasses add their own facts as keyword-only attributes with defaults, so
+    that the default pickling of exceptions (class, message, ``__dict__``) restores them completely.
     """
+
+    committed: object = None
 
     def __init__(
         self,
@@ -122,7 +135,11 @@ class LazyDeltaError(Exception):
 
 
 class OptionError(LazyDeltaError, ValueError):
-    """An option, argument or URI that makes no sense."""
+    """An invalid option, argument or URI."""
+
+
+class MissingExtraError(OptionError, ImportError):
+    """A package of an extra is not installed."""
 
 
 class StorageError(LazyDeltaError):
@@ -138,11 +155,11 @@ class ObjectExistsError(StorageError):
 
 
 class ObjectChangedError(StorageError):
-    """The object is not the one whose etag we knew."""
+    """The object's etag has changed."""
 
 
 class AccessDeniedError(StorageError):
-    """Credentials are missing, wrong, expired or not sufficient."""
+    """Credentials are missing, wrong, expired or insufficient."""
 
 
 class StorageTimeoutError(StorageError):
@@ -150,7 +167,7 @@ class StorageTimeoutError(StorageError):
 
 
 class TableNotFoundError(LazyDeltaError, FileNotFoundError):
-    """There is no Delta log at this place."""
+    """There is no Delta log at this location."""
 
 
 class LogError(LazyDeltaError):
@@ -162,11 +179,11 @@ class CorruptLogError(LogError):
 
 
 class MissingCommitError(LogError):
-    """A commit between two others is not there."""
+    """A commit between two others is missing."""
 
 
 class VersionNotFoundError(LogError):
-    """The version was cleaned up or never written; ``earliest`` and ``latest`` give the range there is."""
+    """The version was cleaned up or never written; ``earliest`` and ``latest`` give the available range."""
 
     def __init__(
         self,
@@ -184,11 +201,11 @@ class VersionNotFoundError(LogError):
 
 
 class ChecksumMismatchError(LogError):
-    """The version checksum disagrees with the state that the log gives."""
+    """The version checksum disagrees with the replayed state of the log."""
 
 
 class UnsupportedFeatureError(LazyDeltaError):
-    """The table needs features that we do not implement; ``features`` names them."""
+    """The table needs features that lazydelta does not implement; ``features`` names them."""
 
     def __init__(
         self,
@@ -204,11 +221,11 @@ class UnsupportedFeatureError(LazyDeltaError):
 
 
 class UnsupportedOperationError(LazyDeltaError, NotImplementedError):
-    """Something that deltalake does and lazydelta does not; both may share a table."""
+    """An operation that deltalake has and lazydelta does not; both can be used on the same table."""
 
 
 class PredicateError(LazyDeltaError, ValueError):
-    """A predicate that cannot be understood."""
+    """An invalid predicate."""
 
 
 class UnknownColumnError(PredicateError):
@@ -216,9 +233,10 @@ class UnknownColumnError(PredicateError):
 
 
 class KqlError(PredicateError):
-    """A KQL query that cannot be understood or run; ``line`` and ``column`` count from 1.
+    """A KQL query that is invalid or cannot be run; ``line`` and ``column`` count from 1.
 
-    ``excerpt`` is the line with a caret below the place, for those who print more than one line.
+    ``excerpt`` is the line with a caret below the position, for callers that print more than one line. ``is_syntax``
+    says that the text could not be parsed.
     """
 
     def __init__(
@@ -236,10 +254,17 @@ class KqlError(PredicateError):
         self.line = line
         self.column = column
         self.excerpt = excerpt
+        self.is_syntax = False
 
 
 class QueryError(PredicateError):
-    """A query that an engine refuses, or that we may not hand to it."""
+    """A query that an engine refuses, or that lazydelta must not pass to it.
+
+    ``line`` and ``column`` count from 1 and are None where the engine does not tell a position.
+    """
+
+    line: int | None = None
+    column: int | None = None
 
 
 class DataFileError(LazyDeltaError):
@@ -247,42 +272,46 @@ class DataFileError(LazyDeltaError):
 
 
 class ExternalLocationError(DataFileError):
-    """The log names a file outside the table's own account or bucket, and nobody has allowed to look there."""
+    """The log names a file outside the table's own account or bucket, and this location is not allowed."""
 
 
 class MemoryLimitError(LazyDeltaError):
-    """Something cannot be read or written within the memory budget; nothing of it was loaded."""
+    """The memory budget is too small for an object to be read or written; nothing of it was loaded."""
 
 
 class ScanError(LazyDeltaError):
-    """The scan may not go on."""
+    """The scan cannot continue."""
 
 
 class FallbackDisabledError(ScanError):
-    """Metadata or protocol changed in the tail and falling back was forbidden."""
+    """Metadata or protocol changed in the tail and fallback is disabled."""
 
 
 class RetentionGuardError(ScanError):
     """The caller's retention guard refused the floor of the scan."""
 
 
+class IncompleteScanError(ScanError):
+    """A scan was interrupted and ended before it delivered everything; the result is incomplete."""
+
+
 class StreamClosedError(ScanError):
-    """A stream is single use; this one has ended or was closed."""
+    """A stream can be read only once; this one has ended or was closed."""
 
 
 class StreamSharedError(ScanError):
-    """A stream is read by one thread at a time; the other one goes on."""
+    """Only one thread at a time can read a stream; the other thread continues."""
 
 
 class StreamStoppedError(ScanError):
-    """A table that is followed was changed in a way of which somebody has to say what it means for the stream.
+    """A followed table changed in a way that needs a decision by the caller.
 
-    ``version`` is the one that did it; everything before it was handed out.
+    ``version`` is the version with the change; everything before it was delivered.
     """
 
 
 class ServeError(LazyDeltaError):
-    """A server of tables refuses a request, or it cannot be reached."""
+    """A table server refuses a request, or cannot be reached."""
 
 
 class UnauthenticatedError(ServeError):
@@ -290,38 +319,38 @@ class UnauthenticatedError(ServeError):
 
 
 class TicketError(ServeError):
-    """A ticket that this server did not sign, or that has expired, or that was made for somebody else."""
+    """A ticket that this server did not sign, that has expired, or that was issued to another user."""
 
 
 class PositionLostError(ServeError):
-    """The files come in another order by now, so that nobody can tell where a ticket's rest begins."""
+    """The order of the files has changed, so the position of a ticket can no longer be found."""
 
 
 class ServerBusyError(ServeError):
-    """The server has no room for another stream now; another moment may be better."""
+    """The server has no capacity for another stream now; try again later."""
 
 
 class DeadlineError(ServeError):
-    """The time that was given for an answer is over."""
+    """The deadline of the request has passed."""
 
 
 class ServerUnreachableError(ServeError):
-    """The connection to the server broke and could not be made again."""
+    """The connection to the server broke and could not be restored."""
 
 
 class WriteError(LazyDeltaError):
-    """A write that may not or cannot happen; nothing of it was committed."""
+    """A write that is not allowed or not possible; nothing was committed."""
 
 
 class CommitConflictError(WriteError):
-    """Another writer committed first, and what it did rules out what we wanted to do.
+    """Another writer committed first, and its changes conflict with this write.
 
     ``version`` is the other writer's version and ``winner`` its commit.
     """
 
     @property
     def winner(self) -> str | None:
-        """The path of the commit that was faster."""
+        """The path of the commit that won."""
         return self.path
 
 
@@ -330,4 +359,22 @@ class SchemaMismatchError(WriteError):
 
 
 class TableExistsError(WriteError):
-    """A table is where a new one was to be."""
+    """A table already exists at this location."""
+
+
+def no_attribute(owner: str, name: str, instead: Mapping[str, str]) -> AttributeError:
+    """Return the error for a missing attribute; if other libraries have one of that name, it says what to write."""
+    hint = instead.get(name)
+    return AttributeError(f"{owner} has no attribute {name!r}{'' if hint is None else f'; use {hint}'}")
+
+
+def require(extra: str, *modules: str) -> None:
+    """Raise ``MissingExtraError`` if a module of an extra is not installed; does not import any of them."""
+    for name in modules:
+        try:
+            found = find_spec(name)
+        except ModuleNotFoundError:  # the parent package is missing too
+            found = None
+        if found is None:
+            package = name.replace("google.", "")
+            raise MissingExtraError(f"{package} is not installed", hint=f"pip install 'lazydelta[{extra}]'")

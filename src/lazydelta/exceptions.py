@@ -1,7 +1,7 @@
 """The errors that people catch, under deltalake's names; `lazydelta.errors` has the whole tree.
 
-A class here may cover more than deltalake's of the same name, never less: whoever caught what deltalake raised catches
-what is raised here in its place.
+A class here may cover more than deltalake's of the same name, never less: code that catches
+deltalake's errors catches what is raised here in their place.
 """
 
 from __future__ import annotations

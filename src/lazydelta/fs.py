@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from lazydelta.deltalake_api.storage_handler import DeltaStorageHandler
+from lazydelta.deltalake_names.storage_handler import DeltaStorageHandler
 
 __all__ = ["DeltaStorageHandler"]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from lazydelta.engines.query_builder import QueryBuilder
+from lazydelta.engines.datafusion import QueryBuilder
 
 __all__ = ["QueryBuilder"]

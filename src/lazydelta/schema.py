@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lazydelta.types.delta_types import (
+from lazydelta.protocol.delta_types import (
     ArrayType,
     DataType,
     Field,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from lazydelta.deltalake_api.changes.file_actions import AddAction, RemoveAction
-from lazydelta.deltalake_api.commit_properties import CommitProperties, PostCommitHookProperties, Transaction
-from lazydelta.deltalake_api.left_to_deltalake import refuse
+from lazydelta.deltalake_names.actions import AddAction, RemoveAction
+from lazydelta.deltalake_names.commit_properties import CommitProperties, PostCommitHookProperties, Transaction
+from lazydelta.deltalake_names.parameters import refuse
 
 __all__ = [
     "AddAction",

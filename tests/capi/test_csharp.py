@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lazydelta import DeltaTable
-from tests.capi.test_c_abi import FILES, ROOT, environment, library, made
-from tests.row_scan.made_table import MadeTable
+from tests.capi.test_c_abi import FILES, ROOT, deleted_positions, environment, library, made, marked
+from tests.rows.made_table import MadeTable
 from tests.support import unavailable
 
-__all__ = ["library", "made"]
+__all__ = ["library", "made", "marked"]
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -30,7 +32,12 @@ def scan(library: Path) -> Run:
         unavailable("no mono; `make setup` installs it where it may")
     program = library.parent / "scan.exe"
     sources = sorted((ROOT / "examples" / "csharp").glob("*.cs"))
-    options = ["-warnaserror", f"-out:{program}", "-r:System.Runtime.Serialization.dll"]
+    options = [
+        "-warnaserror",
+        f"-out:{program}",
+        "-r:System.Runtime.Serialization.dll",
+        "-r:System.Xml.dll",
+    ]
     subprocess.run([compiler, *options, *map(str, sources)], check=True)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -83,3 +90,38 @@ def test_errors_are_exceptions_with_code_and_words(scan: Run, made: MadeTable) -
     assert wrong.returncode == 1
     assert wrong.stderr.startswith("error -1: ")
     assert "nothing" in wrong.stderr
+
+
+def test_deletion_vectors_are_refused_unless_they_are_handled(scan: Run, marked: MadeTable) -> None:
+    deleted = deleted_positions(marked)
+    done = scan("sync", marked.uri)
+    assert (done.returncode, done.stderr[:10]) == (1, "error -5: ")
+    assert [path for path in deleted if f"{path} has a deletion vector" in done.stderr] != []
+    assert [line for line in done.stdout.splitlines() if line.split("\t")[0] in deleted] == []
+
+    logged: dict[str, dict[str, Any]] = {}
+    for commit in (marked.path / "_delta_log").glob("*.json"):
+        for add in (json.loads(line).get("add") for line in commit.read_text().splitlines()):
+            logged |= {add["path"]: add | {"version": int(commit.stem)}} if add else {}
+    done = scan("vectors", marked.uri)
+    assert done.returncode == 0, done.stderr
+    lines = [line.split("\t") for line in done.stdout.splitlines()]
+    assert sorted(line[0] for line in lines) == sorted(marked.files)
+    for path, records, version, low, high, nulls, vector, positions in lines:
+        add = logged[path]
+        stats = json.loads(add.get("stats", "{}"))
+        assert (int(records), int(version)) == (stats.get("numRecords", -1), add["version"])
+        known = [str(stats[name]["id"]) for name in ("minValues", "maxValues", "nullCount")] if stats else None
+        assert [low, high, nulls] == (known or ["none", "none", "-1"])
+        dv = add.get("deletionVector")
+        assert vector == (f"i {dv['pathOrInlineDv']} -1 {dv['sizeInBytes']} {dv['cardinality']}" if dv else "")
+        assert [int(row) for row in positions.split()] == deleted.get(path, [])
+
+
+def test_the_metrics_of_a_scan_are_known_by_its_id(scan: Run, made: MadeTable) -> None:
+    done = scan("metrics", made.uri)
+    count, emitted, memory, strategy = done.stdout.split()
+    assert int(count) == int(emitted) == FILES
+    assert int(memory) > 0
+    assert strategy in {"forward", "reverse"}
+    assert (done.returncode, "nobody" in done.stderr) == (1, True), done.stderr

@@ -136,7 +136,7 @@ def test_history_shows_everything_on_demand(invoke: Invoke, table: Path) -> None
 
 
 def test_rows_as_json_are_plain_values(invoke: Invoke, table: Path) -> None:
-    """NaN is a word because JSON has none; a moment is ISO 8601."""
+    """NaN is a word because JSON has none; please wait is ISO 8601."""
     rows = lines(invoke("rows", table, "--json", "--where", f"_event_hour = '{HOURS[2]}'"))
     assert sorted(rows, key=lambda row: str(row["device_id"])) == [
         {"device_id": device, "timestamp": "2026-02-10T02:00:00+00:00", "value": value, "_event_hour": HOURS[2]}
@@ -215,7 +215,10 @@ def test_explain_says_what_each_line_means_and_adds_up(invoke: Invoke, table: Pa
     parts = [metrics[f"delta.lazy.files_{name}"] for name in ("emitted", "pruned", "masked")]
     assert metrics["delta.lazy.files_considered"] == sum(parts)
     assert metrics["delta.lazy.requests"] >= metrics["delta.lazy.open_requests"] > 0
-    shown = invoke("explain", table, "--where", where).stdout
+    short = invoke("explain", table, "--where", where).stdout
+    assert "files pruned" in short
+    assert "files that cannot match" not in short
+    shown = invoke("explain", table, "--where", where, "--all").stdout
     for words in ("total", "files that cannot match", "why this strategy", "from the first pull to the first file"):
         assert words in shown
 

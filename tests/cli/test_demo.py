@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import os
 import shlex
@@ -18,14 +17,12 @@ import deltalake
 import msgspec
 import pytest
 
-from lazydelta import DeltaTable
-from lazydelta.showcase.demo.comparison import Comparison
-from lazydelta.showcase.demo.folders import Folders
-from lazydelta.showcase.demo.pipeline import Growth
-from lazydelta.showcase.demo.printer import printer
-from lazydelta.showcase.demo.queries import Query
-from lazydelta.showcase.demo.story import Ending, Ingested
-from lazydelta.storage.temporary import TEMPORARY
+from lazydelta import DeltaTable, errors
+from lazydelta.cli.demo import printer
+from lazydelta.demo.pipeline import Growth
+from lazydelta.demo.queries import Comparison, Query
+from lazydelta.demo.story import Ending, Folders, Ingested
+from lazydelta.storage.local import TEMPORARY
 from tests.support.spark import use_java
 
 if TYPE_CHECKING:
@@ -182,7 +179,7 @@ def test_without_deltalake_the_demo_says_what_to_install(
 def test_without_pyspark_the_demo_says_what_to_install(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(errors, "find_spec", lambda _: None)
     assert "lazydelta[spark]" in invoke("demo", "--folder", tmp_path / "new", code=2).stderr
     assert not (tmp_path / "new").exists()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.cli.following import followed
+from lazydelta.cli.table_commands import followed
 from tests.scan.hand_log import HandLog, add, remove
 
 if TYPE_CHECKING:

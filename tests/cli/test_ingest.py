@@ -21,7 +21,9 @@ from tests.support.spark import spark, use_java
 
 __all__ = ["spark"]
 
-pytestmark = [pytest.mark.xdist_group("other sparks"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.timeout(600)]
+# What needs a session gets that of the other tests of ours; what starts its own runs beside other such.
+in_our_session, on_its_own = pytest.mark.xdist_group("spark"), pytest.mark.xdist_group("other sparks")
 
 
 def put(folder: Path, name: str, first: int, count: int) -> None:
@@ -39,6 +41,7 @@ def numbers(table: Path) -> list[int]:
     return found
 
 
+@in_our_session
 def test_a_batch_is_one_commit_and_one_document(spark: SparkSession, invoke: Invoke, tmp_path: Path) -> None:
     put(tmp_path / "in", "a.json", 0, 10)
     with (tmp_path / "in" / "a.json").open("a") as file:
@@ -60,6 +63,7 @@ def test_a_batch_is_one_commit_and_one_document(spark: SparkSession, invoke: Inv
     assert deltalake.DeltaTable(f"{tmp_path / 't'}_rejected").version() == 1
 
 
+@in_our_session
 def test_options_reach_the_table(spark: SparkSession, invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("n,ts,place\n1,2026-02-10 14:00:00,x\n2,,y\n")
     invoke(
@@ -79,6 +83,7 @@ def test_options_reach_the_table(spark: SparkSession, invoke: Invoke, tmp_path: 
     assert deltalake.DeltaTable(tmp_path / "odd").to_pyarrow_table()["record"].to_pylist() == ["2,,y"]
 
 
+@in_our_session
 def test_files_without_a_header_and_too_many_bad_rows(spark: SparkSession, invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("1,x\n2,y\nz\n")
     arguments = ("ingest", tmp_path / "a.csv", tmp_path / "t", "--schema", "n int, s string")
@@ -90,6 +95,7 @@ def test_files_without_a_header_and_too_many_bad_rows(spark: SparkSession, invok
     assert numbers(tmp_path / "t") == [1, 2]
 
 
+@in_our_session
 def test_a_stream_prints_a_line_for_each_commit(spark: SparkSession, invoke: Invoke, tmp_path: Path) -> None:
     for number in range(3):
         put(tmp_path / "in", f"{number}.json", number * 5, 5)
@@ -119,6 +125,7 @@ def test_a_stream_prints_a_line_for_each_commit(spark: SparkSession, invoke: Inv
         (["in", "abfss://c@a.dfs.core.windows.net/t", "--storage-option", "account_key=?"], "cannot open abfss"),
     ],
 )
+@on_its_own
 def test_what_cannot_be_is_said_before_spark_starts(
     spawn: Spawn, tmp_path: Path, arguments: list[str], message: str
 ) -> None:
@@ -134,11 +141,12 @@ def test_what_cannot_be_is_said_before_spark_starts(
 @pytest.mark.parametrize(
     ("missing", "message"), [("java", "needs Java"), ("pyspark", "pip install 'lazydelta[spark]'")]
 )
+@on_its_own
 def test_what_is_not_installed_is_named(tmp_path: Path, missing: str, message: str) -> None:
     put(tmp_path / "in", "a.json", 0, 1)
     program = "import sys; from lazydelta.cli.app import main; sys.argv[0] = 'lazydelta'; "
     if missing == "pyspark":
-        program += "import lazydelta.cli.ingest_command as i; i.find_spec = lambda name: None; "
+        program += "import lazydelta.errors as e; e.find_spec = lambda name: None; "
     command = [sys.executable, "-c", program + "main()", "ingest", str(tmp_path / "in"), str(tmp_path / "t")]
     environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {"PATH": "/nowhere"}
     child = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -147,6 +155,7 @@ def test_what_is_not_installed_is_named(tmp_path: Path, missing: str, message: s
     assert len(child.stderr.strip().splitlines()) == 1
 
 
+@on_its_own
 def test_ctrl_c_while_a_batch_reads_commits_nothing_and_says_so(tmp_path: Path) -> None:
     use_java()
     put(tmp_path / "in", "a.json", 0, 5)
@@ -175,6 +184,7 @@ def test_ctrl_c_while_a_batch_reads_commits_nothing_and_says_so(tmp_path: Path) 
     assert not (tmp_path / "t" / "_delta_log").exists()
 
 
+@on_its_own
 def test_ctrl_c_ends_a_stream_and_the_same_command_goes_on(
     spark: SparkSession, spawn: Spawn, invoke: Invoke, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ def test_rows_come_as_a_table_or_as_json(invoke: Invoke, table: Path) -> None:
     assert [json.loads(line) for line in lines] == [{"device_id": each, "count_": 1} for each in "abc"]
 
 
-def test_now_is_the_moment_that_was_given(invoke: Invoke, table: Path) -> None:
+def test_now_is_the_timestamp_that_was_given(invoke: Invoke, table: Path) -> None:
     text = "T | where timestamp > ago(1h) | distinct _event_hour"
     lines = invoke("kql", text, "--table", f"T={table}", "--now", "2026-02-10T05:30:00", "--json").stdout.splitlines()
     assert lines == [json.dumps({"_event_hour": HOURS[5]}, separators=(",", ":"))]
@@ -74,3 +74,10 @@ def test_a_rewritten_query_names_the_files(invoke: Invoke, table: Path, monkeypa
 def test_arguments_left_over_are_not_shown(invoke: Invoke) -> None:
     result = invoke("kql", "print 1", "--storage-option", "key=1", "secret", code=2)
     assert "secret" not in result.stderr
+
+
+def test_each_result_of_a_query_is_printed(invoke: Invoke) -> None:
+    text = "print a = 5 | fork (project a) (count)"
+    assert invoke("kql", text).stdout.split("\n\n") == ["a\n5", "Count\n    1\n"]
+    assert invoke("kql", text, "--json").stdout.splitlines() == ['{"a":5}', '{"Count":1}']
+    assert "2 results" in invoke("kql", text, "--arrow", code=2).stderr

@@ -13,9 +13,8 @@ import msgspec
 import pytest
 
 import lazydelta.cli
-from lazydelta.cli.console_output import ConsoleOutput
-from lazydelta.cli.json_output import JsonOutput
-from lazydelta.cli.output import Output
+from lazydelta.cli.console import ConsoleOutput, paced
+from lazydelta.cli.output import JsonOutput, Output
 
 VERBS = [name for name in vars(Output) if not name.startswith("_")]
 
@@ -45,8 +44,8 @@ def test_no_other_module_says_how_commands_speak() -> None:
                 speaking.add((module.name, node.name))
     assert speaking == {
         ("output.py", "Output"),
-        ("console_output.py", "ConsoleOutput"),
-        ("json_output.py", "JsonOutput"),
+        ("console.py", "ConsoleOutput"),
+        ("output.py", "JsonOutput"),
     }
 
 
@@ -69,3 +68,16 @@ def test_programs_get_the_data_and_people_the_words(capsys: pytest.CaptureFixtur
     console.step(result)
     console.sum_up(result, lambda each: [f"{len(each.numbers)} numbers"])
     assert capsys.readouterr().out == "file:///größe is there\nand no more\n2 numbers\n"
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds", "line"),
+    [
+        ("12 files found", 2.0, "12 files found, 2.0 s"),
+        ("1,000 of 4,000 files packed", 10.0, "1,000 of 4,000 files packed, 10.0 s, 100 a second, 30.0 s left"),
+        ("0 of 4 files packed", 1.0, "0 of 4 files packed, 1.0 s"),
+        ("4 of 4 files packed", 1.0, "4 of 4 files packed, 1.0 s"),
+    ],
+)
+def test_progress_tells_rate_and_time_left_where_the_total_is_known(told: str, seconds: float, line: str) -> None:
+    assert paced(told, seconds) == line

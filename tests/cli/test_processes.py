@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lazydelta.cli.json_output import JsonOutput
-from lazydelta.storage.counters import Request, observe
+from lazydelta.cli.output import JsonOutput
+from lazydelta.errors import StorageError
+from lazydelta.storage.store import Request, observe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,15 +50,17 @@ def test_a_reader_that_reads_nothing_is_no_error(spawn: Spawn, table: Path, comm
     assert (process.wait(), stderr) == (0, b"")
 
 
-@pytest.mark.parametrize("as_json", [[], ["--json"]])
-def test_ctrl_c_ends_the_scan_with_one_line_and_code_130(spawn: Spawn, long_table: Path, as_json: list[str]) -> None:
+@pytest.mark.parametrize(("number", "as_json"), [(signal.SIGINT, []), (signal.SIGTERM, ["--json"])])
+def test_a_signal_ends_the_scan_with_one_line_and_its_code(
+    spawn: Spawn, long_table: Path, number: signal.Signals, as_json: list[str]
+) -> None:
     process = spawn("files", long_table, *as_json)
     assert process.stdout is not None
     process.stdout.readline()
     # The pipe is full or filling by now and the scan far from its end.
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, stderr = process.communicate()
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert stderr == b"interrupted\n"
 
 
@@ -72,6 +75,23 @@ def test_ctrl_c_that_also_ended_the_reader_is_no_more_than_that_line(spawn: Spaw
     stderr = process.stderr.read()
     process.stderr.close()
     assert (process.wait(), stderr) in [(130, b"interrupted\n"), (0, b"")]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("release unlocked lock"), StorageError("the request was dropped")])
+def test_an_error_that_ctrl_c_led_to_is_ctrl_c(
+    invoke: Invoke, table: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """So it is in CPython, where an interrupt inside Thread.start() ends in an error of the lock."""
+
+    def interrupted(*_: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise error
+
+    monkeypatch.setattr(JsonOutput, "_lines", interrupted)
+    result = invoke("files", table, "--json", code=130)
+    assert result.stderr == "interrupted\n"
 
 
 def test_the_first_file_is_printed_before_the_base_is_read(
@@ -141,14 +161,14 @@ def test_a_uri_that_is_no_text_is_an_error_in_one_line(spawn: Spawn) -> None:
     )
 
 
-_CLOCK = "import types, lazydelta.cli.progress as progress; progress.time = types.SimpleNamespace(monotonic={})\n"
+_CLOCK = "import types, lazydelta.cli.console as progress; progress.time = types.SimpleNamespace(monotonic={})\n"
 
 
 def test_on_a_terminal_a_long_scan_shows_its_progress() -> None:
     """Each look at the clock finds it 0.4 seconds later; results come when the line was shown twice."""
     program = _CLOCK.format("lambda ticks=__import__('itertools').count(): 0.4 * next(ticks)") + (
         "import threading\n"
-        "from lazydelta.cli.console_output import ConsoleOutput\n"
+        "from lazydelta.cli.console import ConsoleOutput\n"
         "out = ConsoleOutput()\n"
         "asked = threading.Semaphore(0)\n"
         "with out.watch(lambda: asked.release() or '7 files found'):\n"
@@ -162,6 +182,20 @@ def test_on_a_terminal_a_long_scan_shows_its_progress() -> None:
     # The line is taken away before a result is printed: what follows the last text is an erased line.
     assert shown.endswith("\r\x1b[2K")
     assert out.splitlines()[1].split()[-1] == b"p"
+
+
+def test_a_long_query_shows_its_progress() -> None:
+    """The query begins when the line was shown; each look at the clock finds it 0.4 seconds later."""
+    program = _CLOCK.format("lambda ticks=__import__('itertools').count(): 0.4 * next(ticks)") + (
+        "import threading, lazydelta.cli.query as query\n"
+        "shown, paced, asked = threading.Event(), progress.paced, query.Question.asked\n"
+        "progress.paced = lambda *told: (shown.set(), paced(*told))[1]\n"
+        "query.Question.asked = lambda self, **options: (shown.wait(30), asked(self, **options))[1]\n"
+        "from lazydelta.cli.app import main; main()\n"
+    )
+    shown, out = _with_terminal_for_errors([sys.executable, "-c", program, "query", "select 1 as n"])
+    assert "the query runs, 1.2 s" in shown
+    assert out.split() == [b"n", b"1"]
 
 
 def test_a_short_scan_shows_no_progress(table: Path) -> None:
@@ -219,3 +253,13 @@ def _table_with_odd_paths(path: Path) -> None:
         ),
     ]
     (log / f"{0:020}.json").write_text("\n".join(json.dumps(action) for action in actions), encoding="utf-8")
+
+
+def test_children_of_a_suite_in_the_background_hear_ctrl_c() -> None:
+    """As every test of signals needs it; the shell here ignores it, as one does for what it starts with ``&``."""
+    child = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    suite = "import subprocess, sys; from tests.support import give_children_default_signals as give; "
+    asked = f"subprocess.run([sys.executable, '-c', {child!r}], check=True); "
+    command = ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-c", f"{suite}{asked}give(); {asked}"]
+    found = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["False", "True"]

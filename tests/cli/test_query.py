@@ -6,6 +6,9 @@ import csv
 import io
 import json
 import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +18,10 @@ import pytest
 from click.testing import CliRunner
 
 from lazydelta.cli.app import cli
-from lazydelta.cli.console_output import _narrowed
-from tests.row_scan.made_table import make_rich_table, make_table
-from tests.row_scan.watching import no_threads_are_left, watch
+from lazydelta.cli.console import _narrowed
+from lazydelta.cli.query import Background
+from tests.rows.made_table import make_rich_table, make_table
+from tests.rows.watching import no_threads_are_left, watch
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Invoke, Spawn
@@ -105,6 +109,19 @@ def test_a_limit_opens_no_more_files_than_it_takes(invoke: Invoke, tmp_path: Pat
     assert no_threads_are_left()
 
 
+@pytest.mark.parametrize(
+    ("sql", "code", "errors"), [("SELECT 1", 0, 0), ("SELECT nothing", 2, 1), ("SELECT error('x')", 2, 1)]
+)
+def test_a_query_that_ends_leaves_nothing_for_the_interpreter_to_complain_of(
+    spawn: Spawn, sql: str, code: int, errors: int
+) -> None:
+    """A thread that still held DuckDB's objects at exit would make DuckDB list all of them."""
+    process = spawn("query", sql)
+    _, stderr = process.communicate()
+    assert process.returncode == code
+    assert len(stderr.splitlines()) == errors, stderr
+
+
 def test_ctrl_c_ends_a_query_with_one_line_and_no_file(spawn: Spawn, tmp_path: Path) -> None:
     made = make_table(tmp_path / "t", files=4, rows=2000)
     sql = f"SELECT a.text, b.text FROM delta('{made.uri}') AS a, delta('{made.uri}') AS b"
@@ -116,6 +133,82 @@ def test_ctrl_c_ends_a_query_with_one_line_and_no_file(spawn: Spawn, tmp_path: P
     assert process.returncode == 130
     assert stderr == b"interrupted\n"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["t"]
+
+
+# Says that the query has begun once the process has computed for a while, which is what DuckDB does by then.
+_BEGUN = """
+import sys, threading, time
+from lazydelta.cli.app import main
+from lazydelta.engines import duckdb as engine
+from lazydelta.kql.execution import query as kql_query
+
+def announce(until):
+    while time.process_time() < until:
+        time.sleep(0.01)
+    sys.stderr.write("begun\\n")
+    sys.stderr.flush()
+
+def announcing(function):
+    def called(*args, **kwargs):
+        threading.Thread(target=announce, args=[time.process_time() + 0.3], daemon=True).start()
+        return function(*args, **kwargs)
+    return called
+
+engine.relation = announcing(engine.relation)
+kql_query._QueryRun.start = announcing(kql_query._QueryRun.start)
+kql_query._QueryRun.values = announcing(kql_query._QueryRun.values)
+main()
+"""
+_FOR_HOURS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range * b.range % 7 = 9"
+_KQL_FOR_HOURS = "range x from 1 to 3000000 step 1 | extend k = 1"
+_KQL_FOR_HOURS = (
+    f"{_KQL_FOR_HOURS} | join kind=inner ({_KQL_FOR_HOURS} | project y = x, k) on k | where x * y % 7 == 9 | count"
+)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["query", _FOR_HOURS],
+        ["query", _FOR_HOURS, "--parquet", "{folder}/found.parquet"],
+        ["kql", _KQL_FOR_HOURS],
+        ["kql", f"print toscalar({_KQL_FOR_HOURS})"],
+        ["kql", f"print 1 in ({_KQL_FOR_HOURS})", "--explain"],
+    ],
+    ids=["sql", "parquet", "kql", "toscalar", "in"],
+)
+def test_ctrl_c_ends_a_query_in_the_middle_of_a_join(arguments: list[str], tmp_path: Path) -> None:
+    given = [each.replace("{folder}", str(tmp_path)) for each in arguments]
+    command = [sys.executable, "-c", _BEGUN, *given]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0) as process:
+        try:
+            assert process.stderr is not None
+            assert process.stderr.readline() == b"begun\n"
+            process.send_signal(signal.SIGINT)
+            # The query would take hours; whether it ends at all is what the limit decides.
+            _, told = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, told.replace(b"begun\n", b"")) == (130, b"interrupted\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_that_the_thread_of_the_query_receives_stops_it() -> None:
+    background, stopped = Background(), threading.Event()
+    background.halt = stopped.set
+    heard: list[bool] = []
+    over = threading.Event()
+
+    def step() -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        heard.append(stopped.wait(30))
+        over.set()
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        background.call(step)
+    over.wait()
+    assert heard == [True]
+    background.close(lambda: None, caught.value)
 
 
 def test_lines_are_made_to_fit() -> None:

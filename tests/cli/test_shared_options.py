@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 import pytest
 
+from lazydelta.cli.maintenance import optimize, vacuum
 from lazydelta.cli.sidecar import sidecar
-from lazydelta.cli.upkeep import optimize, vacuum
 from lazydelta.cli.write import append, checkpoint, create, log
 
 COMMANDS = [optimize, vacuum, append, checkpoint, create, *log.commands.values(), *sidecar.commands.values()]

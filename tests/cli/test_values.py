@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lazydelta.cli import wording as text
-from lazydelta.cli.values import records
+from lazydelta.runtime.json_values import records
 
 NESTED = pa.struct([("tags", pa.map_(pa.string(), pa.int64())), ("marks", pa.list_(pa.float64()))])
 COLUMNS: dict[str, tuple[pa.DataType, list[Any], list[Any]]] = {
@@ -19,7 +19,7 @@ COLUMNS: dict[str, tuple[pa.DataType, list[Any], list[Any]]] = {
     "float": (pa.float64(), [float("inf"), float("-inf"), 1.5], ["Infinity", "-Infinity", 1.5]),
     "date": (pa.date32(), [date(2026, 2, 10), None, date(1, 1, 1)], ["2026-02-10", None, "0001-01-01"]),
     "binary": (pa.binary(), [b"\x00\xff", None, b""], ["AP8=", None, ""]),
-    "late moment": (pa.timestamp("us"), [0, None, 10**18], ["1970-01-01T00:00:00", None, 10**18]),
+    "late timestamp": (pa.timestamp("us"), [0, None, 10**18], ["1970-01-01T00:00:00", None, 10**18]),
     "nothing": (pa.null(), [None, None, None], [None, None, None]),
     "map": (
         pa.map_(pa.int32(), pa.string()),
@@ -82,8 +82,8 @@ def test_sizes_are_shown_in_the_largest_fitting_unit(number: int | None, shown: 
         ("soon", "soon"),
     ],
 )
-def test_moments_are_utc_and_nonsense_stays_as_it_is(milliseconds: object, shown: str) -> None:
-    assert text.moment(milliseconds) == shown
+def test_timestamps_are_utc_and_nonsense_stays_as_it_is(milliseconds: object, shown: str) -> None:
+    assert text.timestamp(milliseconds) == shown
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,23 @@ def test_create_makes_a_table_of_the_columns_given(invoke: Invoke, tmp_path: Pat
     assert found.metadata().name == "prices"
 
 
+def test_types_may_be_written_as_in_sql(invoke: Invoke, tmp_path: Path) -> None:
+    given = {
+        "int": "int32",
+        "BIGINT": "int64",
+        "smallint": "int16",
+        "varchar(20)": "string",
+        "text": "string",
+        "numeric(10, 2)": "decimal128(10, 2)",
+        "double precision": "double",
+        "bool!": "bool",
+        "timestamptz": "timestamp[us, tz=UTC]",
+    }
+    columns = [part for number, kind in enumerate(given) for part in ("--column", f"c{number}:{kind}")]
+    invoke("create", tmp_path / "t", *columns)
+    assert list(lazydelta.DeltaTable(tmp_path / "t").dtypes.values()) == list(given.values())
+
+
 def test_create_takes_the_columns_of_a_file(invoke: Invoke, tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1], "b": [["x"]]}), tmp_path / "f.parquet")
     invoke("create", tmp_path / "t", "--like", tmp_path / "f.parquet")
@@ -79,7 +96,7 @@ def test_create_refuses_a_table_that_exists_unless_that_is_fine(invoke: Invoke, 
     [
         ([], "needs columns"),
         (["--column", "a"], "write it as name:type"),
-        (["--column", "a:text"], "'text'"),
+        (["--column", "a:txt"], "'txt'"),
         (["--column", "a:long", "--timestamp-column", "b"], "no column 'b'"),
     ],
 )

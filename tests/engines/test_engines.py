@@ -21,12 +21,14 @@ from lazydelta import DeltaTable, QueryBuilder
 from lazydelta.engines import datafusion as our_datafusion
 from lazydelta.engines import duckdb as our_duckdb
 from lazydelta.engines import polars as our_polars
-from lazydelta.engines.polars_predicate import pruning_predicate
 from lazydelta.engines.table_source import pinned
 from lazydelta.errors import OptionError, QueryError, TableNotFoundError
-from lazydelta.row_scan import ReadingPool, RowFragment
-from tests.row_scan.made_table import MadeTable, make_rich_table, make_table
-from tests.row_scan.watching import hand_out_one_file_a_pull, no_threads_are_left, row_threads, watch
+from lazydelta.predicates.polars_expression import pruning_predicate
+from lazydelta.rows.flow import ReadingPool
+from lazydelta.rows.scanner import RowFragment
+from lazydelta.rows.stream import RowStream
+from tests.rows.made_table import MadeTable, make_rich_table, make_table
+from tests.rows.watching import hand_out_one_file_a_pull, no_threads_are_left, watch
 
 ROWS = 3000
 
@@ -107,11 +109,11 @@ def test_a_limit_of_ten_files_pulls_at_most_thirteen(
 def test_polars_gets_the_first_batches_in_small_frames_and_later_ones_whole(forty: MadeTable) -> None:
     """Its streaming engine asks for some frames more than it needs, of whatever size."""
     handle, snapshot = pinned(DeltaTable(forty.uri))
-    frames = list(our_polars._Source(handle, snapshot)(["id"], pl.col("id") >= 0, None, None))
+    frames = list(our_polars._PolarsSource(handle, snapshot)(["id"], pl.col("id") >= 0, None, None))
     assert [frame.height for frame in frames] == [ROWS // 8] * 8 * 16 + [ROWS] * 24
     assert pl.concat(frames)["id"].sort().to_list() == list(range(40 * ROWS))
     # One that was told of the limit keeps it by itself.
-    few = list(our_polars._Source(handle, snapshot)(["id"], None, 10, None))
+    few = list(our_polars._PolarsSource(handle, snapshot)(["id"], None, 10, None))
     assert [frame.height for frame in few] == [10]
 
 
@@ -154,7 +156,6 @@ def test_a_query_that_is_dropped_leaves_no_thread_and_makes_no_request(
 ) -> None:
     query = begun(forty)
     next(query)
-    assert row_threads()
     assert next(query, None) is None
     assert no_threads_are_left()
     with watch() as watched:
@@ -305,3 +306,18 @@ def test_an_estimate_is_made_by_the_log_alone(tmp_path: Path) -> None:
     assert (found.files, found.rows) == (4, 40)
     assert found.size == sum((tmp_path / path).stat().st_size for path in made.files[2:])
     assert table.count_rows("id >= 25") == 35
+
+
+@pytest.mark.parametrize("call", ["sql", "kql"])
+def test_ctrl_c_in_the_middle_of_a_query_stays_ctrl_c(
+    forty: MadeTable, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB reads the table in the calling thread, and makes an error of its own of what is raised there."""
+
+    def stop(_: RowStream) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RowStream, "_next", stop)
+    table = DeltaTable(forty.uri)
+    with pytest.raises(KeyboardInterrupt):
+        (table.sql("SELECT * FROM self") if call == "sql" else table.kql("self | where true")).read_all()

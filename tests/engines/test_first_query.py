@@ -6,19 +6,19 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.row_scan.made_table import make_table
+from tests.rows.made_table import make_table
 
 _PROGRAM = """
 import sys
 import duckdb, pyarrow.dataset, pyarrow.parquet
-import lazydelta.row_scan
+import lazydelta.rows.scanner
 from lazydelta.engines import duckdb as lazy
 
 before = set(sys.modules)
 con = duckdb.connect()
 lazy.register(con, "t", sys.argv[1])
 rows = con.sql("SELECT id FROM t WHERE part = 1 AND text > '0' LIMIT 5").to_arrow_reader().read_all()
-print(rows.num_rows, sorted(name for name in set(sys.modules) - before if name.startswith("lazydelta.pruning")))
+print(rows.num_rows, sorted(name for name in set(sys.modules) - before if name.startswith("lazydelta.predicates")))
 """
 
 

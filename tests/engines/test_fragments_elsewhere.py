@@ -15,7 +15,7 @@ import pytest
 
 from lazydelta import DeltaTable
 from tests.project.test_code_blocks import ALL, WITH_RAY
-from tests.row_scan.made_table import make_rich_table
+from tests.rows.made_table import make_rich_table
 from tests.support.code_blocks import ROOT, make_world
 
 # Ray finds out the machine's address by itself; tests stay on the loopback.

@@ -15,7 +15,7 @@ from lazydelta import DeltaTable, QueryBuilder
 from lazydelta.engines import duckdb as our_duckdb
 from tests.support.golden import golden_names
 
-# Its partition values are moments without a zone, which the suite means in the zone of the machine that wrote them.
+# Its partition values are timestamps without a zone, which the suite means in the zone of the machine that wrote them.
 IN_ANOTHER_ZONE = "tables/data-reader-partition-values"
 
 
@@ -27,7 +27,7 @@ def by_duckdb(table: DeltaTable) -> pa.Table:
 
 
 def by_datafusion(table: DeltaTable) -> pa.Table:
-    return QueryBuilder().register("t", table).execute("SELECT * FROM t").read_all()
+    return pa.table(QueryBuilder().register("t", table).execute("SELECT * FROM t"))
 
 
 def by_polars(table: DeltaTable) -> pa.Table:

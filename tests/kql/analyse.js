@@ -12,6 +12,22 @@ const language = globalThis.Kusto.Language;
 const symbols = language.Symbols;
 
 const asked = JSON.parse(fs.readFileSync(0, "utf8"));
+
+if (asked.names) {
+  // The names of everything that is documented and not obsolete.
+  const names = (all) => {
+    const found = [];
+    for (const each = Bridge.getEnumerator(all); each.moveNext(); ) {
+      if (!each.Current.IsHidden && !each.Current.IsObsolete) found.push(each.Current.Name);
+    }
+    return found;
+  };
+  const { Functions, Aggregates, PlugIns } = language;
+  process.stdout.write(
+    JSON.stringify({ functions: [...names(Functions.All), ...names(Aggregates.All)], plugins: names(PlugIns.All) }),
+  );
+  process.exit(0);
+}
 const members = [];
 for (const [name, schema] of Object.entries(asked.tables)) {
   members.push(new symbols.TableSymbol.$ctor7(name, schema, null));

@@ -11,7 +11,7 @@ from scripts.install_kusto import ANALYSER, KUSTO_VERSION
 from scripts.npm_cache import node_bin
 from tests.support import unavailable
 
-__all__ = ["Opinion", "analysed"]
+__all__ = ["Opinion", "analysed", "documented_names"]
 
 
 class Opinion(NamedTuple):
@@ -23,16 +23,26 @@ class Opinion(NamedTuple):
 
 def analysed(queries: list[str], tables: dict[str, str]) -> list[Opinion]:
     """Return the analyser's opinion of each query; ``tables`` has the schema of each table as KQL writes it."""
+    answers = _asked({"tables": tables, "queries": queries})
+    return [Opinion(each["errors"], [(name, kind) for name, kind in each["columns"]]) for each in answers]
+
+
+def documented_names() -> dict[str, list[str]]:
+    """Return the names of all functions and plugins that the analyser knows and that are not obsolete."""
+    found: dict[str, list[str]] = _asked({"names": True})
+    return found
+
+
+def _asked(question: dict[str, Any]) -> Any:
     entry = ANALYSER.entry_point(ANALYSER.location())
     if not entry.exists():
         unavailable(f"Microsoft's analyser of KQL {KUSTO_VERSION} is not installed: run `make setup`")
     child = subprocess.run(
         [node_bin() / "node", Path(__file__).parent / "analyse.js", entry.parent],
-        input=json.dumps({"tables": tables, "queries": queries}),
+        input=json.dumps(question),
         capture_output=True,
         text=True,
         check=False,
     )
     assert child.returncode == 0, child.stderr
-    answers = json.loads(child.stdout)
-    return [Opinion(each["errors"], [(name, kind) for name, kind in each["columns"]]) for each in answers]
+    return json.loads(child.stdout)

@@ -26,7 +26,7 @@ class Case(NamedTuple):
 
 
 def at(text: str) -> dt.datetime:
-    """Return a moment in UTC."""
+    """Return a timestamp in UTC."""
     return dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC)
 
 
@@ -305,7 +305,7 @@ STRINGS = [
     one("scalar-data-types/string", "```line\n  two```", "line\n  two"),
 ]  # fmt: skip
 
-MOMENTS = [
+TIMESTAMPS = [
     Case("format-datetime-function", f"let dt = datetime(2017-01-29 09:00:05);\nprint v=format_datetime(dt, '{pattern}')",
          [(text,)], ["v"])
     for pattern, text in (
@@ -327,15 +327,15 @@ MOMENTS = [
       for part, value in (("year", 2017), ("quarter", 4), ("month", 10), ("week_of_year", 44), ("day", 30),
                           ("dayOfYear", 303), ("hour", 1), ("minute", 2), ("second", 3), ("millisecond", 765),
                           ("microsecond", 765432))),
-    *(one("datetime-add-function", f"datetime_add('{period}',{amount},make_datetime(2017,1,1))", at(moment))
-      for period, amount, moment in (
+    *(one("datetime-add-function", f"datetime_add('{period}',{amount},make_datetime(2017,1,1))", at(timestamp))
+      for period, amount, timestamp in (
         ("year", 1, "2018-01-01"), ("quarter", 1, "2017-04-01"), ("month", 1, "2017-02-01"), ("week", 1, "2017-01-08"),
         ("day", 1, "2017-01-02"), ("hour", 1, "2017-01-01T01:00"), ("minute", 1, "2017-01-01T00:01"),
         ("second", 1, "2017-01-01T00:00:01"), ("year", -5, "2012-01-01"), ("quarter", 12, "2020-01-01"),
         ("month", -15, "2015-10-01"), ("week", 100, "2018-12-02"))),
     *(Case(f"{function}-function", f"{OFFSETS}{function}(datetime(2017-01-01 10:10:17), offset)",
-           [(at(each) - less,) for each in moments], ["x"], ordered=True)
-      for function, less, moments in (
+           [(at(each) - less,) for each in timestamps], ["x"], ordered=True)
+      for function, less, timestamps in (
         ("startofday", dt.timedelta(), ("2016-12-31", "2017-01-01", "2017-01-02")),
         ("startofweek", dt.timedelta(), ("2016-12-25", "2017-01-01", "2017-01-08")),
         ("startofmonth", dt.timedelta(), ("2016-12-01", "2017-01-01", "2017-02-01")),
@@ -366,7 +366,7 @@ MOMENTS = [
     one("todatetime-function", 'todatetime("2015-12-31 10:00:00 +02:00")', at("2015-12-31T08:00")),
     one("todatetime-function", 'todatetime("2015-12")', at("2015-12-01")),
     one("todatetime-function", 'todatetime("2015")', at("2015-01-01")),
-    one("todatetime-function", 'todatetime("no moment")', None),
+    one("todatetime-function", 'todatetime("no timestamp")', None),
     one("make-datetime-function", "make_datetime(2017, 13, 1)", None),
     one("scalar-data-types/datetime", "datetime(9999-12-31) + 1d", None),
     one("scalar-data-types/datetime", "datetime_add('year', -3000, datetime(2017-01-01))", None),
@@ -456,4 +456,4 @@ VALUES = [
     one("scalar-data-types/dynamic", "tostring(dynamic({'a b': 'x'})['a b'])", "x"),
 ]  # fmt: skip
 
-CASES = [*SOURCES, *OPERATORS, *AGGREGATES, *STRINGS, *MOMENTS, *VALUES]
+CASES = [*SOURCES, *OPERATORS, *AGGREGATES, *STRINGS, *TIMESTAMPS, *VALUES]

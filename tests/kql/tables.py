@@ -39,11 +39,11 @@ def telemetry() -> pa.Table:
     rows = []
     for number, hour in enumerate(HOURS):
         for minute in range(ROWS_AN_HOUR):
-            moment = datetime(2026, 2, 10, number, minute, choose.randrange(60), 250_000, tzinfo=UTC)
+            timestamp = datetime(2026, 2, 10, number, minute, choose.randrange(60), 250_000, tzinfo=UTC)
             rows.append(
                 {
                     "device_id": choose.choice(DEVICES),
-                    "timestamp": choose.choice([moment] * 12 + [None]),
+                    "timestamp": choose.choice([timestamp] * 12 + [None]),
                     "value": choose.choice([None, float("nan"), 0.0, -2.5, 2.5, choose.uniform(-9, 9), number + 0.5]),
                     "n": choose.choice([None, 0, -7, choose.randrange(-20, 20), number * 10]),
                     "i": choose.choice([None, number, -number]),

@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.kql.running.kql_query import run
+from lazydelta.kql.execution.query import run
 from tests.kql.pairs import PAIRS, Pair, random_pairs
 from tests.kql.tables import NOW, devices, telemetry
 

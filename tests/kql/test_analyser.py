@@ -6,7 +6,7 @@ import pytest
 
 from lazydelta import DeltaTable
 from lazydelta.errors import KqlError
-from lazydelta.kql.running.kql_query import run
+from lazydelta.kql.execution.query import run
 from tests.kql.analyser import Opinion, analysed
 from tests.kql.documented import CASES
 from tests.kql.malformed import MALFORMED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lazydelta import DeltaTable
-from lazydelta.kql.running.kql_query import KqlResult, run
+from lazydelta.kql.execution.query import KqlResult, run
 from tests.kql.analyser import analysed
 from tests.kql.dashboards import DASHBOARDS
 from tests.kql.tables import NOW, SCHEMAS

@@ -6,7 +6,7 @@ import pytest
 
 from lazydelta import DeltaTable
 from lazydelta.errors import KqlError
-from lazydelta.kql.running.kql_query import run
+from lazydelta.kql.execution.query import run
 
 LARGEST = 2**63 - 1
 # A query, the line and column of the part that fails, and a word of the hint.

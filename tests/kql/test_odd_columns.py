@@ -19,7 +19,7 @@ import pytest
 from deltalake import write_deltalake
 
 from lazydelta import DeltaTable
-from lazydelta.kql.running.kql_query import run
+from lazydelta.kql.execution.query import run
 from tests.maintenance.deleted_rows import delete_rows
 
 NAN = math.nan

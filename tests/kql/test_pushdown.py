@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 from lazydelta import DeltaTable
 from lazydelta.errors import DataFileError, KqlError, StreamClosedError
 from lazydelta.kql import query
-from lazydelta.kql.running.kql_query import KqlResult, run
+from lazydelta.kql.execution.query import KqlResult, run
 from lazydelta.storage import Request, observe
 from tests.kql.tables import NOW
 

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.kql.running.kql_query import run
+from lazydelta.kql.execution.query import run
 from tests.kql.tables import NOW
 from tests.kql.test_against_sql import plain
 

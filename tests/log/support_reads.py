@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
-from lazydelta.storage.local_reads import FileReads
+from lazydelta.storage.local import FileReads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,15 @@ import msgspec
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.log.asked_ahead import AskedAhead
-from lazydelta.log.commit_cache import CommitCache
-from lazydelta.log.names import LogFile
-from lazydelta.log.reverse_commits import ReverseCommitReader
+from lazydelta.log.commits import CommitCache, Prefetch
+from lazydelta.log.replay import ReverseCommitReader
+from lazydelta.protocol.file_names import LogFile
+from lazydelta.sidecar.building.build import build
+from lazydelta.sidecar.building.deltas import build_deltas
 from lazydelta.storage import Request, Store, observe, open_store
+from lazydelta.testing import make_table
 from tests.log.support import Log, name_of, requests
+from tests.scan.hand_log import HandLog, add, publish
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +34,7 @@ def store() -> Store:
 
 
 def test_an_answer_stays_until_it_is_dropped_and_is_asked_for_once(store: Store) -> None:
-    ahead, asked = AskedAhead(), list[Request]()
+    ahead, asked = Prefetch(), list[Request]()
     with observe(asked.append):
         ahead.ask(store, ["a", "b"])
         ahead.ask(store, ["a"])
@@ -42,7 +46,7 @@ def test_an_answer_stays_until_it_is_dropped_and_is_asked_for_once(store: Store)
 
 
 def test_what_does_not_exist_or_was_not_asked_for_is_left_to_the_caller(store: Store) -> None:
-    ahead = AskedAhead()
+    ahead = Prefetch()
     ahead.ask(store, ["nothing"])
     assert ahead.read("nothing") is None
     assert ahead.read("a") is None
@@ -50,7 +54,7 @@ def test_what_does_not_exist_or_was_not_asked_for_is_left_to_the_caller(store: S
 
 
 def test_what_is_not_wanted_is_dropped(store: Store) -> None:
-    ahead = AskedAhead()
+    ahead = Prefetch()
     ahead.ask(store, ["a", "b"])
     ahead.keep_only({"b"})
     assert (ahead.read("a"), ahead.read("b")) == (None, b"second")
@@ -126,3 +130,52 @@ def test_large_commits_are_not_asked_for_by_the_hundred(tmp_path: Path) -> None:
 
 def _relisted(store: Store, file: LogFile) -> LogFile:
     return msgspec.structs.replace(file, info=store.head(file.path))
+
+
+@pytest.mark.parametrize("versions", [0, 3])
+def test_how_many_versions_are_asked_for_before_they_are_listed_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, versions: int
+) -> None:
+    monkeypatch.setattr(Store, "is_remote", property(lambda _: True))
+    log = HandLog(tmp_path / "t")
+    log.commit(add("a"))
+    log.checkpoint()
+    log.commit(add("b"))
+    uri = publish(log.table, f"memory://{uuid.uuid4().hex}/t")
+    asked = list[Request]()
+    with observe(asked.append):
+        table = DeltaTable(uri, options={"delta.open.prefetched_versions": versions})
+    assert table.version() == 1
+    absent = {each.path for each in asked if each.verb == "GET" and f"/{2:020d}"[:-1] in each.path}
+    beyond = [path for path in absent if int(path.rpartition("/")[2][:20]) > 1]
+    assert len(beyond) == max(0, versions - 1)  # commits 2 and 3; a hint without a checksum promises none of versions
+
+
+@pytest.mark.parametrize("tail", [20, 150])
+@pytest.mark.parametrize("proof", ["none", "older checksum", "delta sidecars"])
+def test_a_limit_of_one_asks_for_what_settles_protocol_and_metadata_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: int, proof: str
+) -> None:
+    """Without a checksum of the version, each commit since the newest checksum or checkpoint counts, once."""
+    make_table(tmp_path, files=400, hours=4, tail=tail, adds_per_commit=2, checksum=proof == "older checksum")
+    build(tmp_path)
+    for path in (tmp_path / "_delta_log").glob("*.crc"):
+        path.rename(path.with_stem(f"{int(path.stem) - 3:020d}"))  # protocol and metadata are the same there
+    uri = publish(tmp_path, f"memory://{uuid.uuid4().hex}/t")
+    if proof == "delta sidecars":
+        build_deltas(uri)
+    monkeypatch.setattr(Store, "is_remote", property(lambda _: True))
+    asked = list[Request]()
+    with observe(asked.append):
+        assert len(list(DeltaTable(uri).files(limit=1))) == 1
+    names = [each.path.rpartition("/")[2] for each in asked]
+    commits = [name for name in names if re.fullmatch(r"\d{20}\.json", name)]
+    assert len(commits) == len(set(commits)), "each commit once"
+    if proof == "none" or (proof == "delta sidecars" and tail < 50):
+        # The hint, the listing, the manifest, the end of the checkpoint that proves it, the list of delta sidecars.
+        assert len(commits) == tail
+        assert len(names) <= tail + 5, names
+    else:
+        # Ten were asked for beside the listing; of the others those count that nothing else covers.
+        assert len(commits) <= 10 + 3 + 10, commits
+        assert len(names) - len(commits) <= 15, names

@@ -13,10 +13,10 @@ import pytest
 
 from lazydelta import DeltaTable
 from lazydelta.errors import CorruptLogError
-from lazydelta.log.checkpoint import checkpoint_reader
-from lazydelta.log.checkpoint.checkpoint_columns import read_batches
+from lazydelta.log.checkpoint import reader
+from lazydelta.log.checkpoint.columns import read_batches
 from lazydelta.log.segment import load_segment
-from lazydelta.showcase.bench.make_table import make_table
+from lazydelta.testing.make_table import make_table
 from tests.log.support import FIELDS, Log, add, metadata, name_of, paths, protocol, remove, requests
 from tests.log.support_reads import LocalReads
 from tests.oracle.observe import observed_facts
@@ -442,11 +442,11 @@ def test_a_row_group_is_not_read_on_behind_the_last_such_action(
             decoded += len(batch)
             yield batch
 
-    monkeypatch.setattr(checkpoint_reader, "read_batches", counting)
+    monkeypatch.setattr(reader, "read_batches", counting)
     checkpoint = load_segment(log.store).checkpoint
     assert checkpoint is not None
-    found = list(checkpoint_reader.CheckpointReader(log.store, checkpoint).actions("protocol", "metaData", "txn"))
+    found = list(reader.CheckpointReader(log.store, checkpoint).actions("protocol", "metaData", "txn"))
     assert sorted(line.txn.app_id for line in found if line.txn is not None) == ["a", "b"]
     assert len(found) == 4
     assert (decoded == len(rows)) is last
-    assert last or decoded <= checkpoint_reader.BATCH_SIZE
+    assert last or decoded <= reader.BATCH_SIZE

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from lazydelta import DeltaTable
 from lazydelta.errors import CorruptLogError, MissingCommitError
-from lazydelta.log.actions import LogLine
 from lazydelta.log.commits import CHUNK_SIZE, decode_actions
+from lazydelta.protocol.actions import LogLine
 from tests.log.support import Log, add, lines, metadata, name_of, paths, protocol, remove, requests
 
 if TYPE_CHECKING:

@@ -6,12 +6,20 @@ from typing import Any
 import pytest
 
 from lazydelta.errors import CorruptLogError, UnsupportedFeatureError
-from lazydelta.log.actions import Format, Metadata, Protocol
-from lazydelta.log.features import FEATURES, READER_FEATURES, check_readable, column_mapping_mode
-from lazydelta.log.features.feature_table import Feature, Reading, Writing
-from lazydelta.log.features.writable import check_copyable, check_writable
-from lazydelta.types.schema import Decimal, Primitive
-from lazydelta.types.widening import is_widening
+from lazydelta.protocol.actions import Format, Metadata, Protocol
+from lazydelta.protocol.arrow_types import is_widening
+from lazydelta.protocol.features import (
+    FEATURES,
+    READER_FEATURES,
+    Feature,
+    ReadSupport,
+    Writing,
+    check_copyable,
+    check_readable,
+    check_writable,
+    column_mapping_mode,
+)
+from lazydelta.protocol.schema import Decimal, Primitive
 
 
 def _metadata(properties: dict[str, str | None] | None = None, **field: Any) -> Metadata:
@@ -183,14 +191,14 @@ def test_no_feature_is_in_the_table_twice() -> None:
 @pytest.mark.parametrize("feature", FEATURES, ids=_name)
 def test_a_table_is_read_as_the_table_of_features_says(feature: Feature) -> None:
     match feature.reading:
-        case Reading.FREE:
+        case ReadSupport.FREE:
             check_readable(_for_writers(feature), _metadata())
             # Listed for readers it is something else than the feature that we know.
             with pytest.raises(UnsupportedFeatureError, match=feature.name):
                 check_readable(_features(feature.name), _metadata())
-        case Reading.DONE:
+        case ReadSupport.DONE:
             check_readable(_features(feature.name), _metadata())
-        case Reading.WITH_LOG_TAIL:
+        case ReadSupport.WITH_LOG_TAIL:
             check_readable(_features(feature.name), _metadata(), has_log_tail=True)
             with pytest.raises(UnsupportedFeatureError, match=feature.name):
                 check_readable(_features(feature.name), _metadata())
@@ -215,7 +223,7 @@ def test_a_property_that_switches_on_what_we_do_not_write_is_refused(feature: Fe
     assert caught.value.features == (feature.name,)
 
 
-@pytest.mark.parametrize("feature", [each for each in FEATURES if each.column_mark], ids=_name)
+@pytest.mark.parametrize("feature", [each for each in FEATURES if each.column_mark and not each.nested_only], ids=_name)
 def test_a_column_that_asks_for_what_we_do_not_write_is_refused(feature: Feature) -> None:
     protocol = Protocol(min_reader_version=1, min_writer_version=2)
     with pytest.raises(UnsupportedFeatureError, match="the column 'a'") as caught:

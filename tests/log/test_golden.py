@@ -154,8 +154,8 @@ def test_a_remove_hides_an_add_that_spells_its_path_otherwise(name: str, unpack_
 def test_a_partition_timestamp_without_zone_is_utc(unpack_golden: Callable[[str], Path]) -> None:
     """Where the suite's rows contradict its log, the log is right."""
     table = DeltaTable(str(location(unpack_golden("tables/data-reader-partition-values")))).to_pyarrow_table()
-    moment = dt.datetime(2021, 9, 8, 11, 11, 11, tzinfo=dt.UTC)
-    assert sorted(table["as_timestamp"].to_pylist(), key=repr) == [None, moment, moment]
+    timestamp = dt.datetime(2021, 9, 8, 11, 11, 11, tzinfo=dt.UTC)
+    assert sorted(table["as_timestamp"].to_pylist(), key=repr) == [None, timestamp, timestamp]
 
 
 def test_one_of_fifteen_files_survives_the_checkpoint_table(unpack_golden: Callable[[str], Path]) -> None:

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lazydelta import DeltaTable
-from lazydelta.log.actions import DeletionVector
 from lazydelta.log.file_batch import deletion_vector_array
 from lazydelta.log.keys import canonical_path, hash_keys
+from lazydelta.protocol.actions import DeletionVector
 from tests.log.support import Log, add, paths, protocol, remove
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from lazydelta.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
-from lazydelta.log.log_tail import LogTailCommit, log_tail_files
-from lazydelta.log.names import FileKind
-from lazydelta.log.segment import load_segment
+from lazydelta.log.segment import LogTailCommit, load_segment, log_tail_files
+from lazydelta.protocol.file_names import FileKind
 from tests.log.support import UUIDS, Log, add, lines, metadata, name_of, paths, protocol, requests, versions
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lazydelta.log.checkpoint.long_texts import LongTexts, UnlikeError, text_column
+from lazydelta.log.checkpoint.long_strings import LongStrings, UnlikeError, text_column
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +64,7 @@ def test_texts_are_those_that_pyarrow_decodes(seed: int) -> None:
     for group in range(parquet.metadata.num_row_groups):
         decoded = parquet.read_row_group(group).column("add").to_pylist()
         expected = [None if each is None else each["stats"] for each in decoded]
-        texts = LongTexts.of(parquet.metadata, group, column, read_at(data), most_held=1 << 30)
+        texts = LongStrings.of(parquet.metadata, group, column, read_at(data), most_held=1 << 30)
         found, place = [], 0
         while place < len(expected):
             count = min(len(expected) - place, texts.rows_within(place, rng.choice([1, 500, 1 << 20])))
@@ -82,7 +82,7 @@ def test_other_forms_are_left_alone(layout: dict[str, Any]) -> None:
     data = written(random_adds(random.Random(1), 50), **layout)
     metadata = pq.ParquetFile(io.BytesIO(data)).metadata
     with pytest.raises(UnlikeError):
-        LongTexts.of(metadata, 0, text_column(metadata, "add.stats"), read_at(data))
+        LongStrings.of(metadata, 0, text_column(metadata, "add.stats"), read_at(data))
 
 
 def test_no_more_of_compressed_pages_is_held_than_there_is_room_for() -> None:
@@ -93,9 +93,9 @@ def test_no_more_of_compressed_pages_is_held_than_there_is_room_for() -> None:
     column = text_column(metadata, "add.stats")
     size = metadata.row_group(0).column(column).total_uncompressed_size
     with pytest.raises(UnlikeError):
-        LongTexts.of(metadata, 0, column, read_at(data), most_held=size - 1)
+        LongStrings.of(metadata, 0, column, read_at(data), most_held=size - 1)
     before = pa.total_allocated_bytes()
-    texts = LongTexts.of(metadata, 0, column, read_at(data), most_held=size)
+    texts = LongStrings.of(metadata, 0, column, read_at(data), most_held=size)
     assert 50 * 2_000 <= pa.total_allocated_bytes() - before <= size
 
     def nothing(start: int, length: int) -> bytes:
@@ -108,7 +108,7 @@ def test_no_more_of_compressed_pages_is_held_than_there_is_room_for() -> None:
     chunk = small.row_group(0).column(column)
     shift = metadata.row_group(0).column(column).dictionary_page_offset - chunk.dictionary_page_offset
     with pytest.raises(UnlikeError):
-        LongTexts.of(
+        LongStrings.of(
             small, 0, column, lambda start, length: data[start + shift : start + shift + length], most_held=5_000
         )
 
@@ -127,7 +127,7 @@ def test_damage_is_nothing_but_another_form(compression: str) -> None:
         hurt[start + rng.randrange(chunk.total_compressed_size)] ^= 1 << rng.randrange(8)
         cut = hurt[: rng.choice([len(hurt), start + rng.randrange(chunk.total_compressed_size)])]
         try:
-            texts = LongTexts.of(metadata, 0, column, read_at(bytes(cut)), most_held=1 << 20)
+            texts = LongStrings.of(metadata, 0, column, read_at(bytes(cut)), most_held=1 << 20)
         except UnlikeError:
             continue
         # What a checksum does not cover is the header: its sizes decide, and the rows have to come out right.
@@ -152,7 +152,7 @@ def test_pages_that_claim_absurd_numbers_take_no_memory() -> None:
             hurt[place : place + 5] = b"\xff\xff\xff\xff\x07"  # as large a number as there is, of either kind
             tracemalloc.start()
             try:
-                found = LongTexts.of(metadata, 0, column, read_at(bytes(hurt)))
+                found = LongStrings.of(metadata, 0, column, read_at(bytes(hurt)))
                 assert found.lengths.max(initial=0) <= chunk.total_compressed_size
                 assert len(found.lengths) == len(texts)
             except UnlikeError:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lazydelta.errors import CorruptLogError, UnknownColumnError, UnsupportedFeatureError
-from lazydelta.types.schema import Decimal, Primitive, TableSchema
+from lazydelta.protocol.schema import Decimal, Primitive, TableSchema
 
 Json = dict[str, Any]
 

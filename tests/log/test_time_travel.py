@@ -1,4 +1,4 @@
-"""Versions by number and by moment, and what is known about each."""
+"""Versions by number and by timestamp, and what is known about each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from lazydelta import DeltaTable
 from lazydelta.errors import CorruptLogError, OptionError, VersionNotFoundError
-from lazydelta.log.travel import milliseconds
+from lazydelta.log.time_travel import milliseconds
+from lazydelta.warned import LazyDeltaWarning
 from tests.log.support import Log, add, lines, metadata, name_of, paths, protocol, requests
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ ENABLED = {"delta.enableInCommitTimestamps": "true"}
 
 
 def noon(milliseconds_later: int = 0) -> datetime:
-    """Return a moment near noon."""
+    """Return a timestamp near noon."""
     return NOON + timedelta(milliseconds=milliseconds_later)
 
 
@@ -54,9 +55,9 @@ def log(tmp_path: Path) -> Log:
     return log
 
 
-def at(log: Log, moment: datetime | str) -> int:
-    """Return the version that a moment means."""
-    return DeltaTable(log.root, version=moment).version()
+def at(log: Log, timestamp: datetime | str) -> int:
+    """Return the version that a timestamp means."""
+    return DeltaTable(log.root, version=timestamp).version()
 
 
 # --- by number
@@ -100,8 +101,8 @@ def test_another_version_can_be_pinned_later(log: Log) -> None:
 
 
 @pytest.mark.parametrize("wrong", [date(2026, 2, 10), 1.0, True, -1, [1], "1 o'clock"], ids=str)
-def test_what_is_no_version_and_no_moment_is_refused(log: Log, wrong: Any) -> None:
-    """A date is none: nobody knows which moment of its day is meant."""
+def test_what_is_no_version_and_no_timestamp_is_refused(log: Log, wrong: Any) -> None:
+    """A date is none: nobody knows which timestamp of its day is meant."""
     table = DeltaTable(log.root, version=2)
     with pytest.raises(OptionError, match=r"is not (a table version|an ISO 8601 timestamp).*2026-02-10T14:00:00Z"):
         table.load_as_version(wrong)
@@ -127,18 +128,18 @@ def test_a_pin_that_fails_leaves_the_table_where_it_was(log: Log) -> None:
     assert (table.version(), len(table.files().collect())) == (2, 3)
 
 
-# --- by moment
+# --- by timestamp
 
 
 @pytest.mark.parametrize(
     ("later", "version"), [(0, 0), (999, 0), (1000, 1), (1001, 1), (3999, 3), (4000, 4), (86_400_000, 4)]
 )
-def test_a_moment_means_the_newest_version_not_younger(later: int, version: int, log: Log) -> None:
+def test_a_timestamp_means_the_newest_version_not_younger(later: int, version: int, log: Log) -> None:
     assert at(log, noon(later)) == version
 
 
 @pytest.mark.parametrize(
-    "moment",
+    "timestamp",
     [
         "2026-02-10T12:00:02Z",
         "2026-02-10T12:00:02+00:00",
@@ -151,18 +152,18 @@ def test_a_moment_means_the_newest_version_not_younger(later: int, version: int,
     ],
     ids=str,
 )
-def test_text_and_datetimes_are_taken_and_without_a_zone_they_are_utc(moment: str | datetime, log: Log) -> None:
-    assert at(log, moment) == 2
+def test_text_and_datetimes_are_taken_and_without_a_zone_they_are_utc(timestamp: str | datetime, log: Log) -> None:
+    assert at(log, timestamp) == 2
 
 
 def test_a_date_means_its_midnight_in_utc(log: Log) -> None:
     assert at(log, "2026-02-11") == 4
-    with pytest.raises(VersionNotFoundError):
-        at(log, "2026-02-10")
+    with pytest.warns(LazyDeltaWarning, match="as old as 2026-02-10T00:00:00"):
+        assert at(log, "2026-02-10") == 0
 
 
 @pytest.mark.parametrize("text", ["yesterday", "", "3", "2026-13-01", "12:00:00"])
-def test_text_that_is_no_moment_is_refused(text: str, log: Log) -> None:
+def test_text_that_is_no_timestamp_is_refused(text: str, log: Log) -> None:
     with pytest.raises(OptionError, match="not an ISO 8601 timestamp"):
         DeltaTable(log.root, version=text)
 
@@ -171,19 +172,21 @@ def test_text_that_is_no_moment_is_refused(text: str, log: Log) -> None:
 @given(st.integers(0, 253_402_300_799_999))
 @example(1_099_006_878_916)
 @example(2_153_279_526_924)
-def test_milliseconds_are_exact(moment: int) -> None:
+def test_milliseconds_are_exact(timestamp: int) -> None:
     """A version whose time is asked for to the millisecond must not be missed by a rounding."""
-    assert milliseconds(EPOCH + timedelta(milliseconds=moment)) == moment
+    assert milliseconds(EPOCH + timedelta(milliseconds=timestamp)) == timestamp
 
 
-def test_a_moment_before_the_first_version_is_an_error_with_the_range(log: Log) -> None:
-    with pytest.raises(VersionNotFoundError, match=r"as old as 2026-02-10T11:59:59\.999") as caught:
-        DeltaTable(log.root, version=noon(-1))
-    assert (caught.value.earliest, caught.value.latest) == (0, 4)
-    assert "2026-02-10T12:00:00+00:00" in str(caught.value)
+def test_a_timestamp_before_the_first_version_opens_that_one_as_deltalake_does_and_warns(log: Log) -> None:
+    with pytest.warns(LazyDeltaWarning, match=r"as old as 2026-02-10T11:59:59\.999.* of 2026-02-10T12:00:00\+00:00"):
+        assert DeltaTable(log.root, version=noon(-1)).version() == 0
+    table = DeltaTable(log.root)
+    with pytest.warns(LazyDeltaWarning, match="version 0 is opened"):
+        table.load_as_version(noon(-1))
+    assert table.version() == 0
 
 
-def test_a_moment_of_a_version_that_was_cleaned_up_is_an_error_with_the_range(log: Log) -> None:
+def test_a_timestamp_of_a_version_that_was_cleaned_up_is_an_error_with_the_range(log: Log) -> None:
     log.checkpoint(2)
     log.delete(0, 1)
     with pytest.raises(VersionNotFoundError) as caught:
@@ -201,13 +204,13 @@ def test_commits_below_the_oldest_readable_version_are_not_chosen(log: Log) -> N
     assert (caught.value.earliest, caught.value.latest) == (3, 4)
 
 
-@pytest.mark.parametrize("moment", [datetime.max, datetime.min, datetime(1969, 7, 20, tzinfo=UTC)], ids=str)  # noqa: DTZ901
-def test_a_moment_far_away_is_answered_too(moment: datetime, log: Log) -> None:
-    if moment.year > 2026:
-        assert at(log, moment) == 4
+@pytest.mark.parametrize("timestamp", [datetime.max, datetime.min, datetime(1969, 7, 20, tzinfo=UTC)], ids=str)  # noqa: DTZ901
+def test_a_timestamp_far_away_is_answered_too(timestamp: datetime, log: Log) -> None:
+    if timestamp.year > 2026:
+        assert at(log, timestamp) == 4
         return
-    with pytest.raises(VersionNotFoundError):
-        at(log, moment)
+    with pytest.warns(LazyDeltaWarning, match="version 0 is opened"):
+        assert at(log, timestamp) == 0
 
 
 # --- modification times
@@ -264,9 +267,9 @@ def test_in_commit_timestamps_count_from_the_version_that_enabled_them(later: in
     assert at(mixed, noon(later)) == version
 
 
-def test_a_moment_before_all_versions_of_a_mixed_history_is_an_error(mixed: Log) -> None:
-    with pytest.raises(VersionNotFoundError):
-        at(mixed, noon(-1))
+def test_a_timestamp_before_all_versions_of_a_mixed_history_opens_the_first(mixed: Log) -> None:
+    with pytest.warns(LazyDeltaWarning, match="version 0 is opened"):
+        assert at(mixed, noon(-1)) == 0
 
 
 def test_a_checkpoint_keeps_the_timestamp_of_its_own_version(mixed: Log) -> None:
@@ -292,7 +295,7 @@ def test_in_commit_timestamps_do_not_count_while_they_are_not_enabled(log: Log) 
     assert at(log, noon(3999)) == 3
 
 
-def test_few_of_many_stamped_commits_are_read_to_find_a_moment(tmp_path: Path) -> None:
+def test_few_of_many_stamped_commits_are_read_to_find_a_timestamp(tmp_path: Path) -> None:
     log = Log(tmp_path)
     log.commit(0, content=stamped(0, protocol(), metadata(ENABLED), add("f0")))
     for version in range(1, 200):

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from lazydelta.log.actions import Add
+from lazydelta.protocol.actions import Add
 from lazydelta.storage import open_store
-from lazydelta.write.removals import removal_of
+from lazydelta.write.commit import removal_of
 from lazydelta.write.transaction import Transaction
 from tests.rows.files import stored_vector
 from tests.write.commits import begin

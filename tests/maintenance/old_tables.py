@@ -26,13 +26,13 @@ NOW = datetime(2026, 3, 31, 12, tzinfo=UTC)
 
 
 def days(number: float) -> datetime:
-    """Return the moment so many days before NOW."""
+    """Return the timestamp so many days before NOW."""
     return NOW - timedelta(days=number)
 
 
-def milliseconds(moment: datetime) -> int:
-    """Return a moment as the log writes it."""
-    return round(moment.timestamp() * 1000)
+def milliseconds(timestamp: datetime) -> int:
+    """Return a timestamp as the log writes it."""
+    return round(timestamp.timestamp() * 1000)
 
 
 def data_files(root: Path) -> set[str]:
@@ -52,11 +52,11 @@ class _NoLuck(random.Random):
 
 
 class OldTable(HandLog):
-    """A table whose data files exist, of a few bytes each; ``moments`` are the times of its commits."""
+    """A table whose data files exist, of a few bytes each; ``timestamps`` are the times of its commits."""
 
     def __init__(self, table: Path, **keywords: Any) -> None:
         super().__init__(table, {"id": "long", "_event_hour": "string"}, partitions=["_event_hour"], **keywords)
-        self.moments: list[datetime] = []
+        self.timestamps: list[datetime] = []
 
     def put(self, path: str, age: float, content: bytes = b"data") -> str:
         """Put a file in place that is so many days old, and return its path as the log writes it."""
@@ -68,8 +68,8 @@ class OldTable(HandLog):
 
     def set_age(self, path: str, age: float) -> None:
         """Make a file or folder so many days old."""
-        moment = days(age).timestamp()
-        os.utime(self.table / path, (moment, moment))
+        timestamp = days(age).timestamp()
+        os.utime(self.table / path, (timestamp, timestamp))
 
     def put_vector(self, age: float, prefix: str = "", *, absolute: bool = False) -> tuple[Json, str]:
         """Put a file for a deletion vector in place; return the descriptor, and where the file is."""
@@ -96,7 +96,7 @@ class OldTable(HandLog):
         """Write the next version, so many days before NOW."""
         version = self.commit(*actions)
         self.set_age(f"_delta_log/{commit_name(version)}", age)
-        self.moments.append(days(age))
+        self.timestamps.append(days(age))
         return version
 
     def needed(self, cutoff: datetime) -> set[tuple[str, str | None]]:
@@ -114,7 +114,7 @@ class OldTable(HandLog):
             for action in actions:
                 if "add" in action:
                     active[action["add"]["path"], dv_id(action["add"])] = action["add"]
-            if version == self.version or self.moments[version + 1] >= cutoff:
+            if version == self.version or self.timestamps[version + 1] >= cutoff:
                 needed |= set(active)
         return needed
 

@@ -13,15 +13,15 @@ import pyarrow as pa
 import pytest
 
 import lazydelta
-from lazydelta.handle import TableHandle
-from lazydelta.log.actions import Metadata
-from lazydelta.maintenance import BackgroundMaintenance, own_process
-from lazydelta.maintenance.due import Due, due_after
-from lazydelta.maintenance.once import after_commit
-from lazydelta.maintenance.own_process import maintain_now, start_maintenance, wait_for_maintenance
+from lazydelta.ingest.arrow import commit_arrow
+from lazydelta.maintenance import BackgroundMaintenance, background
+from lazydelta.maintenance.after_commit import after_commit
+from lazydelta.maintenance.background import maintain_now, start_maintenance, wait_for_maintenance
+from lazydelta.maintenance.policy import MaintenancePolicy, due_after
+from lazydelta.protocol.actions import Metadata
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import Request, observe, open_store
-from lazydelta.write.write_options import WriteOptions
-from lazydelta.writing import commit_arrow
+from lazydelta.write.options import WriteOptions
 
 AUTO = {"delta.autoOptimize.autoCompact": "true"}
 HOURS = 3
@@ -80,16 +80,21 @@ def test_compaction_falls_due_with_every_fifth_version_and_checkpoints_as_ever()
     metadata = Metadata(id="", schema_string="", configuration=dict(AUTO))
     found = [due_after(version, metadata) for version in range(11)]
     assert [each.version for each in found if each] == [5, 10]
-    assert found[5] == Due(5, None, cleans_log=False, compacts=True)
-    assert found[10] == Due(10, 10, cleans_log=True, compacts=True)
-    assert due_after(7, metadata, since=4) == Due(7, None, cleans_log=False, compacts=True)
+    assert found[5] == MaintenancePolicy(5, None, cleans_log=False, compacts=True)
+    assert found[10] == MaintenancePolicy(10, 10, cleans_log=True, compacts=True)
+    assert due_after(7, metadata, since=4) == MaintenancePolicy(7, None, cleans_log=False, compacts=True)
     assert due_after(7, metadata, since=5) is None
 
 
 def test_a_checkpoint_that_waits_is_not_forgotten_for_a_compaction_that_comes_later() -> None:
-    waiting, later = Due(10, 10, cleans_log=True), Due(15, None, cleans_log=False, compacts=True)
-    assert later.after(waiting) == Due(15, 10, cleans_log=True, compacts=True)
-    assert Due(20, 20, cleans_log=True).after(later) == Due(20, 20, cleans_log=True, compacts=True)
+    waiting, later = (
+        MaintenancePolicy(10, 10, cleans_log=True),
+        MaintenancePolicy(15, None, cleans_log=False, compacts=True),
+    )
+    assert later.after(waiting) == MaintenancePolicy(15, 10, cleans_log=True, compacts=True)
+    assert MaintenancePolicy(20, 20, cleans_log=True).after(later) == MaintenancePolicy(
+        20, 20, cleans_log=True, compacts=True
+    )
     assert later.after(None) is later
 
 
@@ -146,7 +151,7 @@ def test_a_thread_and_a_process_of_its_own_do_it_too(tmp_path: Path) -> None:
     assert maintenance.status.last_error is None
     start_maintenance(TableHandle.open(second))
     assert wait_for_maintenance(str(second), 100)
-    for process in own_process._started:
+    for process in background._started:
         process.wait(100)
     for root in (first, second):
         assert active(root) == HOURS

@@ -13,11 +13,9 @@ import pytest
 
 import lazydelta
 from lazydelta.errors import DataFileError, StorageError
-from lazydelta.handle import TableHandle
-from lazydelta.maintenance.optimize.bin_carriers import in_threads
-from lazydelta.maintenance.optimize.bins import Bin
-from lazydelta.maintenance.optimize.optimizing import OptimizeSettings, optimize
-from lazydelta.maintenance.optimize.rewriting import Rewriter, Rewritten
+from lazydelta.maintenance.optimize import OptimizeSettings, optimize
+from lazydelta.maintenance.rewrite import Bin, Rewriter, Rewritten, in_threads
+from lazydelta.sidecar.handle import TableHandle
 from tests.maintenance.old_tables import data_files
 from tests.oracle.replay import replay
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lazydelta.arrays import string_array
-from lazydelta.maintenance.vacuum.kept_files import KeptFiles
-from lazydelta.maintenance.vacuum.orphans import Orphans
+from lazydelta.maintenance.vacuum_files import KeptFiles, Orphans
+from lazydelta.runtime.arrays import string_array
 from lazydelta.storage import open_store
 
 LIMIT = 1 << 20

@@ -9,13 +9,12 @@ import pyarrow as pa
 import pytest
 
 import lazydelta
-from lazydelta.handle import TableHandle
-from lazydelta.maintenance import left_behind
-from lazydelta.maintenance.left_behind import clear_left_behind
+from lazydelta.maintenance import after_commit
+from lazydelta.maintenance.after_commit import clear_left_behind
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import Request, observe
-from lazydelta.write.job import WriteJob
-from lazydelta.write.task_result import TaskResult
-from lazydelta.write.write_options import WriteOptions
+from lazydelta.write.job import TaskResult, WriteJob
+from lazydelta.write.options import WriteOptions
 from tests.maintenance.old_tables import data_files
 from tests.oracle.replay import replay
 
@@ -94,7 +93,7 @@ def test_the_maintenance_that_follows_a_commit_does_it(tmp_path: Path) -> None:
 def test_a_file_that_an_older_commit_may_name_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch is recorded twice where the table has forgotten the first time; both have the same mark."""
     root = tmp_path / "t"
-    monkeypatch.setattr(left_behind, "_LOOK_BACK", 2)
+    monkeypatch.setattr(after_commit, "_LOOK_BACK", 2)
     _commit(root, 7)
     first = _active(root)
     for path in first:
@@ -133,6 +132,6 @@ def test_what_would_take_long_listings_is_left_to_vacuum(
     dead = _written(_job(tmp_path, 0), 0)
     _commit(tmp_path, 0)
     with monkeypatch.context() as patched:
-        patched.setattr(left_behind, bound, most)
+        patched.setattr(after_commit, bound, most)
         assert _clear(tmp_path) == set()
     assert _clear(tmp_path) == {add.path for add in dead.adds}

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from lazydelta.handle import TableHandle
-from lazydelta.log.actions import Metadata
-from lazydelta.maintenance.vacuum.listing import Listed, ListingJob
-from lazydelta.maintenance.vacuum.table_names import TableNames
-from lazydelta.maintenance.vacuum.vacuuming import vacuum
+from lazydelta.maintenance.vacuum import vacuum
+from lazydelta.maintenance.vacuum_files import Listed, ListingJob, TableNames
+from lazydelta.protocol.actions import Metadata
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import Request, Store, observe
 from tests.maintenance.old_tables import NOW, OldTable, data_files
 from tests.maintenance.random_past import RandomHistory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 from datetime import timedelta
 from pathlib import Path
@@ -18,19 +19,21 @@ import pytest
 import lazydelta
 from lazydelta.errors import (
     CommitConflictError,
+    DataFileError,
     OptionError,
     PredicateError,
     StorageError,
     UnknownColumnError,
     UnsupportedFeatureError,
 )
-from lazydelta.handle import TableHandle
-from lazydelta.log.actions import Metadata
-from lazydelta.maintenance.optimize.candidates import Candidates
-from lazydelta.maintenance.optimize.optimizing import OptimizeResult, OptimizeSettings, optimize, target_size_of
-from lazydelta.maintenance.vacuum.vacuuming import vacuum
+from lazydelta.maintenance.optimize import OptimizeResult, OptimizeSettings, optimize, target_size_of
+from lazydelta.maintenance.rewrite import Candidates
+from lazydelta.maintenance.vacuum import vacuum
+from lazydelta.protocol.actions import Metadata
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import Request, observe, open_store
-from lazydelta.write.logged_files import LoggedFile
+from lazydelta.write.copied_rows import LoggedFile
+from lazydelta.write.transaction import CommitResult
 from tests.maintenance.deleted_rows import delete_rows
 from tests.maintenance.old_tables import data_files
 from tests.write.commits import commit_lines
@@ -171,7 +174,7 @@ def test_files_that_lack_a_column_get_it(table: Path) -> None:
 
 
 def test_partition_values_keep_their_spelling(tmp_path: Path) -> None:
-    """Two spellings of one moment are two partitions of the log, and neither is made up anew."""
+    """Two spellings of one timestamp are two partitions of the log, and neither is made up anew."""
     append(tmp_path, 0)
     store = open_store(tmp_path)
     for spelled in ("50%", "a b", "x/y"):
@@ -278,9 +281,9 @@ def once(verb: str, mark: str, work: Any) -> Any:
 COMMIT = f"{COMMITS:020}.json"
 
 
-@pytest.mark.parametrize("moment", [("PUT", ".parquet"), ("PUT", COMMIT)], ids=["while writing", "at the commit"])
-def test_an_append_meanwhile_is_no_hindrance(table: Path, moment: tuple[str, str]) -> None:
-    with once(*moment, lambda: append(table, 1000)):
+@pytest.mark.parametrize("timestamp", [("PUT", ".parquet"), ("PUT", COMMIT)], ids=["while writing", "at the commit"])
+def test_an_append_meanwhile_is_no_hindrance(table: Path, timestamp: tuple[str, str]) -> None:
+    with once(*timestamp, lambda: append(table, 1000)):
         result = run(table)
     assert (result.conflicts, result.removed.count) == (0, 12)
     assert result.version == COMMITS + 1
@@ -288,12 +291,12 @@ def test_an_append_meanwhile_is_no_hindrance(table: Path, moment: tuple[str, str
     assert len(files(table)) == 6
 
 
-@pytest.mark.parametrize("moment", [("PUT", ".parquet"), ("PUT", f"{3:020}.json")], ids=["writing", "committing"])
+@pytest.mark.parametrize("timestamp", [("PUT", ".parquet"), ("PUT", f"{3:020}.json")], ids=["writing", "committing"])
 def test_a_deletion_vector_written_meanwhile_is_a_conflict_of_its_bin_alone(
-    deleted: Path, moment: tuple[str, str]
+    deleted: Path, timestamp: tuple[str, str]
 ) -> None:
     file = next(each for each in files(deleted) if each.partition_values["hour"] == "b")
-    with once(*moment, lambda: delete_rows(deleted, file, [0])):
+    with once(*timestamp, lambda: delete_rows(deleted, file, [0])):
         result = run(deleted)
     assert result.conflicts == 2
     assert result.partitions == 2
@@ -515,3 +518,37 @@ def test_candidates_come_by_partition_whatever_their_order() -> None:
     for part in found:
         assert len({each.partition for each in part}) == 1
         assert [each.modification_time for each in part] == sorted(each.modification_time for each in part)
+
+
+@pytest.mark.parametrize("kind", ["data file", "interrupt"])
+def test_an_error_after_some_commits_says_what_was_committed(
+    table: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr("lazydelta.maintenance.optimize._COMMIT_FILES", 1)  # a commit for each bin
+    before, version = rows(table), lazydelta.DeltaTable(table).version()
+
+    def after(done: CommitResult) -> None:
+        if done.version == version + 2:
+            raise DataFileError("gone", hint="restore it") if kind == "data file" else KeyboardInterrupt
+
+    with pytest.raises((DataFileError, KeyboardInterrupt)) as raised:
+        optimize(TableHandle.open(table), committed=after)
+    error = raised.value
+    said = f"2 commits of this OPTIMIZE stand, the last is version {version + 2}: 8 files were replaced by 2"
+    if isinstance(error, DataFileError):
+        found = pickle.loads(pickle.dumps(error)).committed  # noqa: S301 - our own
+        assert str(error) == f"gone (restore it; {said})"
+        assert (found.commits, found.version, found.partitions) == (2, version + 2, 2)
+        assert (found.removed.count, found.added.count) == (8, 2)
+    else:
+        assert error.__notes__ == [said]
+    assert (rows(table), lazydelta.DeltaTable(table).version()) == (before, version + 2)
+
+
+def test_an_error_before_the_first_commit_says_nothing_of_commits(table: Path) -> None:
+    for file in table.glob("hour=b/*.parquet"):
+        file.unlink()
+    with pytest.raises(DataFileError) as raised:
+        run(table)
+    assert raised.value.committed is None
+    assert "OPTIMIZE stand" not in str(raised.value)

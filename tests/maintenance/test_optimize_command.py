@@ -15,7 +15,7 @@ from deltalake.table import TableOptimizer as Theirs
 
 import lazydelta
 from lazydelta.cli.app import cli
-from lazydelta.deltalake_api.deltalake_maintenance import TableOptimizer
+from lazydelta.deltalake_names.maintenance import TableOptimizer
 
 if TYPE_CHECKING:
     from click.testing import Result

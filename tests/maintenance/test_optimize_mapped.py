@@ -11,9 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from lazydelta import DeltaTable, write_arrow
-from lazydelta.handle import TableHandle
-from lazydelta.maintenance.optimize.auto_compaction import auto_compact
-from lazydelta.maintenance.optimize.optimizing import OptimizeSettings, optimize
+from lazydelta.maintenance.optimize import OptimizeSettings, auto_compact, optimize
+from lazydelta.sidecar.handle import TableHandle
 from tests.maintenance.deleted_rows import delete_rows
 from tests.oracle.replay import replay
 from tests.scan.hand_log import HandLog

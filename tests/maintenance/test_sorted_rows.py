@@ -15,9 +15,9 @@ import pytest
 
 import lazydelta
 from lazydelta.errors import OptionError, UnknownColumnError
-from lazydelta.handle import TableHandle
-from lazydelta.maintenance.optimize.optimizing import OptimizeSettings, optimize
-from lazydelta.maintenance.optimize.sorted_rows import _PIECE_ROWS, check_sort_columns, sorted_rows
+from lazydelta.maintenance.optimize import OptimizeSettings, optimize
+from lazydelta.maintenance.rewrite import _PIECE_ROWS, check_sort_columns, sorted_rows
+from lazydelta.sidecar.handle import TableHandle
 from tests.rows.files import array_of, column, schema_of
 
 SCHEMA = pa.schema([("n", pa.int64()), ("f", pa.float64()), ("t", pa.string()), ("row", pa.int64())])
@@ -63,7 +63,7 @@ def test_the_order_is_pythons(seed: int) -> None:
 
 
 def test_little_memory_means_several_runs_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lazydelta.maintenance.optimize import sorted_rows as module  # noqa: PLC0415
+    from lazydelta.maintenance import rewrite as module  # noqa: PLC0415
 
     spilled: list[int] = []
     real = module._spilled

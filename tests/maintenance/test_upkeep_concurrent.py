@@ -13,9 +13,9 @@ import pytest
 
 import lazydelta
 from lazydelta.errors import CommitConflictError
-from lazydelta.handle import TableHandle
-from lazydelta.maintenance.optimize.optimizing import OptimizeSettings, optimize
-from lazydelta.maintenance.vacuum.vacuuming import vacuum
+from lazydelta.maintenance.optimize import OptimizeSettings, optimize
+from lazydelta.maintenance.vacuum import vacuum
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import open_store
 from tests.maintenance.deleted_rows import delete_rows
 from tests.maintenance.old_tables import data_files

@@ -21,12 +21,12 @@ import pyarrow as pa
 import pytest
 
 import lazydelta
-from lazydelta.handle import TableHandle
-from lazydelta.log.actions import Add
-from lazydelta.maintenance.optimize.optimizing import optimize
-from lazydelta.maintenance.vacuum.vacuuming import vacuum
+from lazydelta.maintenance.optimize import optimize
+from lazydelta.maintenance.vacuum import vacuum
+from lazydelta.protocol.actions import Add
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import open_store
-from lazydelta.write.removals import removal_of
+from lazydelta.write.commit import removal_of
 from tests.maintenance.old_tables import data_files
 from tests.oracle.replay import read_commit, replay
 from tests.rows.files import stored_vector

@@ -21,16 +21,16 @@ from lazydelta.errors import (
     TableNotFoundError,
     UnsupportedFeatureError,
 )
-from lazydelta.handle import TableHandle
-from lazydelta.maintenance.vacuum.vacuuming import VacuumResult, vacuum
-from lazydelta.sidecar.layout.sidecar_columns import manifest_path
+from lazydelta.maintenance.vacuum import VacuumResult, vacuum
+from lazydelta.sidecar.format.columns import manifest_path
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import TEMPORARY, Request, observe
 from tests.maintenance.old_tables import NOW, OldTable, data_files
 from tests.scan.hand_log import publish
 
 
 def run(table: OldTable | Path, **keywords: Any) -> VacuumResult:
-    """Vacuum a table at the moment NOW."""
+    """Vacuum a table now NOW."""
     root = table.table if isinstance(table, OldTable) else table
     given: dict[str, Any] = {"now": NOW, "dry_run": False}
     return vacuum(TableHandle.open(root), **given | keywords)

@@ -13,13 +13,14 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from lazydelta import DeltaTable, write_arrow
+from lazydelta import DeltaTable, RetentionWarning, write_arrow
 from lazydelta.cli.app import cli
 from lazydelta.errors import RetentionGuardError
-from lazydelta.log.snapshot_opening import open_snapshot
-from lazydelta.scan.retention import table_retention_guard
+from lazydelta.log.opening import open_snapshot
+from lazydelta.scan.request import table_retention_guard
 from lazydelta.storage import Request, observe, open_store
 from tests.maintenance.old_tables import NOW, OldTable, data_files, days, milliseconds
+from tests.scan.hand_log import watching
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -161,6 +162,27 @@ def test_commits_that_carry_their_time_are_believed(tmp_path: Path) -> None:
     commit.write_text(json.dumps({"commitInfo": {"inCommitTimestamp": milliseconds(days(8))}}) + "\n")
     with pytest.raises(RetentionGuardError):
         table_retention_guard(open_snapshot(open_store(tmp_path), version=0), now=NOW)(0, 0)
+
+
+def test_time_travel_to_such_a_version_warns_and_strict_refuses(tmp_path: Path) -> None:
+    OldTable.simple(tmp_path)
+    old = DeltaTable(tmp_path, 0)
+    with pytest.warns(RetentionWarning, match=r"delta\.deletedFileRetentionDuration"):
+        assert old.files().collect()
+    with pytest.raises(RetentionGuardError, match="VACUUM may have deleted some"):
+        old.files(strict=True).collect()
+    newest = DeltaTable(tmp_path)
+    assert newest.files(strict=True).collect()
+    assert DeltaTable(tmp_path, newest.version()).files(strict=True).collect()
+
+
+def test_a_young_version_costs_no_look_at_the_log(tmp_path: Path) -> None:
+    for number in range(3):
+        write_arrow(tmp_path, pa.table({"a": [number]}), maintain=False)
+    young = DeltaTable(tmp_path, 1)
+    with watching() as watch:
+        assert len(young.files(strict=True).collect()) == 2
+    assert watch.count(verb="LIST") == 0
 
 
 @pytest.mark.parametrize("command", ["files", "explain"])

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lazydelta.handle import TableHandle
-from lazydelta.maintenance.vacuum.vacuuming import vacuum
+from lazydelta.maintenance.vacuum import vacuum
+from lazydelta.sidecar.handle import TableHandle
 from tests.maintenance.old_tables import NOW, data_files
 from tests.maintenance.random_past import RandomHistory
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
-from lazydelta.handle import TableHandle
-from lazydelta.maintenance.vacuum.vacuuming import VacuumResult, vacuum
+from lazydelta.errors import WriteError
+from lazydelta.maintenance.optimize import optimize
+from lazydelta.maintenance.vacuum import VacuumResult, vacuum
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import observe, open_store
+from lazydelta.write.row_changes.statements import delete_rows
 from tests.maintenance.old_tables import NOW, OldTable, data_files
 from tests.scan.hand_log import publish
+from tests.write.commits import append, begin, commit_lines, new_table
 
 HOSTILE = [
     "../precious.parquet",
@@ -33,7 +40,7 @@ HOSTILE = [
 
 
 def run(root: Path) -> VacuumResult:
-    """Vacuum a table at the moment NOW, and delete whatever may go at all."""
+    """Vacuum a table now NOW, and delete whatever may go at all."""
     handle = TableHandle.open(root)
     return vacuum(handle, retention=timedelta(0), enforce_retention=False, dry_run=False, now=NOW)
 
@@ -150,3 +157,60 @@ def test_a_log_with_all_of_it_is_decoded(tmp_path: Path) -> None:
     lines = (table.log / f"{table.version:020}.json").read_text().splitlines()
     assert json.loads(lines[0])["remove"]["path"] == HOSTILE[-1]
     assert len(run(tmp_path).paths) == 3
+
+
+# --- file systems that fold names
+
+
+@pytest.mark.parametrize(("logged", "listed"), [("A", "a"), ("\u00e9", "E\u0301"), ("\u03a3", "\u03c2")])
+def test_an_active_file_stays_that_a_file_system_lists_under_another_spelling(
+    tmp_path: Path, logged: str, listed: str
+) -> None:
+    """Where folders fold case or accents, both partitions are one folder, which has the name of the first."""
+    table = OldTable(tmp_path / "table")
+    table.put(f"_event_hour={listed}/active.parquet", 30)
+    table.put(f"_event_hour={listed}/orphan.parquet", 30)
+    table.commit_at(30, table.add(quote(f"_event_hour={logged}/active.parquet", safe="/="), hour=logged))
+    assert run(table.table).paths == [f"_event_hour={listed}/orphan.parquet"]
+
+
+# --- clocks
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_a_file_that_was_removed_lately_stays_whatever_its_writers_clock_said(
+    tmp_path: Path, *, checkpointed: bool
+) -> None:
+    table = OldTable.simple(tmp_path / "table")
+    table.commit_at(1, table.remove("_event_hour=h/active.parquet", 11))
+    if checkpointed:
+        table.write_checkpoint(forget=lambda path: path.endswith("active.parquet"))
+    result = vacuum(TableHandle.open(table.table), now=NOW)
+    assert result.paths
+    assert "_event_hour=h/active.parquet" not in result.paths
+
+
+def test_a_clock_behind_the_newest_commit_is_refused(tmp_path: Path) -> None:
+    table = OldTable.simple(tmp_path / "table")
+    ahead = time.time() + 10 * 24 * 3600
+    os.utime(table.log / f"{table.version:020}.json", (ahead, ahead))
+    with pytest.raises(WriteError, match=r"clock of this machine is (9|10) days.* behind the newest commit"):
+        vacuum(TableHandle.open(table.table), dry_run=False)
+
+
+def test_removes_are_no_older_than_the_newest_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = new_table(tmp_path / "table")
+    append(store, [1])
+    append(store, [2])
+    slow = time.time_ns() - 10 * 24 * 3600 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: slow)
+    begun = store.head(f"_delta_log/{2:020}.json").last_modified
+    assert optimize(TableHandle.of(store)).version == 3
+    assert delete_rows(TableHandle.of(store), "id < 10").version == 4
+    append(store, [3])
+    overwriting = begin(store)
+    overwriting.remove_all()
+    overwriting.commit()
+    removed = [line["remove"] for version in (3, 4, 6) for line in commit_lines(store, version) if "remove" in line]
+    assert len(removed) == 4
+    assert all(each["deletionTimestamp"] >= begun for each in removed)

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from lazydelta import DeltaTable
 from lazydelta.cli.app import cli
-from lazydelta.sidecar.layout.sidecar_columns import FOLDER
+from lazydelta.sidecar.format.columns import FOLDER
 from tests.oracle.replay import replay
 from tests.scan.hand_log import HandLog, add, watching
 
@@ -191,7 +191,7 @@ def test_a_signal_in_the_middle_of_a_build_ends_it_and_the_next_watch_completes_
         assert child.stdout.readline() == b"now\n"
         child.send_signal(number)
         _, errors = child.communicate(timeout=60)
-    assert (child.returncode, errors) == (130, b"interrupted\n")
+    assert (child.returncode, errors) == (128 + number, b"interrupted\n")
     assert not list((log.table / FOLDER).glob("*.json"))
     run(log.table, "--once")
     stream = DeltaTable(log.table, options={"cache_size": 0}).files()

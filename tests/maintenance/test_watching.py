@@ -14,12 +14,12 @@ import pytest
 
 from lazydelta import DeltaTable
 from lazydelta.errors import OptionError
-from lazydelta.handle import TableHandle
-from lazydelta.log.checkpoint.writing import checkpoint_writer
 from lazydelta.maintenance import BackgroundWatch
-from lazydelta.maintenance.table_lock import table_lock
-from lazydelta.maintenance.watching import Look, TableWatch, WatchSettings, watch_tables
+from lazydelta.maintenance.policy import table_lock
+from lazydelta.maintenance.watch import Look, TableWatch, WatchSettings, watch_tables
 from lazydelta.sidecar import drop
+from lazydelta.sidecar.handle import TableHandle
+from lazydelta.write.checkpoint import writer
 from tests.oracle.replay import replay
 from tests.scan.hand_log import HandLog, add, remove, watching
 
@@ -329,8 +329,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 reader = InMemoryMetricReader()
 metrics.set_meter_provider(MeterProvider([reader]))
-from lazydelta.handle import TableHandle
-from lazydelta.maintenance.watching import TableWatch
+from lazydelta.sidecar.handle import TableHandle
+from lazydelta.maintenance.watch import TableWatch
 watch = TableWatch(TableHandle.open(sys.argv[1]))
 for _ in range(3):
     watch.look()
@@ -368,7 +368,7 @@ def test_a_checkpoint_writer_that_fails_is_a_failure_of_the_watch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = _grown(tmp_path / "t", 5)
-    monkeypatch.setattr(checkpoint_writer, "CheckpointLayout", None)
+    monkeypatch.setattr(writer, "CheckpointLayout", None)
     look = _watch(log, checkpoint_every=2).look()
     assert (look.state, look.checkpoint) == ("failed", None)
     assert look.error is not None

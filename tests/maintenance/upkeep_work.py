@@ -11,10 +11,10 @@ import os
 import sys
 from datetime import timedelta
 
-from lazydelta.handle import TableHandle
-from lazydelta.maintenance.optimize.optimizing import OptimizeSettings, optimize
-from lazydelta.maintenance.vacuum.vacuuming import vacuum
-from lazydelta.write.row_changes.deleting import delete_rows
+from lazydelta.maintenance.optimize import OptimizeSettings, optimize
+from lazydelta.maintenance.vacuum import vacuum
+from lazydelta.sidecar.handle import TableHandle
+from lazydelta.write.row_changes.statements import delete_rows
 from tests.support.points import Points
 
 __all__ = ["main"]

@@ -16,8 +16,8 @@ from benchmarks.measure import measure
 from lazydelta import DeltaTable, sidecar
 from lazydelta.cli.app import cli
 from lazydelta.errors import MemoryLimitError
-from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
 from lazydelta.storage import open_store
+from lazydelta.write.checkpoint.writer import write_checkpoint
 from tests.oracle.checkpoints import CheckpointWriter, hint_for
 from tests.scan.hand_log import HandLog, add
 from tests.support.rounds import quick

@@ -18,7 +18,7 @@ from benchmarks.ladder_tables import LADDER_TABLE, indexed_table
 from tests.support.rounds import quick
 
 if TYPE_CHECKING:
-    from lazydelta.showcase.bench import MadeTable
+    from lazydelta.testing import MadeTable
 
 pytestmark = [pytest.mark.memory, pytest.mark.timeout(3600)]
 

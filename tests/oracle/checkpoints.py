@@ -95,8 +95,8 @@ def _typed(value: Any, delta_type: Any) -> Any:
         case "date":
             return dt.date.fromisoformat(value)
         case "timestamp":
-            moment = dt.datetime.fromisoformat(value)
-            return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+            timestamp = dt.datetime.fromisoformat(value)
+            return timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=dt.UTC)
         case "byte" | "short" | "integer" | "long":
             return int(value)
         case "double":

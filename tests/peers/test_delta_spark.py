@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from lazydelta import DeltaTable, write_arrow, write_deltalake
-from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
 from lazydelta.sidecar import build, verify
 from lazydelta.storage import open_store
+from lazydelta.write.checkpoint.writer import write_checkpoint
 from tests.support.delta_spark import DeltaSpark
 
 # One Spark at a time: all of these run in the same worker.
@@ -114,11 +114,16 @@ def test_we_read_what_spark_writes(delta_spark: DeltaSpark, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", ["", pytest.param("TIMESTAMP_MICROS", marks=pytest.mark.slow)])
-def test_moments_far_away_and_before_1970_survive_sparks_typed_statistics(
+def test_timestamps_far_away_and_before_1970_survive_sparks_typed_statistics(
     delta_spark: DeltaSpark, tmp_path: Path, kind: str
 ) -> None:
     """With the timestamps that Spark writes by default, and with those that it can be told to write."""
-    moments = ["9999-12-31 00:00:00", "2024-05-06 07:08:09.123456", "1969-12-31 23:59:59.9995", "1600-01-01 00:00:00"]
+    timestamps = [
+        "9999-12-31 00:00:00",
+        "2024-05-06 07:08:09.123456",
+        "1969-12-31 23:59:59.9995",
+        "1600-01-01 00:00:00",
+    ]
     setting = "spark.sql.parquet.outputTimestampType"
     delta_spark.sql(f"SET {setting} = {kind}" if kind else f"RESET {setting}")
     try:
@@ -126,12 +131,18 @@ def test_moments_far_away_and_before_1970_survive_sparks_typed_statistics(
             f"CREATE TABLE delta.`{tmp_path}` (id BIGINT, valid_to TIMESTAMP) USING delta TBLPROPERTIES "
             "('delta.checkpoint.writeStatsAsStruct' = 'true', 'delta.checkpointInterval' = '4')"
         )
-        for number, moment in enumerate(moments):
-            delta_spark.sql(f"INSERT INTO delta.`{tmp_path}` SELECT {number}L, TIMESTAMP '{moment}'")
+        for number, timestamp in enumerate(timestamps):
+            delta_spark.sql(f"INSERT INTO delta.`{tmp_path}` SELECT {number}L, TIMESTAMP '{timestamp}'")
     finally:
         delta_spark.sql(f"RESET {setting}")
     assert (tmp_path / "_delta_log" / f"{4:020d}.checkpoint.parquet").exists()
-    points = [*moments, "2025-01-01 00:00:00", "1969-12-31 23:59:59.999", "1970-01-01 00:00:00", "1815-01-01 00:00:00"]
+    points = [
+        *timestamps,
+        "2025-01-01 00:00:00",
+        "1969-12-31 23:59:59.999",
+        "1970-01-01 00:00:00",
+        "1815-01-01 00:00:00",
+    ]
     predicates = [f"valid_to {op} TIMESTAMP '{point}'" for point in points for op in (">", ">=", "<", "<=", "=", "!=")]
     asked = ", ".join(f"{where} AS p{number}" for number, where in enumerate(predicates))
     rows = delta_spark.sql(f"SELECT id, {asked} FROM delta.`{tmp_path}` ORDER BY id")

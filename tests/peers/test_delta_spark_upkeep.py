@@ -17,13 +17,13 @@ import pytest
 
 from lazydelta import DeltaTable, write_arrow
 from lazydelta.errors import StorageError
-from lazydelta.handle import TableHandle
-from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
-from lazydelta.log.checkpoint.writing.spread_checkpoint import write_checkpoint_in_parts
-from lazydelta.log.hint.hint_writer import write_last_checkpoint
-from lazydelta.maintenance.optimize.optimizing import optimize
-from lazydelta.maintenance.vacuum.vacuuming import vacuum
+from lazydelta.log.hint.writer import write_last_checkpoint
+from lazydelta.maintenance.optimize import optimize
+from lazydelta.maintenance.vacuum import vacuum
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import Request, observe, open_store
+from lazydelta.write.checkpoint.distributed import write_checkpoint_in_parts
+from lazydelta.write.checkpoint.writer import write_checkpoint
 from tests.maintenance.old_tables import NOW, data_files
 from tests.maintenance.random_past import RandomHistory
 from tests.support.delta_spark import DeltaSpark
@@ -187,12 +187,12 @@ def test_tables_whose_columns_spark_has_mapped_are_packed(delta_spark: DeltaSpar
     delta_spark.sql(f"INSERT INTO {name} SELECT id, CONCAT('h', id % 2), 7, STRUCT(id, 'x') FROM RANGE(0, 8)")
     delta_spark.sql(f"ALTER TABLE {name} DROP COLUMN gone")
     delta_spark.sql(f"ALTER TABLE {name} ADD COLUMN gone STRING")
-    delta_spark.sql(f"ALTER TABLE {name} RENAME COLUMN hour TO moment")
+    delta_spark.sql(f"ALTER TABLE {name} RENAME COLUMN hour TO timestamp")
     delta_spark.sql(f"ALTER TABLE {name} RENAME COLUMN deep.a TO c")
     insert = "SELECT id, CONCAT('h', id % 2), STRUCT(id, 'y'), 'new' FROM RANGE"
-    delta_spark.sql(f"INSERT INTO {name} (id, moment, deep, gone) {insert}(8, 16)")
+    delta_spark.sql(f"INSERT INTO {name} (id, timestamp, deep, gone) {insert}(8, 16)")
     delta_spark.sql(f"DELETE FROM {name} WHERE id IN (2, 9)")
-    query = f"SELECT id, moment, deep.c, deep.b, gone FROM {name} ORDER BY id"
+    query = f"SELECT id, timestamp, deep.c, deep.b, gone FROM {name} ORDER BY id"
     before = delta_spark.sql(query)
     packed = optimize(TableHandle.open(root))
     assert packed.vectors > 0
@@ -261,3 +261,21 @@ def _deleted(spark: DeltaSpark, root: Path, number: int) -> bool:
             raise
         return False
     return True
+
+
+def test_spark_finds_rows_with_nan_in_files_that_we_wrote(delta_spark: DeltaSpark, tmp_path: Path) -> None:
+    # NaN is the largest value there, and the comparison is pushed to the footers of the files.
+    root = tmp_path / "table"
+    for first in (0, 10, 20):
+        inner = pa.array([{"x": 0.5}, {"x": math.nan}])
+        write_arrow(str(root), pa.table({"id": [first, first + 1], "f": [0.5, math.nan], "s": inner}))
+    nan = [1, 11, 21]
+    conditions = {"f > 5.0": nan, "f = double('NaN')": nan, "f < 5.0": [0, 10, 20], "s.x > 5.0": nan}
+    for condition, expected in conditions.items():
+        found = delta_spark.sql(f"SELECT id FROM delta.`{root}` WHERE {condition}")
+        assert sorted(row["id"] for row in found) == expected
+    optimize(TableHandle.open(root))
+    assert len(data_files(root)) > 3
+    for condition, expected in conditions.items():
+        found = delta_spark.sql(f"SELECT id FROM delta.`{root}` WHERE {condition}")
+        assert sorted(row["id"] for row in found) == expected

@@ -22,8 +22,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 import lazydelta
 from lazydelta.errors import CommitConflictError
-from lazydelta.handle import TableHandle
-from lazydelta.maintenance.own_thread import BackgroundMaintenance
+from lazydelta.maintenance.background import BackgroundMaintenance
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.write.transaction import Transaction
 from tests.support.delta_spark import DeltaSpark
 from tests.write.commits import SCHEMA, commit_lines, new_table, put_file, rows, versions

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lazydelta import DeltaTable, sidecar, write_arrow
-from lazydelta.sidecar.reading.sidecar_cache import shared_cache
+from lazydelta.sidecar.reading.discovery import shared_cache
 from tests.sidecar.conftest import set_sizes
 from tests.write.peers import Condition, DeltaRs, DuckDb, Peer, Polars, comparable, duckdb_peer
 

@@ -15,8 +15,7 @@ NOT_CODE = {"", "text"}
 RUN = {"python", "sh", "console", "json"}
 # By page and first line: what is not run here, and why. A line that no page has any more is a failure, too.
 NOT_RUN = {
-    ("README.md", "pip install lazydelta"): "installs what is being tested",
-    ("README.md", "make demo"): "make runs these tests; the demo has tests of its own",
+    ("README.md", "pip install ."): "installs what is being tested; scripts/try_wheel.py does it",
     ("CONTRIBUTING.md", "$ make setup"): "make has set up what these tests run in",
     (
         "docs/cli.md",
@@ -33,12 +32,20 @@ NOT_RUN = {
     ),
     ("docs/cli.md", 'eval "$(_LAZYDELTA_COMPLETE=zsh_source lazydelta)"'): "needs zsh and fish",
     ("docs/cli.md", "lazydelta serve --table telemetry=./telemetry --port 8815"): (
-        "goes on until it is ended; tests/serve/test_processes.py has servers that end"
+        "goes on until it is ended; tests/server/test_processes.py has servers that end"
     ),
     (
         "docs/serving.md",
         "lazydelta serve --table telemetry=abfss://data@account.dfs.core.windows.net/telemetry --port 8815",
     ): "as above",
+    (
+        "docs/cli.md",
+        "lazydelta ui telemetry=./telemetry ./events",
+    ): "as above; tests/server/test_page.py opens the page",
+    ("docs/ui.md", "pip install 'lazydelta[http]'"): "installs what is being tested, and goes on until Ctrl-C",
+    ("docs/kusto.md", "lazydelta serve --table telemetry=./telemetry --http 8080"): (
+        "goes on until it is ended; tests/server/test_kusto.py asks one like this"
+    ),
     ("docs/spark.md", "python3 -m venv env && env/bin/pip install 'lazydelta[spark]' venv-pack"): (
         "downloads half a gigabyte for another machine"
     ),
@@ -52,7 +59,7 @@ NOT_RUN = {
         "public sealed class DeltaFlightScanner // NuGet: Apache.Arrow.Flight, Grpc.Net.Client",
     ): "the page says that it was not compiled",
     ("docs/flight-sql.md", "import adbc_driver_flightsql.dbapi as adbc"): (
-        "needs a server; tests/serve/test_flight_sql_adbc.py asks one like this"
+        "needs a server; tests/server/test_flight_sql_adbc.py asks one like this"
     ),
     ("docs/spark.md", "spark-submit --master yarn --deploy-mode cluster \\"): "needs a cluster of YARN",
 }
@@ -60,10 +67,8 @@ NOT_RUN = {
 WITH_SPARK = {
     ("README.md", 'stream.writeStream.format("lazydelta") \\'),
     ("docs/cli.md", "lazydelta ingest ./incoming ./telemetry --timestamp-column timestamp"),
-    ("docs/spark.md", "from lazydelta.spark import start_session"),
-    ("docs/spark.md", "from lazydelta.spark import ingest, ingest_stream"),
-    ("docs/spark.md", "from lazydelta.spark import read"),
-    ("docs/spark.md", "from lazydelta.spark import write"),
+    ("docs/spark.md", "from lazydelta.spark import ingest_stream, start_session, write"),
+    ("docs/spark.md", "from lazydelta.spark import attach, read"),
     ("docs/spark.md", 'stream = spark.readStream.format("lazydelta").option("maxFilesPerTrigger", "200").load(uri)'),
     ("docs/spark.md", "from lazydelta.spark.source import LazyDeltaSource"),
 }

@@ -12,6 +12,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "lazydelta"
 PAGE = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+# Names with dots that are no places in the source, or are found there by `__getattr__` alone.
+OTHERS = frozenset({"lazydelta.connect", "libdelta_lazy.so"})
 NAMES = sorted(set(re.findall(r"`([A-Za-z_]+(?:\.[A-Za-z_]+)+)`", PAGE)))
 
 
@@ -54,9 +56,7 @@ def _is_method(name: str) -> bool:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name[0].islower() and not name.startswith("delta.")])
 def test_a_place_that_the_design_page_names_is_there(name: str) -> None:
-    first = name.partition(".")[0]
-    is_ours = (PACKAGE / first).is_dir() or (PACKAGE / f"{first}.py").exists()
-    assert not is_ours or _exists(name), f"{name} has moved"
+    assert name in OTHERS or _exists(name.removeprefix("lazydelta.")), f"{name} has moved"
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.strip("_")[0].isupper()])
@@ -65,7 +65,7 @@ def test_a_method_that_the_design_page_names_is_there(name: str) -> None:
 
 
 def test_names_were_found() -> None:
-    assert {"log.checksum.version_checksum", "TableHandle.scan"} <= set(NAMES)
+    assert {"log.checksum.reader", "TableHandle.scan"} <= set(NAMES)
     assert not _exists("log.checksum.nowhere")
-    assert not _exists("log.writable.check_writable")
+    assert not _exists("log.checkpoint.check_writable")
     assert not _is_method("TableHandle.nothing")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lazydelta.log.features import FEATURES
+from lazydelta.protocol.features import FEATURES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "features.md"
 

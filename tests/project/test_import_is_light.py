@@ -14,9 +14,10 @@ import pyarrow as pa
 import pytest
 
 import lazydelta
-from lazydelta import compute, sidecar
-from lazydelta.handle import TableHandle
-from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
+from lazydelta import sidecar
+from lazydelta.runtime import compute
+from lazydelta.sidecar.handle import TableHandle
+from lazydelta.write.checkpoint.writer import write_checkpoint
 
 OPTIONAL = {"datafusion", "deltalake", "duckdb", "lark", "pandas", "polars", "pyspark", "substrait"}
 EDGES = {"click", "rich", "sqlglot"}
@@ -72,7 +73,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_opens_a_table_is_light() -> None:
     """In modules, and in memory: at most 1.3 times what the Parquet reader of PyArrow takes."""
     loaded, peak = _loaded_by("from lazydelta import DeltaTable")
-    assert "lazydelta.delta_table" in loaded
+    assert "lazydelta.table.delta_table" in loaded
     assert loaded & HEAVY == set()
     _, theirs = _loaded_by("import pyarrow.parquet")
     assert peak <= RATIO * theirs
@@ -108,7 +109,7 @@ def test_the_help_of_the_command_loads_no_command() -> None:
         "try: cli(['files', '--help'], prog_name='lazydelta')\n"
         "except SystemExit as end: assert not end.code\n"
     )
-    assert "lazydelta.cli.commands" in loaded
+    assert "lazydelta.cli.table_commands" in loaded
     assert "lazydelta.cli.sidecar" not in loaded
     assert loaded & HEAVY == {"click"}
 
@@ -124,11 +125,11 @@ def test_a_query_loads_nothing_of_ours_that_the_import_has_not(table: Path) -> N
         "more = {name for name in set(sys.modules) - before if name.startswith('lazydelta')}\n"
         "assert not more, more\n"
     )
-    assert "lazydelta.pruning.sql" not in loaded
+    assert "lazydelta.predicates.sql" not in loaded
 
 
 # What a query needs and no more; a module costs a fifth of a millisecond, and whoever adds one has looked at this line.
-MOST_MODULES = 150
+MOST_MODULES = 96
 
 _MADE = """
 import re, sys
@@ -146,7 +147,7 @@ assert len(ours) <= {modules}, len(ours)
 def test_the_import_makes_no_dataclass_and_few_patterns() -> None:
     """A dataclass is half a millisecond of generated code: 75 of them took as long as all modules together."""
     loaded, _ = _loaded_by(_MADE.format(program="import lazydelta", patterns=3, modules=MOST_MODULES))
-    assert "lazydelta.pruning.tree" in loaded
+    assert "lazydelta.predicates.tree" in loaded
 
 
 def test_plain_sql_makes_none_either(table: Path) -> None:
@@ -156,13 +157,13 @@ found = lazydelta.DeltaTable({str(table)!r}).files("hour = '2026021016' AND valu
 assert len(found) == 2, found
 """
     loaded, _ = _loaded_by(_MADE.format(program=program, patterns=5, modules=MOST_MODULES + 11))
-    assert "lazydelta.pruning.sql.plain_sql" in loaded
+    assert "lazydelta.predicates.sql.plain_sql" in loaded
     assert "sqlglot" not in loaded
 
 
 def test_opening_an_object_store_loads_the_client() -> None:
     """The other half: what is left out above is there when it is needed."""
-    loaded, _ = _loaded_by("from lazydelta.handle import TableHandle; TableHandle.open('memory://light/table')")
+    loaded, _ = _loaded_by("from lazydelta.sidecar.handle import TableHandle; TableHandle.open('memory://light/table')")
     assert "obstore" in loaded
 
 

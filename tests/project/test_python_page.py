@@ -14,7 +14,7 @@ import pytest
 import lazydelta
 from lazydelta import errors, maintenance, sidecar
 from lazydelta.options import Options
-from lazydelta.scan.files_schema import FILES_SCHEMA
+from lazydelta.scan.file import FILES_SCHEMA
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")

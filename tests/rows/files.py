@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from lazydelta.log.actions import DeletionVector
-from lazydelta.rows import RowReader
-from lazydelta.types.schema import TableSchema
+from lazydelta.data_files.reader import RowReader
+from lazydelta.protocol.actions import DeletionVector
+from lazydelta.protocol.schema import TableSchema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

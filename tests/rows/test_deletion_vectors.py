@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lazydelta.errors import DataFileError
-from lazydelta.log.actions import DeletionVector
-from lazydelta.rows import DeletedRows, read_deletion_vector
+from lazydelta.protocol.actions import DeletionVector
+from lazydelta.protocol.deletion_vectors import DeletedRows, read_deletion_vector
 from lazydelta.storage import observe
 from tests.rows.files import bitmap, frame, inline_vector, stored_vector, z85
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from lazydelta.log.actions import Metadata, Protocol
-from lazydelta.log.features import check_readable, column_mapping_mode
-from lazydelta.rows import RowReader
+from lazydelta.data_files.reader import RowReader
+from lazydelta.protocol.actions import Metadata, Protocol
+from lazydelta.protocol.features import check_readable, column_mapping_mode
+from lazydelta.protocol.schema import TableSchema
 from lazydelta.storage import open_store
-from lazydelta.types.schema import TableSchema
 from tests.rows.files import LoggedFile
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 import msgspec
 
-from lazydelta.log.actions import DeletionVector
+from lazydelta.protocol.actions import DeletionVector
 
 
 def active(table: Path) -> tuple[TableSchema, list[LoggedFile]]:

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from lazydelta.data_files.reader import RowReader
 from lazydelta.errors import CorruptLogError, DataFileError
-from lazydelta.rows import RowReader
 from tests.rows.files import array_of, column, inline_vector, map_of, rows, schema_of, struct_type, write
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from lazydelta.protocol.schema import TableSchema
     from lazydelta.storage import Store
-    from lazydelta.types.schema import TableSchema
 
 # One table as people see it and as its files keep it: the same ids, other names, fields in another order,
 # fields that were dropped from the table (old-…) and one that the files never had (late).

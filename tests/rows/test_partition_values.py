@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from lazydelta.errors import CorruptLogError
-from lazydelta.rows import partition_value
-from lazydelta.types.schema import Array, DataType, Decimal, Primitive
+from lazydelta.protocol.schema import Array, DataType, Decimal, Primitive
+from lazydelta.protocol.values import partition_value
 
 UTC = dt.UTC
 ALL = [

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from lazydelta.data_files.reader import RowReader
 from lazydelta.errors import DataFileError, OptionError, PredicateError, UnknownColumnError
-from lazydelta.rows import RowReader
 from lazydelta.storage import observe
 from tests.rows.files import LoggedFile, column, inline_vector, rows, schema_of, stored_vector, struct_type, write
 

@@ -125,11 +125,11 @@ def test_int96_timestamps_are_utc_microseconds_for_any_year(
     keep_arrow_schema: bool,  # noqa: FBT001
 ) -> None:
     """Nanoseconds would end in the year 2262."""
-    moments = [dt.datetime(1677, 1, 1, tzinfo=UTC), dt.datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)]
-    moments.append(dt.datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC))
-    table = pa.table({"a": pa.array(moments, pa.timestamp("us", tz="UTC"))})
+    timestamps = [dt.datetime(1677, 1, 1, tzinfo=UTC), dt.datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)]
+    timestamps.append(dt.datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC))
+    table = pa.table({"a": pa.array(timestamps, pa.timestamp("us", tz="UTC"))})
     file = write(tmp_path, table, use_deprecated_int96_timestamps=True, store_schema=keep_arrow_schema)
-    assert [each["a"] for each in rows(store, schema_of(column("a", "timestamp")), file)] == moments
+    assert [each["a"] for each in rows(store, schema_of(column("a", "timestamp")), file)] == timestamps
 
 
 def test_nanoseconds_are_rounded_down_on_both_sides_of_1970(store: Store, tmp_path: Path) -> None:

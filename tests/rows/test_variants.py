@@ -12,7 +12,7 @@ import pytest
 
 import lazydelta
 from lazydelta.errors import DataFileError, PredicateError, UnknownColumnError, UnsupportedFeatureError
-from lazydelta.log.features import READER_FEATURES
+from lazydelta.protocol.features import READER_FEATURES
 from tests.oracle.rows import plain_rows, plain_types
 from tests.rows.files import array_of, column, map_of, rows, schema_of, struct_type, write
 from tests.scan.hand_log import HandLog, add

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from lazydelta.scan.data_file import DataFile
+    from lazydelta.scan.file import DataFile
     from tests.oracle.replay import Json, Key
 
 SIZE = 10
@@ -57,7 +57,7 @@ class HandLog:
         return {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **lists}}
 
     def metadata(self) -> Json:
-        """Return a metaData action with the columns of this moment."""
+        """Return a metaData action with the columns at this point."""
         fields = [_field(name, kind) for name, kind in self.columns.items()]
         return {
             "metaData": {

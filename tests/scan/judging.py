@@ -5,7 +5,7 @@ Plain Python, one file and one column at a time, and nothing of the code under t
 statistics, widened as far as any writer forces a reader to, do not exclude the file). For integers, dates, booleans,
 short strings, decimals of few digits and partition values the two are the same, so the answer is exact.
 
-Predicates are the trees of ``tests.pruning.worlds``.
+Predicates are the trees of ``tests.predicates.worlds``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from tests.oracle.checkpoints import physical_name
-from tests.pruning.worlds import Node, _compare
+from tests.predicates.worlds import Node, _compare
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -117,7 +117,8 @@ def _fact(stats: Json, path: tuple[str, ...], kind: str) -> Fact:
     low, high, nulls = (_dig(stats, (section, *path)) for section in ("minValues", "maxValues", "nullCount"))
     records = stats.get("numRecords")
     nulls = nulls if type(nulls) is int else None
-    low, high = typed(low, kind), typed(high, kind)
+    # Bounds of booleans are not believed: some writers log them wrong.
+    low, high = (None, None) if kind == "boolean" else (typed(low, kind), typed(high, kind))
     all_null = nulls is not None and type(records) is int and nulls == records > 0
     contradicts = all_null and (low is not None or high is not None)
     return Fact(kind, low, high, all_null, nulls == 0, contradicts=contradicts)
@@ -154,8 +155,8 @@ def typed(value: Any, kind: str) -> Any:
     if kind == "date":
         return dt.date.fromisoformat(value)
     if kind in _TIMES:
-        moment = dt.datetime.fromisoformat(value)
-        return moment.replace(tzinfo=dt.UTC) if kind == "timestamp" and moment.tzinfo is None else moment
+        timestamp = dt.datetime.fromisoformat(value)
+        return timestamp.replace(tzinfo=dt.UTC) if kind == "timestamp" and timestamp.tzinfo is None else timestamp
     return value
 
 

@@ -8,13 +8,13 @@ import math
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from tests.pruning import worlds
+from tests.predicates import worlds
 
 if TYPE_CHECKING:
     import random
 
     from tests.oracle.replay import Snapshot
-    from tests.pruning.worlds import Node
+    from tests.predicates.worlds import Node
 
 _FLOATS = {name for name, kind in worlds.TYPES.items() if kind in {"float", "double"}}
 FORMS = ("sql", "dict", "json", "tuples", "expression")
@@ -109,6 +109,9 @@ def _is_json(node: Node) -> bool:
 
 
 def _is_plain(item: object) -> bool:
+    # A string beside a date column is a date, so a timestamp would mean something else there.
+    if isinstance(item, dt.datetime):
+        return False
     return not (isinstance(item, Decimal) or (isinstance(item, float) and not math.isfinite(item)))
 
 

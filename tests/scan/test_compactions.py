@@ -10,7 +10,8 @@ import pytest
 
 from lazydelta import DeltaTable, sidecar
 from lazydelta.errors import CorruptLogError
-from lazydelta.log import compactions, remove_set
+from lazydelta.log import keys as remove_set
+from lazydelta.log import replay
 from lazydelta.storage import observe
 from tests.oracle.replay import Snapshot, commit_name, read_commit
 from tests.scan.hand_log import HandLog, add, key, paths, remove, vector, watching
@@ -350,22 +351,22 @@ def test_the_check_finds_any_pair_among_random_actions() -> None:
         chunks = [lines[start : start + size] for start in range(0, len(lines), size)]
         if twice:
             with pytest.raises(CorruptLogError, match="more than one action for 'file-"):
-                compactions.check_reconciled(iter(chunks), _FILE)
+                replay.check_reconciled(iter(chunks), _FILE)
         else:
-            compactions.check_reconciled(iter(chunks), _FILE)
+            replay.check_reconciled(iter(chunks), _FILE)
 
 
 def _line(rng: random.Random, name: str) -> Any:
     import msgspec  # noqa: PLC0415
 
-    from lazydelta.log.actions import LogLine  # noqa: PLC0415
+    from lazydelta.protocol.actions import LogLine  # noqa: PLC0415
 
     action = rng.choice([add(name), remove(name)])
     return msgspec.convert(action, LogLine)
 
 
 def _file() -> Any:
-    from lazydelta.log.names import parse_log_file  # noqa: PLC0415
+    from lazydelta.protocol.file_names import parse_log_file  # noqa: PLC0415
     from lazydelta.storage import ObjectInfo  # noqa: PLC0415
 
     return parse_log_file(ObjectInfo(f"_delta_log/{name_of(1, 2)}", 100, 0, None))

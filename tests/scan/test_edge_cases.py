@@ -18,16 +18,16 @@ from lazydelta.errors import (
     UnknownColumnError,
     VersionNotFoundError,
 )
-from lazydelta.log import remove_set
-from lazydelta.log.remove_set import RemoveSet
-from lazydelta.showcase.bench import make_table
+from lazydelta.log import keys as remove_set
+from lazydelta.log.keys import RemoveSet
+from lazydelta.testing import make_table
 from tests.oracle.replay import commit_name
 from tests.scan.hand_log import HandLog, add, key, paths, remove, vector, watching
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lazydelta.scan.data_file import DataFile
+    from lazydelta.scan.file import DataFile
     from tests.oracle.replay import Json
 
 STRATEGIES = ("auto", "reverse", "forward")

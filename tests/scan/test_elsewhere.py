@@ -15,7 +15,7 @@ import pytest
 from lazydelta import DeltaTable
 from lazydelta.errors import AccessDeniedError, DataFileError, ExternalLocationError, LazyDeltaError, OptionError
 from lazydelta.sidecar import build
-from lazydelta.sidecar.layout.manifest import seal
+from lazydelta.sidecar.format.manifest import seal
 from lazydelta.storage import open_store
 from tests.scan.hand_log import HandLog, add, publish
 from tests.storage.listener import Listener

@@ -18,8 +18,8 @@ from lazydelta.errors import (
     StorageError,
     StorageTimeoutError,
 )
-from lazydelta.showcase.bench import make_table
 from lazydelta.storage import observe
+from lazydelta.testing import make_table
 from tests.oracle.replay import commit_name
 from tests.scan.hand_log import HandLog, add, paths, publish, read_ahead_threads, watching
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from lazydelta.scan.data_file import DataFile
-    from lazydelta.scan.file_stream import FileStream
+    from lazydelta.scan.file import DataFile
+    from lazydelta.scan.stream import FileStream
     from lazydelta.storage import Request
 
 both = pytest.mark.parametrize("strategy", ["reverse", "forward"])

@@ -12,16 +12,16 @@ import pytest
 
 from lazydelta import DeltaTable
 from lazydelta.errors import StreamClosedError
-from lazydelta.showcase.bench import make_table
 from lazydelta.storage import observe
+from lazydelta.testing import make_table
 from tests.scan.hand_log import Watch, publish, read_ahead_threads, requests_under_way, watching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from lazydelta.scan.data_file import DataFile
-    from lazydelta.scan.file_stream import FileStream
+    from lazydelta.scan.file import DataFile
+    from lazydelta.scan.stream import FileStream
     from lazydelta.storage import Request
     from tests.support.azurite import Azurite
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.scan.explanation import meaning
-from lazydelta.scan.strategy_choice import ScanPlan, choose_plan
+from lazydelta.scan.explain import meaning
+from lazydelta.scan.scanner import ScanPlan, choose_plan
+from lazydelta.testing import make_table
 from lazydelta.warned import ChecksumWarning
 from tests.scan.hand_log import HandLog, add, paths, remove, watching
 
@@ -30,6 +34,7 @@ NAMES = {
     "delta.lazy.sidecar_hits",
     "delta.lazy.cache_hits",
     "delta.lazy.peak_buffer_bytes",
+    "delta.lazy.peak_memory_bytes",
 }
 both = pytest.mark.parametrize("strategy", ["reverse", "forward"])
 
@@ -105,7 +110,7 @@ def test_the_counters_move_while_the_scan_goes_on(table: Path) -> None:
 
 
 def test_row_groups_are_counted_as_they_are_begun(tmp_path: Path) -> None:
-    from lazydelta.showcase.bench import make_table  # noqa: PLC0415
+    from lazydelta.testing import make_table  # noqa: PLC0415
 
     make_table(tmp_path, files=1000, columns=1, row_group_size=100)
     stream = DeltaTable(tmp_path).files(strategy="reverse", batch_size=100)
@@ -183,7 +188,7 @@ def test_time_is_that_of_the_scan_and_not_of_its_consumer(table: Path, monkeypat
     """A clock that only the consumer moves: nothing of it may be counted."""
     clock = [0.0]
     opened = DeltaTable(table)
-    monkeypatch.setattr("lazydelta.metrics.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("lazydelta.runtime.metrics.time.perf_counter", lambda: clock[0])
     stream = opened.files(strategy="reverse", batch_size=1)
     clock[0] += 1000
     for _ in stream:
@@ -196,7 +201,7 @@ def test_time_within_the_scan_is_counted(table: Path, monkeypatch: pytest.Monkey
     """The counterpart: a clock that moves with every look at it."""
     ticks = iter(range(1, 10_000))
     opened = DeltaTable(table)
-    monkeypatch.setattr("lazydelta.metrics.time.perf_counter", lambda: next(ticks))
+    monkeypatch.setattr("lazydelta.runtime.metrics.time.perf_counter", lambda: next(ticks))
     stream = opened.files(strategy="reverse", batch_size=1)
     pulled = len(stream.collect())
     assert stream.metrics.time_to_first_file_ms == 1000.0, "one look when it was pulled, one at the first file"
@@ -249,3 +254,27 @@ def test_the_plan_is_made_once_before_the_scan_and_once_when_it_begins(
     assert len(stream.collect()) > 5
     assert stream.explain().plan["strategy"] == stream.metrics.strategy
     assert len(made) == 2
+
+
+SCAN_AND_MEASURE = """
+import json, re, sys
+from lazydelta import DeltaTable
+from lazydelta.runtime.metrics import memory_held
+list(DeltaTable(sys.argv[1]).files(limit=1))  # what is imported on first use
+before = memory_held()
+stream = DeltaTable(sys.argv[2]).files()
+count = sum(1 for _ in stream)
+peak = int(re.search("VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]) * 1024
+print(json.dumps([count, stream.metrics.peak_memory_bytes, stream.metrics.peak_buffer_bytes, peak - before]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of a process this way")
+def test_the_peak_of_memory_is_that_of_the_process(tmp_path: Path) -> None:
+    make_table(tmp_path / "small", files=10, hours=1)
+    make_table(tmp_path / "large", files=40_000, hours=24)
+    command = [sys.executable, "-c", SCAN_AND_MEASURE, str(tmp_path / "small"), str(tmp_path / "large")]
+    count, told, handed_on, grown = json.loads(subprocess.check_output(command))
+    assert count == 40_000
+    assert handed_on < grown / 2, "the files that are handed on are the smaller part"
+    assert grown / 2 < told <= grown

@@ -12,15 +12,16 @@ import pytest
 import lazydelta
 from lazydelta import DeltaTable, sidecar
 from lazydelta.errors import OptionError
-from lazydelta.handle import TableHandle
-from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
 from lazydelta.options import Options
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import observe
+from lazydelta.write.checkpoint.writer import write_checkpoint
 
 OTHER: dict[str, Any] = {
     "delta.sidecar.enabled": False,
     "delta.commit.parallelism": 3,
     "delta.sidecar.row_groups_per_batch": 1,
+    "delta.open.prefetched_versions": 0,
     "use_manifest": False,
     "project_columns": False,
     "prune_row_groups": False,
@@ -34,6 +35,7 @@ OTHER: dict[str, Any] = {
     "max_staleness": 5,
     "float_max": "trust",
     "page_checksums": "verify",
+    "page_sizes": "pages",
     "retries": 0,
     "request_timeout": 2.5,
 }
@@ -117,6 +119,7 @@ def test_an_option_that_is_not_needed_is_explained() -> None:
     ("name", "allowed"),
     [
         ("page_checksums", "'ignore', 'verify'"),
+        ("page_sizes", "'any', 'footers', 'pages'"),
         ("float_max", "'ignore', 'trust'"),
         ("checksum", "'warn', 'error', 'off'"),
     ],

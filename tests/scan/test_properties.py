@@ -15,7 +15,7 @@ from lazydelta import DeltaTable
 from lazydelta.storage import observe
 from tests.oracle.random_log import RandomLog, random_log
 from tests.oracle.replay import file_key
-from tests.pruning import worlds
+from tests.predicates import worlds
 from tests.scan.hand_log import key
 from tests.scan.judging import Facts, may_keep, must_keep, must_prove
 from tests.scan.predicates import FORMS, is_expression, predicate_for, written
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from lazydelta.scan.data_file import DataFile
+    from lazydelta.scan.file import DataFile
     from lazydelta.storage import Request
     from tests.oracle.replay import Json, Key, Snapshot
-    from tests.pruning.worlds import Node
+    from tests.predicates.worlds import Node
 
 # Some expressions are opaque, which is not what these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore::lazydelta.PredicateWarning")
@@ -231,11 +231,11 @@ def test_a_checkpoint_may_be_replaced_at_a_random_read_of_a_random_log(chunk: in
         table = DeltaTable(str(log.path), options={"batch_size": 3, "cache_size": 0, "checksum": "error"})
         checkpoints = [path for path in log.log.iterdir() if ".checkpoint." in path.name and path.stat().st_size]
         for strategy in ("reverse", "forward"):
-            moment = rng.choice([1, 2, 4, 9, 20])
-            with observe(_rewriting(moment, checkpoints, rng)):
+            timestamp = rng.choice([1, 2, 4, 9, 20])
+            with observe(_rewriting(timestamp, checkpoints, rng)):
                 stream = table.files(strategy=strategy)
                 found = distinct(stream.collect())
-            assert found == set(log.expected(log.latest).files), (seed, strategy, moment, log.notes)
+            assert found == set(log.expected(log.latest).files), (seed, strategy, timestamp, log.notes)
             scans += 1
             replaced += stream.metrics.checkpoints_replaced
         shutil.rmtree(tmp_path / str(seed))
@@ -243,14 +243,14 @@ def test_a_checkpoint_may_be_replaced_at_a_random_read_of_a_random_log(chunk: in
     assert replaced > 3
 
 
-def _rewriting(moment: int, checkpoints: list[Path], rng: random.Random) -> Callable[[Request], None]:
+def _rewriting(timestamp: int, checkpoints: list[Path], rng: random.Random) -> Callable[[Request], None]:
     """Return an observer that writes Parquet checkpoints anew, rows in another order, before the n-th read of one."""
     count = 0
 
     def hook(request: Request) -> None:
         nonlocal count
         count += request.verb == "GET" and ".checkpoint." in request.path
-        if count != moment:
+        if count != timestamp:
             return
         count += 1
         for path in checkpoints:

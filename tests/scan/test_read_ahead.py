@@ -6,13 +6,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from lazydelta import execution as read_ahead
-from lazydelta.execution import ReadAhead, Workers, give_way, in_parallel
+from lazydelta.runtime import threads as execution
+from lazydelta.runtime.threads import ReadAhead, Workers, give_way, in_parallel, start_thread
 
 
 class Source:
@@ -103,15 +103,15 @@ def test_way_is_given_only_to_a_thread_that_works(source: Source, use: Any) -> N
     items = ahead(source)
     use(items)
     items.close()
-    assert not read_ahead._working
+    assert not execution._working
     slow = Source(5, pause_at=1)
     items = ahead(slow)
     assert slow.paused.wait(30)
-    assert len(read_ahead._working) == 1
+    assert len(execution._working) == 1
     give_way()
     slow.go_on.set()
     items.close()
-    assert not read_ahead._working
+    assert not execution._working
 
 
 def nothing() -> None:
@@ -198,8 +198,8 @@ def test_workers_do_so_much_at_a_time_with_no_more_threads_than_work() -> None:
     assert sorted(each.result(30) for each in begun) == [0, 1, 2]
     workers.close()
     alone = Workers(3, "test-alone")
-    assert alone.submit(threading.get_ident).result(30)
-    assert len([each for each in threading.enumerate() if each.name.startswith("test-alone")]) == 1
+    name = alone.submit(lambda: (alone.threads, threading.current_thread().name)).result(30)
+    assert name == (1, "test-alone")
     alone.close()
     assert [each for each in threading.enumerate() if each.name.startswith("test-")] == []
 
@@ -236,7 +236,7 @@ def test_workers_that_are_closed_finish_what_they_began_and_cancel_the_rest() ->
 
 _AT_THE_END = """
 import threading
-from lazydelta.execution import Workers, in_parallel
+from lazydelta.runtime.threads import Workers, in_parallel
 workers = Workers(2, "late")
 def late():
     threading.main_thread().join()
@@ -250,15 +250,14 @@ def test_workers_take_work_while_a_program_waits_for_its_threads() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "1 [2, 3]\n", "")
 
 
-class _NeverStarts(threading.Thread):
-    """What Python 3.12 makes of every thread once the main thread has ended, while others may be at work."""
-
-    def start(self) -> None:
-        raise RuntimeError("can't create new thread at interpreter shutdown")
+def _no_thread(*_: Any) -> int:
+    """Say what Python 3.12 does once the main thread has ended, while others may be at work."""
+    raise RuntimeError("can't create new thread at interpreter shutdown")
 
 
 def test_where_no_thread_starts_the_consumer_does_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_ahead, "Thread", _NeverStarts)
+    monkeypatch.setattr(execution, "start_new_thread", _no_thread)
+    monkeypatch.setattr(execution, "_crew", execution._Crew())
     here = [threading.get_ident()] * 3
     closed: list[bool] = []
 
@@ -280,40 +279,124 @@ def test_where_no_thread_starts_the_consumer_does_the_work(monkeypatch: pytest.M
     failed = pool.submit(lambda: 1 // 0)
     assert isinstance(failed.exception(timeout=0), ZeroDivisionError)
     pool.close()
+    with pytest.raises(RuntimeError, match="new thread"):
+        start_thread(nothing, "none")
 
 
-class _Interrupted(threading.Thread):
-    """A thread that comes to life slowly, with Ctrl-C while whoever starts it waits for that."""
-
-    def start(self) -> None:
-        begun: Any = self._started  # type: ignore[attr-defined]
-        known, waited = begun.set, begun.wait
-
-        def wait(_timeout: float | None = None) -> bool:
-            begun.wait = waited
-            raise KeyboardInterrupt
-
-        def slowly() -> None:
-            time.sleep(0.05)
-            known()
-
-        begun.wait, begun.set = wait, slowly
-        super().start()
+# --- threads are kept, and no time has to pass
 
 
-def test_threads_that_were_being_started_when_ctrl_c_came_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they had begun is over when the pool, or the read-ahead, is closed."""
-    monkeypatch.setattr(read_ahead, "Thread", _Interrupted)
-    done: list[str] = []
-    pool = Workers(2, "interrupted")
-    with pytest.raises(KeyboardInterrupt):
-        pool.submit(lambda: done.append("work"))
+def test_threads_stay_and_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long nothing is to do: there is no clock in it. A hundred pools in a row need the threads of one."""
+    crew = execution._Crew()
+    monkeypatch.setattr(execution, "_crew", crew)
+    seen: set[int] = set()
+    together = threading.Barrier(3)
+
+    def work() -> None:
+        seen.add(threading.get_ident())
+        together.wait(30)
+
+    for _ in range(100):
+        pool = Workers(3, "test-reused")
+        for each in [pool.submit(work) for _ in range(3)]:
+            each.result(30)
+        pool.close()
+        while len(crew._idle) < 3:  # they have left the pool and are on their way to wait
+            time.sleep(0)
+    assert len(seen) == 3
+
+
+def test_a_pool_holds_no_thread_while_it_has_no_work() -> None:
+    pool = Workers(2, "test-empty")
+    for number in range(50):
+        assert pool.submit(lambda number=number: number).result(30) == number  # type: ignore[misc]
+        while pool.threads:
+            time.sleep(0)
     pool.close()
-    assert not [each for each in threading.enumerate() if each.name.startswith("interrupted")]
-    assert done in ([], ["work"])
-    with pytest.raises(KeyboardInterrupt):
-        ReadAhead(iter(range(3)), depth=1, stop=lambda: None)
-    for each in [each for each in read_ahead._alive if isinstance(each, ReadAhead)]:
-        if isinstance(each._thread, _Interrupted):
-            each.close()
-    assert not [each for each in threading.enumerate() if each.name == "lazydelta-read-ahead"]
+
+
+# --- every order of events
+
+
+class _Actor:
+    """A thread that goes on only when it is told to, until it is about to enter the pool's lock again."""
+
+    def __init__(self, work: Callable[[], None], order: _Order) -> None:
+        self.order = order
+        self.go, self.has_ended = threading.Semaphore(0), False
+        self.thread = threading.Thread(target=self._run, args=(work,), daemon=True)
+        self.thread.start()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        self.pause()
+        work()
+        self.has_ended = True
+        self.order.paused.release()
+
+    def pause(self) -> None:
+        assert self.go.acquire(timeout=30)
+
+
+class _Order:
+    """Runs actors one at a time; stands for the pool's lock and for the crew. ``choices`` says who goes on."""
+
+    def __init__(self, choices: list[int]) -> None:
+        self.choices, self.options = choices, list[int]()
+        self.paused = threading.Semaphore(0)
+        self.actors: list[_Actor] = []
+        self.current: _Actor | None = None
+
+    def run(self, job: Callable[[], None]) -> None:
+        self.actors.append(_Actor(job, self))
+
+    def __enter__(self) -> None:
+        me = self.current
+        assert me is not None
+        self.paused.release()
+        me.pause()
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def play(self) -> None:
+        while able := [each for each in self.actors if not each.has_ended]:
+            step = len(self.options)
+            self.options.append(len(able))
+            self.current = able[self.choices[step] if step < len(self.choices) else 0]
+            self.current.go.release()
+            assert self.paused.acquire(timeout=30)
+
+    def next_choices(self) -> list[int] | None:
+        taken = self.choices + [0] * (len(self.options) - len(self.choices))
+        while taken and taken[-1] + 1 == self.options[len(taken) - 1]:
+            taken.pop()
+        return [*taken[:-1], taken[-1] + 1] if taken else None
+
+
+@pytest.mark.parametrize(("most", "work", "submitters"), [(1, 2, 1), (1, 3, 1), (2, 2, 1), (1, 1, 2), (2, 1, 2)])
+def test_no_order_of_events_leaves_work_without_a_thread(
+    most: int, work: int, submitters: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All interleavings of submitting, taking work and leaving, by running each of them on the class itself."""
+    choices: list[int] | None = []
+    orders = 0
+    while choices is not None:
+        order = _Order(choices)
+        monkeypatch.setattr(execution, "_crew", order)
+        pool = Workers(most, "test-orders")
+        pool._lock = order  # type: ignore[assignment]
+        tasks: list[Any] = []
+
+        def submit(pool: Workers = pool, tasks: list[Any] = tasks) -> None:
+            tasks.extend(pool.submit(threading.get_ident) for _ in range(work))
+
+        for _ in range(submitters):
+            order.run(submit)
+        order.play()
+        assert [each.done() for each in tasks] == [True] * work * submitters, order.choices
+        assert pool.threads == 0
+        assert len({each.result() for each in tasks}) <= work * submitters
+        choices = order.next_choices()
+        orders += 1
+    assert orders > 3

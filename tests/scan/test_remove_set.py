@@ -10,11 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lazydelta import compute as pc
-from lazydelta.log import plain_keys
+from lazydelta.log import keys as plain_keys
 from lazydelta.log.file_batch import DELETION_VECTOR
-from lazydelta.log.keys import Hashes, hash_keys
-from lazydelta.log.remove_set import RemoveSet
+from lazydelta.log.keys import Hashes, RemoveSet, hash_keys
+from lazydelta.runtime import compute as pc
 
 MB = 1 << 20
 Vector = dict[str, object] | None

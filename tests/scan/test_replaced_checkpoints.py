@@ -16,11 +16,11 @@ import pytest
 from lazydelta import DeltaTable, sidecar
 from lazydelta.errors import CorruptLogError, LogError, MissingCommitError, ObjectChangedError
 from lazydelta.log import commits
-from lazydelta.log.checkpoint import checkpoint_reader as checkpoint_reading
-from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
-from lazydelta.scan import emitted
-from lazydelta.sidecar.reading.sidecar_cache import shared_cache
+from lazydelta.log.checkpoint import reader as checkpoint_reading
+from lazydelta.scan import base
+from lazydelta.sidecar.reading.discovery import shared_cache
 from lazydelta.storage import Store, input, observe, open_store  # noqa: A004 - the module that reads ahead
+from lazydelta.write.checkpoint.writer import write_checkpoint
 from tests.oracle.checkpoints import CheckpointWriter, hint_for
 from tests.oracle.replay import commit_name, replay
 from tests.scan.hand_log import HandLog, add, key, publish, remove, vector
@@ -212,10 +212,10 @@ def test_replacements_may_follow_each_other(kind: str, place: str, tmp_path: Pat
     for seed in range(4):
         rng = random.Random(seed)
         table = pinned(tmp_path / str(seed), kind, place)
-        moments = {rng.randrange(1, 12), rng.randrange(12, 24), rng.randrange(24, 40)}
+        timestamps = {rng.randrange(1, 12), rng.randrange(12, 24), rng.randrange(24, 40)}
 
-        def hook(count: int, table: Pinned = table, moments: set[int] = moments) -> None:
-            if count in moments:
+        def hook(count: int, table: Pinned = table, timestamps: set[int] = timestamps) -> None:
+            if count in timestamps:
                 table.replace(kind, seed=count)
 
         with observe(counted(hook)):
@@ -289,16 +289,16 @@ def test_a_newer_checkpoint_serves_where_the_old_one_was_cleaned_up(strategy: st
 
 @both
 @places
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("timestamp", ["before", "after"])
 def test_what_is_proven_broken_is_still_an_error_with_the_advice(
-    moment: str, place: str, strategy: str, tmp_path: Path
+    timestamp: str, place: str, strategy: str, tmp_path: Path
 ) -> None:
     """A checkpoint that is as it was listed and cannot be read, and one that a broken one replaced."""
     table = pinned(tmp_path / "table", "classic", place)
     name = f"_delta_log/{0:020d}.checkpoint.parquet"
     data = table.store.get(name)
     table.store.put(name, data[: len(data) // 2])
-    if moment == "before":
+    if timestamp == "before":
         table.table = (
             DeltaTable(
                 table.store.uri if place == "memory" else str(table.log.table),
@@ -416,8 +416,8 @@ def test_deltalake_replaces_a_checkpoint_under_a_table_that_is_open(tmp_path: Pa
 
 def test_the_keys_of_a_long_scan_lie_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their number is not bounded, so their memory is."""
-    monkeypatch.setattr(emitted, "_IN_MEMORY", 64)
-    monkeypatch.setattr(emitted, "_AT_ONCE", 3)
+    monkeypatch.setattr(base, "_IN_MEMORY", 64)
+    monkeypatch.setattr(base, "_AT_ONCE", 3)
     table = pinned(tmp_path / "table", "multipart", "memory")
 
     def hook(count: int) -> None:
@@ -436,10 +436,10 @@ def test_a_long_json_checkpoint_may_be_replaced_between_its_two_readings(
     monkeypatch.setattr(commits, "CHUNK_SIZE", 256)
     monkeypatch.setattr("lazydelta.scan.base.CHUNK_SIZE", 256)
     for before, after in (("v2-json", "v2-json without sidecars"), ("v2-json without sidecars", "v2-json")):
-        for moment in (1, 2, 3):
-            table = pinned(tmp_path / f"{before}-{moment}", before, "memory")
+        for timestamp in (1, 2, 3):
+            table = pinned(tmp_path / f"{before}-{timestamp}", before, "memory")
 
-            def hook(count: int, table: Pinned = table, wanted: int = moment, after: str = after) -> None:
+            def hook(count: int, table: Pinned = table, wanted: int = timestamp, after: str = after) -> None:
                 if count == wanted:
                     table.replace(after, seed=1)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.showcase.bench.make_table import make_table
 from lazydelta.storage import open_store
+from lazydelta.testing.make_table import make_table
 from tests.support.azurite import Azurite
 from tests.support.latency import LatencyProxy
 

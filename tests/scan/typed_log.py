@@ -1,8 +1,8 @@
 """Random logs whose files have rows of every type behind their statistics.
 
 The commits, their oddities and the layout of the log are those of ``tests.oracle``; what is new is that each add action
-stands for rows drawn by ``tests.pruning.worlds``, is logged as one of the known writers would, and carries the number
-of its rows in a tag, so that a scan can be held against the rows themselves.
+stands for rows drawn by ``tests.predicates.worlds``, is logged as one of the known writers would, and carries the
+number of its rows in a tag, so that a scan can be held against the rows themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.oracle.checkpoints import _DELETION_VECTOR, _STRING_MAP, CheckpointWr
 from tests.oracle.random_history import History
 from tests.oracle.random_log import RandomLog, _Layout
 from tests.oracle.replay import arrow_type, commit_name, file_key, read_commit, replay
-from tests.pruning import worlds
+from tests.predicates import worlds
 from tests.scan.judging import typed
 
 if TYPE_CHECKING:

@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from lazydelta.sidecar.layout import part_file, tiers
-from lazydelta.sidecar.reading.sidecar_cache import shared_cache
+from lazydelta.sidecar.format import part_file
+from lazydelta.sidecar.format import part_file as tiers
+from lazydelta.sidecar.reading.discovery import shared_cache
 
 Split = Callable[[int, int], None]
 Form = Callable[[int], None]
 
 # The package has functions of the same names as these modules.
-planning = importlib.import_module("lazydelta.sidecar.building.planning")
-publication = importlib.import_module("lazydelta.sidecar.building.publication")
-leaf_writer = importlib.import_module("lazydelta.sidecar.building.leaf_writer")
+planning = importlib.import_module("lazydelta.sidecar.building.plan")
+publication = importlib.import_module("lazydelta.sidecar.building.publish")
+leaf_writer = importlib.import_module("lazydelta.sidecar.format.leaves")
 
 
 @pytest.fixture(autouse=True)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lazydelta.handle import TableHandle
 from lazydelta.log.segment import list_commits
-from lazydelta.sidecar.building.delta_collection import collect_deltas, publish_delta
-from lazydelta.sidecar.layout.delta_manifest import DeltaEntry, DeltaManifest
-from lazydelta.sidecar.layout.sidecar_columns import DELTA_MANIFEST
+from lazydelta.sidecar.building.deltas import collect_deltas, publish_delta
+from lazydelta.sidecar.format.columns import DELTA_MANIFEST
+from lazydelta.sidecar.format.delta_file import DeltaEntry, DeltaManifest
+from lazydelta.sidecar.handle import TableHandle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

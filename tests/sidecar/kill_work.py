@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lazydelta import sidecar
-from lazydelta.sidecar.building import external_sort
+from lazydelta.sidecar.building import build
 from tests.sidecar.conftest import set_sizes
 from tests.support.points import Points
 
@@ -49,8 +49,8 @@ def main() -> None:
 def _work(job: dict[str, Any], writing: int) -> None:
     # For good: this process has no other work.
     set_sizes(pytest.MonkeyPatch(), job["rows"], job["groups"])
-    pytest.MonkeyPatch().setattr(external_sort, "_PIECE_ROWS", _FLUSHED_ROWS)
-    points = Points(job["moment"], job["at"])
+    pytest.MonkeyPatch().setattr(build, "_PIECE_ROWS", _FLUSHED_ROWS)
+    points = Points(job["timestamp"], job["at"])
     code = 1
     try:
         with points.counting():

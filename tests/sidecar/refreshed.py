@@ -7,9 +7,9 @@ from typing import Any
 
 from lazydelta import sidecar
 from lazydelta.sidecar import BuildResult
-from lazydelta.sidecar.layout.manifest import Manifest
-from lazydelta.sidecar.layout.sidecar_columns import manifest_path
-from lazydelta.sidecar.reading.sidecar_cache import shared_cache
+from lazydelta.sidecar.format.columns import manifest_path
+from lazydelta.sidecar.format.manifest import Manifest
+from lazydelta.sidecar.reading.discovery import shared_cache
 from tests.scan.hand_log import HandLog, add, remove
 from tests.sidecar.conftest import Split
 from tests.sidecar.sidecars import Place, rows

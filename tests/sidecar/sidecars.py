@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lazydelta import DeltaTable
-from lazydelta.sidecar.building.builder import build
-from lazydelta.sidecar.layout.manifest import seal
-from lazydelta.sidecar.layout.sidecar_columns import FOLDER
+from lazydelta.sidecar.building.build import build
+from lazydelta.sidecar.format.columns import FOLDER
+from lazydelta.sidecar.format.manifest import seal
 from lazydelta.storage import open_store
 from tests.oracle.checkpoints import CheckpointWriter, hint_for
 from tests.scan.hand_log import HandLog, add, remove, vector
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from lazydelta.scan.data_file import DataFile
-    from lazydelta.scan.file_stream import FileStream
+    from lazydelta.scan.file import DataFile
+    from lazydelta.scan.stream import FileStream
     from lazydelta.storage import Store
     from tests.oracle.replay import Json
 
@@ -57,12 +57,17 @@ class Place:
         return [each.path for each in self.store.list(FOLDER)]
 
     def parquets(self) -> list[str]:
-        """Return the paths of the sidecar's Parquet files."""
-        return [path for path in self.sidecars() if path.endswith(".parquet")]
+        """Return the paths of the sidecar's Parquet files, without the overview of parts."""
+        return [path for path in self.sidecars() if path.endswith(".parquet") and not is_overview(self.store.get(path))]
 
     def answer(self, where: Any = None, **keywords: Any) -> Answer:
         """Return what the log says, without any sidecar."""
         return rows(self.open(**DISABLED), where, **keywords)[0]
+
+
+def is_overview(data: bytes) -> bool:
+    """Return whether a Parquet file lists the parts of a sidecar."""
+    return b"lazydelta.parts" in data
 
 
 def rows(table: DeltaTable, where: Any = None, **keywords: Any) -> tuple[Answer, Any]:

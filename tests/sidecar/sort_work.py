@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from lazydelta.sidecar.building.external_sort import ExternalSort
-from lazydelta.sidecar.layout.sidecar_columns import ColumnRole, SidecarColumn, SidecarLayout
+from lazydelta.sidecar.building.build import ExternalSort
+from lazydelta.sidecar.format.columns import ColumnRole, SidecarColumn, SidecarLayout
 
 __all__ = ["WAITING", "layout_of", "rows_of", "sort_rows", "splitters_of"]
 

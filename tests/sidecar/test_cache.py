@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lazydelta.sidecar.layout.sidecar_columns import FOLDER
-from lazydelta.sidecar.reading.sidecar_cache import shared_cache
+from lazydelta.sidecar.format.columns import FOLDER
+from lazydelta.sidecar.reading.discovery import shared_cache
 from lazydelta.storage import Request, observe
 from tests.scan.hand_log import key
 from tests.sidecar.conftest import Split

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from lazydelta.cli.app import cli
-from lazydelta.sidecar.layout.sidecar_columns import FOLDER
+from lazydelta.sidecar.format.columns import FOLDER
 from tests.scan.hand_log import HandLog
 from tests.sidecar.conftest import Split
 from tests.sidecar.refreshed import COLUMNS, HOURS, Hourly, file_in, gone_from
@@ -153,7 +153,7 @@ def test_clean_lists_what_it_deletes(hourly: Hourly) -> None:
 
 def test_drop_deletes_all_and_dry_run_nothing(hourly: Hourly) -> None:
     before = hourly.place.sidecars()
-    assert len(run_json("drop", hourly.place.uri, "--dry-run")["deleted"]) == 11
+    assert len(run_json("drop", hourly.place.uri, "--dry-run")["deleted"]) == 12
     assert hourly.place.sidecars() == before
     assert run("drop", hourly.place.uri).endswith("versions with a sidecar: none\n")
     assert hourly.place.sidecars() == []
@@ -174,10 +174,10 @@ def test_a_secret_that_slipped_is_not_repeated(hourly: Hourly) -> None:
 _INTERRUPTED = """
 import importlib, sys, time
 from lazydelta.cli.app import main
-from lazydelta.sidecar.layout import part_file
+from lazydelta.sidecar.format import part_file
 from lazydelta.storage import observe
 part_file.ROWS_PER_GROUP = 5
-importlib.import_module("lazydelta.sidecar.building.planning").PART_ROWS = 20
+importlib.import_module("lazydelta.sidecar.building.plan").PART_ROWS = 20
 seen = []
 def third_write(request):
     if request.verb == "PUT":
@@ -190,15 +190,16 @@ with observe(third_write):
 """
 
 
-def test_ctrl_c_ends_a_build_at_once_and_takes_its_parts_with_it(hourly: Hourly) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_build_at_once_and_takes_its_parts_with_it(hourly: Hourly, number: signal.Signals) -> None:
     run("drop", hourly.place.uri)
     command = [sys.executable, "-c", _INTERRUPTED, "sidecar", "build", hourly.place.uri]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"now\n"
-        child.send_signal(signal.SIGINT)
+        child.send_signal(number)
         _, errors = child.communicate(timeout=30)
-    assert (child.returncode, errors) == (130, b"interrupted\n")
+    assert (child.returncode, errors) == (128 + number, b"interrupted\n")
     assert hourly.place.sidecars() == []
 
 

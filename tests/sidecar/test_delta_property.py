@@ -11,9 +11,10 @@ import pytest
 
 from lazydelta import DeltaTable
 from lazydelta.log.tail_spans import FoundSpans
-from lazydelta.sidecar.layout import part_file
-from lazydelta.sidecar.reading import delta_rows, delta_spans
-from lazydelta.sidecar.reading.sidecar_cache import shared_cache
+from lazydelta.sidecar.format import part_file
+from lazydelta.sidecar.reading import delta_spans
+from lazydelta.sidecar.reading import delta_spans as delta_rows
+from lazydelta.sidecar.reading.discovery import shared_cache
 from tests.log.test_differential import differences, versions_of
 from tests.oracle.random_log import RandomLog, random_log
 from tests.oracle.replay import commit_name

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.handle import TableHandle
-from lazydelta.maintenance.vacuum.vacuuming import vacuum
-from lazydelta.maintenance.watching import TableWatch, WatchSettings
+from lazydelta.maintenance.vacuum import vacuum
+from lazydelta.maintenance.watch import TableWatch, WatchSettings
 from lazydelta.sidecar import build, build_deltas, clean, drop
-from lazydelta.sidecar.building.delta_builder import write_deltas
-from lazydelta.sidecar.layout import part_file
-from lazydelta.sidecar.layout.sidecar_columns import DELTA_MANIFEST
-from lazydelta.sidecar.reading import delta_rows, delta_spans
-from lazydelta.sidecar.reading.sidecar_cache import shared_cache
+from lazydelta.sidecar.building.deltas import write_deltas
+from lazydelta.sidecar.format import part_file
+from lazydelta.sidecar.format.columns import DELTA_MANIFEST
+from lazydelta.sidecar.format.delta_file import DeltaManifest
+from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.reading import delta_spans
+from lazydelta.sidecar.reading import delta_spans as delta_rows
+from lazydelta.sidecar.reading.discovery import shared_cache
+from lazydelta.storage import open_store
 from tests.log.test_differential import differences
 from tests.scan.hand_log import HandLog, add, publish, remove, watching
 from tests.scan.test_long_tails import lively, replayed
@@ -30,7 +33,7 @@ from tests.support.latency import LatencyProxy
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lazydelta.scan.data_file import DataFile
+    from lazydelta.scan.file import DataFile
     from tests.support.azurite import Azurite
 
 LATENCY = 0.3
@@ -129,7 +132,7 @@ def test_what_is_newer_than_the_delta_sidecars_is_read_from_the_commits(tmp_path
 
 
 def test_a_table_with_a_short_tail_is_not_asked_for_delta_sidecars(tmp_path: Path) -> None:
-    gap(tmp_path, 99, 1, 0)
+    gap(tmp_path, 49, 1, 0)
     build_deltas(tmp_path, at_least=1)
     with watching() as watch:
         assert DeltaTable(tmp_path).files().collect()
@@ -260,8 +263,8 @@ def test_delta_sidecars_are_chained_and_small_ones_merged(tmp_path: Path) -> Non
 def test_chained_delta_sidecars_that_are_too_large_to_merge_are_read_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lazydelta.sidecar.building.planning.PART_ROWS", 100)
-    monkeypatch.setattr("lazydelta.sidecar.building.delta_builder.PART_ROWS", 100)
+    monkeypatch.setattr("lazydelta.sidecar.building.plan.PART_ROWS", 100)
+    monkeypatch.setattr("lazydelta.sidecar.building.deltas.PART_ROWS", 100)
     log = gap(tmp_path, 120, 3, 1)
     log.commit(*(add(f"many-{number}", partition={"hour": "m"}) for number in range(200)))
     log.commit(add("last", partition={"hour": "m"}))
@@ -372,6 +375,16 @@ def test_a_watch_writes_delta_sidecars_as_the_gap_grows(tmp_path: Path) -> None:
     assert watch.look().deltas == 1
     assert TableWatch(TableHandle.open(tmp_path), WatchSettings(delta_every=None)).look().deltas == 0
     assert assert_same(tmp_path).delta_commits == 120
+
+
+def test_a_damaged_manifest_is_replaced_also_where_no_commit_is_behind_the_checkpoint(tmp_path: Path) -> None:
+    log = HandLog(tmp_path)
+    log.commit(add("a.parquet"))
+    log.checkpoint()
+    store = open_store(tmp_path)
+    store.put(DELTA_MANIFEST, b"{damaged")
+    assert build_deltas(tmp_path, at_least=1).deltas == []
+    assert DeltaManifest.decode(store.get(DELTA_MANIFEST)).spans == ()
 
 
 def test_the_command_writes_them_and_says_so(tmp_path: Path) -> None:

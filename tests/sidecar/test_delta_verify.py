@@ -13,15 +13,13 @@ import pytest
 
 from lazydelta import sidecar
 from lazydelta.errors import OptionError
-from lazydelta.handle import TableHandle
 from lazydelta.log.segment import list_commits
-from lazydelta.sidecar.building.delta_collection import collect_deltas, publish_delta
-from lazydelta.sidecar.layout import part_file
-from lazydelta.sidecar.layout.delta_manifest import DeltaManifest
-from lazydelta.sidecar.layout.delta_part import VersionedLine, encode_delta, other_actions
-from lazydelta.sidecar.layout.part_file import PartFooter
-from lazydelta.sidecar.layout.part_reader import typed
-from lazydelta.sidecar.layout.sidecar_columns import DELTA_MANIFEST
+from lazydelta.sidecar.building.deltas import collect_deltas, publish_delta
+from lazydelta.sidecar.format import part_file
+from lazydelta.sidecar.format.columns import DELTA_MANIFEST
+from lazydelta.sidecar.format.delta_file import DeltaManifest, VersionedLine, encode_delta, other_actions
+from lazydelta.sidecar.format.part_file import PartFooter, typed
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import open_store
 from tests.scan.hand_log import HandLog, add, publish, remove, vector
 from tests.sidecar.deltas import DAMAGES, listed, put
@@ -34,10 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from lazydelta.sidecar.layout.delta_manifest import DeltaEntry
+    from lazydelta.sidecar.format.delta_file import DeltaEntry
     from tests.support.azurite import Azurite
 
-verification = importlib.import_module("lazydelta.sidecar.inspection.verification")
+verification = importlib.import_module("lazydelta.sidecar.verification")
 COLUMNS = {"id": "long", "hour": "string", "at": "timestamp", "price": "decimal(10,2)", "ratio": "double"}
 
 
@@ -206,7 +204,7 @@ TAMPERED: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
     "another map": (with_value("partition_values", [("hour", "21")]), "partition_values is"),
     "a wider minimum": (with_value("min.id", 19), "min.id is 19, and 20 in the log"),
     "no maximum": (with_value("max.id", None), "max.id is None, and 21 in the log"),
-    "another moment": (with_value("max.at", 1_771_549_323_457_000), "max.at is 1771549323457000"),
+    "another timestamp": (with_value("max.at", 1_771_549_323_457_000), "max.at is 1771549323457000"),
     "another double": (with_value("min.ratio", -6.6666), "min.ratio is -6.6666"),
     "another count": (with_value("null_count.id", 1), "null_count.id is 1, and 0 in the log"),
     "no tags": (with_value("tags", None), "tags is None"),

@@ -1,4 +1,4 @@
-"""``drop`` at every moment of a build or refresh: both end well, and what is left is a whole sidecar or none."""
+"""``drop`` at every point of a build or refresh: both end well, and what is left is a whole sidecar or none."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import uuid
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,17 +15,15 @@ import pytest
 from lazydelta import sidecar
 from lazydelta.errors import ObjectChangedError
 from lazydelta.sidecar import BuildResult
-from lazydelta.sidecar.layout.manifest import Manifest
-from lazydelta.sidecar.layout.sidecar_columns import FOLDER, manifest_path
-from lazydelta.sidecar.reading.sidecar_cache import shared_cache
+from lazydelta.sidecar.format.columns import FOLDER, manifest_path
+from lazydelta.sidecar.format.manifest import Manifest
+from lazydelta.sidecar.reading.discovery import shared_cache
 from lazydelta.storage import observe
 from tests.scan.hand_log import HandLog, publish
 from tests.sidecar.refreshed import COLUMNS, HOURS, file_in, gone_from, same
 from tests.sidecar.sidecars import Place, rows
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from lazydelta.storage import Request
     from tests.sidecar.conftest import Split
 
@@ -179,12 +178,15 @@ def test_a_drop_that_takes_the_temporary_file_of_a_write_does_not_fail_it(
         place = copied(table, "local")
         left, names = number, {"replace": os.replace, "link": os.link}
 
-        def disturbed(kind: str, source: Any, target: Any, place: Place = place, names: Any = names) -> None:
+        def disturbed(
+            kind: str, source: Any, target: Any, place: Place = place, names: Any = names, **keywords: Any
+        ) -> None:
             nonlocal left
-            left -= FOLDER in str(target)
-            if left == 0 and FOLDER in str(target):
+            inside = FOLDER in str(Path(f"/proc/self/fd/{keywords['dst_dir_fd']}").readlink())
+            left -= inside
+            if left == 0 and inside:
                 sidecar.drop(place.uri)
-            names[kind](source, target)
+            names[kind](source, target, **keywords)
 
         with monkeypatch.context() as patch:
             for kind in names:

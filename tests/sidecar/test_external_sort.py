@@ -9,13 +9,12 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.measure import measure
-from lazydelta.sidecar.building import external_sort
-from lazydelta.sidecar.building.builder import assemble
-from lazydelta.sidecar.building.external_sort import ExternalSort
-from lazydelta.sidecar.building.planning import SidecarPlan
-from lazydelta.sidecar.building.spill import SpillFile
-from lazydelta.sidecar.layout.sidecar_columns import SidecarLayout
-from lazydelta.types.schema import TableSchema
+from lazydelta.protocol.schema import TableSchema
+from lazydelta.runtime.spill import SpillFile
+from lazydelta.sidecar.building import build
+from lazydelta.sidecar.building.build import ExternalSort, assemble
+from lazydelta.sidecar.building.plan import SidecarPlan
+from lazydelta.sidecar.format.columns import SidecarLayout
 from tests.sidecar.sort_work import WAITING, layout_of, rows_of, splitters_of
 
 
@@ -72,7 +71,7 @@ def test_many_buckets_share_few_files_and_take_rows_in_numbers(monkeypatch: pyte
             super().close()
             opened.append(-1)
 
-    monkeypatch.setattr(external_sort, "SpillFile", Counted)
+    monkeypatch.setattr(build, "SpillFile", Counted)
     total = 100 * WAITING
     numbers = random.Random(2).sample(range(total), total)
     sort = ExternalSort(layout_of(1), splitters_of(total, 100), rows_of([0], 1).schema, most_waiting=WAITING)

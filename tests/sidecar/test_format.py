@@ -14,16 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from lazydelta.sidecar.layout.manifest import json_schema
-from lazydelta.sidecar.layout.part_file import PartFooter
-from lazydelta.sidecar.layout.range_texts import key_at, ranges_of
-from lazydelta.sidecar.layout.sidecar_columns import (
-    FORMAT_VERSION,
-    ColumnRole,
-    SidecarColumn,
-    SidecarLayout,
-    SortColumn,
-)
+from lazydelta.sidecar.format.columns import FORMAT_VERSION, ColumnRole, SidecarColumn, SidecarLayout, SortColumn
+from lazydelta.sidecar.format.manifest import json_schema
+from lazydelta.sidecar.format.part_file import PartFooter
+from lazydelta.sidecar.format.rows import key_at, ranges_of
 from tests.scan.hand_log import HandLog, add, remove, vector
 from tests.sidecar.conftest import Split
 from tests.sidecar.sidecars import DISABLED, ZEROS, Place, checkpoint, hourly, rows
@@ -423,8 +417,8 @@ def _fits(value: Any, schema: dict[str, Any], definitions: dict[str, Any]) -> bo
 def test_a_range_that_cannot_be_written_prunes_nothing(kind: pa.DataType, value: int) -> None:
     """Years above 9999 and below 1, which Python has no name for, do not fail a build."""
     days = pa.array([value, 0], pa.int32())
-    moments = days.view(kind) if kind == pa.date32() else pc.multiply(days.cast(pa.int64()), 10**9).view(kind)
-    stats = {"min.t": moments, "max.t": moments, "null_count.t": pa.array([0, 0], pa.int64())}
+    timestamps = days.view(kind) if kind == pa.date32() else pc.multiply(days.cast(pa.int64()), 10**9).view(kind)
+    stats = {"min.t": timestamps, "max.t": timestamps, "null_count.t": pa.array([0, 0], pa.int64())}
     table = pa.table({"path": ["a", "b"], "num_records": pa.array([1, 1], pa.int64())} | stats)
     columns = [SidecarColumn(role, role) for role in (ColumnRole.PATH, ColumnRole.NUM_RECORDS)]
     columns += [

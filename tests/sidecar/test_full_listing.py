@@ -12,15 +12,15 @@ import pytest
 
 from lazydelta import DeltaTable, sidecar
 from lazydelta.log.file_batch import FileBatch, partition_values_array
-from lazydelta.log.reconcile import unmasked, unmasked_stretches
-from lazydelta.log.remove_set import RemoveSet
-from lazydelta.scan import file_stream
-from lazydelta.scan.files_schema import to_record_batch
-from lazydelta.showcase.bench import make_table
-from lazydelta.sidecar.layout import group_decoding
+from lazydelta.log.keys import RemoveSet
+from lazydelta.log.replay import unmasked, unmasked_stretches
+from lazydelta.scan import stream as file_stream
+from lazydelta.scan.file import to_record_batch
+from lazydelta.sidecar.format import part_file
 from lazydelta.sidecar.reading import row_groups
 from lazydelta.storage import observe
 from lazydelta.storage.local import FileStore
+from lazydelta.testing import make_table
 from tests.scan.hand_log import HandLog, add
 from tests.sidecar.conftest import Split
 from tests.sidecar.sidecars import DISABLED, Place
@@ -65,7 +65,7 @@ def test_what_arrow_reads_by_itself_is_what_blocks_hold(
 
     def counting(*arguments: Any, **named: Any) -> pa.RecordBatch:
         blocks.append(arguments)
-        return group_decoding.read_groups(*arguments, **named)
+        return part_file.read_groups(*arguments, **named)
 
     monkeypatch.setattr(row_groups, "read_groups", counting)
     seen: list[Any] = []

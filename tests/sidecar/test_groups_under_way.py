@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lazydelta import DeltaTable, sidecar
-from lazydelta.showcase.bench import make_table
-from lazydelta.sidecar.layout import part_file
+from lazydelta.sidecar.format import part_file
 from lazydelta.sidecar.reading.row_groups import RowGroups
+from lazydelta.testing import make_table
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""Builders and refreshes killed at any moment: every tier answers as before, the next one works, clean tidies up."""
+"""Builders and refreshes killed at any time: every tier answers as before, the next one works, clean tidies up."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from lazydelta import sidecar
-from lazydelta.sidecar.layout.manifest import Manifest
-from lazydelta.sidecar.layout.sidecar_columns import FOLDER, manifest_path, sidecar_path
-from lazydelta.sidecar.reading.sidecar_cache import shared_cache
+from lazydelta.sidecar.format.columns import FOLDER, manifest_path, sidecar_path
+from lazydelta.sidecar.format.manifest import Manifest
+from lazydelta.sidecar.reading.discovery import shared_cache
 from tests.scan.hand_log import HandLog
 from tests.sidecar.conftest import Split
 from tests.sidecar.refreshed import COLUMNS, HOURS, file_in, gone_from
@@ -111,10 +111,11 @@ def files_there(place: Place) -> set[str]:
 
 
 def needed(place: Place) -> set[str]:
-    """Return the manifests and the files that they refer to, and a single file that is a sidecar by itself."""
+    """Return the manifests, the files that they refer to, their overviews, and a file that is a sidecar by itself."""
     found = {path for path in files_there(place) if path.endswith(".manifest.json")}
     parts = [part.file for path in found for part in Manifest.decode(place.store.get(path)).parts]
-    alone = {sidecar_path(COMMITS)} & files_there(place)
+    overviews = {path.replace(".manifest.json", ".parquet") for path in found}
+    alone = {sidecar_path(COMMITS), *overviews} & files_there(place)
     return found | set(parts) | alone
 
 
@@ -133,12 +134,12 @@ class Template:
         place = make(folder, built_before=deed == "refresh")
         rows_, groups = SHAPES[shape]
         job = {"deed": deed, "memory": MEMORY, "rows": rows_, "groups": groups}
-        whole = killer.work(**job, uri=shutil.copytree(folder, f"{folder}-whole"), moment="", at=0)
+        whole = killer.work(**job, uri=shutil.copytree(folder, f"{folder}-whole"), timestamp="", at=0)
         return cls(folder, job, answers(place, **DISABLED), whole)
 
 
 def check(deed: str, count: int, killer: Killer, tmp_path: Path, split: Split) -> None:
-    """Kill a deed at so many moments, on a fresh copy of the table each time."""
+    """Kill a deed at so many timestamps, on a fresh copy of the table each time."""
     dice = random.Random(count)
     templates: dict[str, Template] = {}
     left_over = 0
@@ -149,11 +150,11 @@ def check(deed: str, count: int, killer: Killer, tmp_path: Path, split: Split) -
             templates[shape] = Template.of(tmp_path / shape, deed, shape, killer)
         template = templates[shape]
         place = Place(shutil.copytree(template.folder, f"{template.folder}-{number}"))
-        moment = ("request", "publication", "write")[number % 3]
-        last = template.whole["counts"][moment]
-        # Spread over the run: one moment in each of as many stretches as there are kills.
+        timestamp = ("request", "publication", "write")[number % 3]
+        last = template.whole["counts"][timestamp]
+        # Spread over the run: one timestamp in each of as many stretches as there are kills.
         at = last * (number + dice.random()) / count
-        ended = killer.work(**template.job, uri=place.uri, moment=moment, at=1 + int(at))
+        ended = killer.work(**template.job, uri=place.uri, timestamp=timestamp, at=1 + int(at))
         assert ended["killed"]
         left_over += any(".lazydelta-" in path for path in files_there(place))
         assert answers(place) == template.truth
@@ -177,11 +178,11 @@ def tidy(place: Place) -> None:
 
 
 @pytest.mark.parametrize("deed", ["build", "refresh"])
-def test_killed_at_five_moments(deed: str, killer: Killer, tmp_path: Path, split: Split) -> None:
+def test_killed_at_five_timestamps(deed: str, killer: Killer, tmp_path: Path, split: Split) -> None:
     check(deed, 5, killer, tmp_path, split)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("deed", ["build", "refresh"])
-def test_killed_at_forty_moments(deed: str, killer: Killer, tmp_path: Path, split: Split) -> None:
+def test_killed_at_forty_timestamps(deed: str, killer: Killer, tmp_path: Path, split: Split) -> None:
     check(deed, 40, killer, tmp_path, split)

@@ -11,13 +11,13 @@ import pytest
 
 from lazydelta import sidecar
 from lazydelta.errors import OptionError
-from lazydelta.sidecar.building.publication import BuildResult, Publication
-from lazydelta.sidecar.layout.sidecar_columns import FOLDER, manifest_path, sidecar_path
+from lazydelta.sidecar.building.publish import BuildResult, Publication
+from lazydelta.sidecar.format.columns import FOLDER, manifest_path, sidecar_path
 from lazydelta.storage import Request, observe
 from tests.scan.hand_log import HandLog
 from tests.sidecar.conftest import Split
 from tests.sidecar.refreshed import COLUMNS, HOURS, Hourly, file_in, gone_from, same
-from tests.sidecar.sidecars import Place, flipped, rows
+from tests.sidecar.sidecars import Place, flipped, is_overview, rows
 
 OFFICIAL = f"{FOLDER}/016ae953-37a9-438e-8683-9a9a4a79a395.parquet"
 STRANGERS = [
@@ -59,9 +59,9 @@ def put_strangers(place: Place) -> None:
 
 def age(place: Place, hours: float, paths: list[str] | None = None) -> None:
     """Make files older than they are."""
-    moment = time.time() - hours * 3600
+    timestamp = time.time() - hours * 3600
     for path in place.sidecars() if paths is None else paths:
-        os.utime(Path(place.uri) / path, (moment, moment))
+        os.utime(Path(place.uri) / path, (timestamp, timestamp))
 
 
 # --- adoption
@@ -89,7 +89,11 @@ def test_an_invalid_manifest_is_replaced(single: Place, content: bytes) -> None:
 
 def test_an_invalid_manifest_of_parts_is_replaced_by_a_build(hourly: Hourly) -> None:
     hourly.place.store.put(manifest_path(0), b"{}")
-    assert hourly.place.build() == "built"
+    assert hourly.place.build() == "manifest-added"
+    hourly.check()
+    hourly.place.store.put(manifest_path(0), b"{}")
+    hourly.place.store.delete(sidecar_path(0))
+    assert hourly.place.build() == "built", "no overview lists its parts"
     hourly.check()
 
 
@@ -99,12 +103,13 @@ def test_a_manifest_whose_parts_are_gone_is_replaced(hourly: Hourly) -> None:
     hourly.check()
 
 
-def test_a_single_file_that_is_of_no_use_is_left_alone_and_parts_are_written(single: Place) -> None:
+def test_a_single_file_that_is_of_no_use_gives_way_to_the_overview_of_parts(single: Place) -> None:
     single.store.delete(manifest_path(0))
     data = single.store.get(sidecar_path(0))
     single.store.put(sidecar_path(0), data[:-9] + b"x" + data[-8:])
     assert single.build() == "built"
-    assert len(single.parquets()) == 2
+    assert len(single.parquets()) == 1
+    assert is_overview(single.store.get(sidecar_path(0)))
     same(single)
 
 
@@ -216,8 +221,8 @@ def leave(place: Place, folder: str, hours: float) -> Path:
     """Leave a temporary file behind, as a writer does that is killed before its file has a name."""
     file = Path(place.uri) / folder / ".lazydelta-0123456789abcdef0123456789abcdef-v7.parquet"
     file.write_bytes(b"half of it")
-    moment = time.time() - hours * 3600
-    os.utime(file, (moment, moment))
+    timestamp = time.time() - hours * 3600
+    os.utime(file, (timestamp, timestamp))
     return file
 
 
@@ -248,10 +253,10 @@ def test_drop_removes_temporary_files_of_sidecars(hourly: Hourly) -> None:
 def test_clean_keeps_what_a_kept_manifest_refers_to_and_everything_that_is_not_ours(hourly: Hourly) -> None:
     put_strangers(hourly.place)
     hourly.place.store.put(DEBRIS, b"left by a build that died")
-    needed = {*hourly.parts(), manifest_path(0)}
+    needed = {*hourly.parts(), manifest_path(0), sidecar_path(0)}
     result = sidecar.clean(hourly.place.uri, grace_hours=0)
     assert result.deleted == [DEBRIS]
-    assert (result.kept_versions, result.kept_files) == ([0], 11)
+    assert (result.kept_versions, result.kept_files) == ([0], 12)
     assert set(hourly.place.sidecars()) == {*needed, *STRANGERS}
     assert sidecar.clean(hourly.place.uri, grace_hours=0).deleted == []
 
@@ -286,7 +291,7 @@ def test_clean_keeps_sidecars_whose_checkpoint_the_log_has_and_drops_the_others(
     result = sidecar.clean(hourly.place.uri, grace_hours=0)
     assert result.kept_versions == [1, 2]
     assert result.deleted[0] == manifest_path(0)
-    assert set(result.deleted[1:]) == set(old[0]) - set(old[1]) - set(old[2])
+    assert set(result.deleted[1:]) == {*old[0], sidecar_path(0)} - set(old[1]) - set(old[2])
     hourly.check()
     assert sidecar.verify(hourly.place.uri, 1).ok
 
@@ -297,7 +302,7 @@ def test_clean_never_takes_the_newest_valid_sidecar(hourly: Hourly) -> None:
     hourly.log.checkpoint()
     (hourly.log.log / f"{0:020d}.checkpoint.parquet").unlink()
     hourly.place.store.put(manifest_path(1), b"torn")
-    needed = {*hourly.parts(0), manifest_path(0)}
+    needed = {*hourly.parts(0), manifest_path(0), sidecar_path(0)}
     result = sidecar.clean(hourly.place.uri, grace_hours=0)
     assert result.deleted == [manifest_path(1)]
     assert set(hourly.place.sidecars()) == needed

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lazydelta import sidecar
-from lazydelta.showcase.bench import make_table
+from lazydelta.testing import make_table
 
 _SCANS = """
 import sys

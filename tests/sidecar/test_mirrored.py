@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from lazydelta import sidecar
-from lazydelta.showcase.bench import make_table
-from lazydelta.sidecar.layout.sidecar_columns import manifest_path
-from lazydelta.sidecar.reading.sidecar_cache import shared_cache
+from lazydelta.sidecar.format.columns import manifest_path
+from lazydelta.sidecar.reading.discovery import shared_cache
 from lazydelta.storage import Request, observe
+from lazydelta.testing import make_table
 from tests.scan.hand_log import publish
 from tests.sidecar.conftest import Split
 from tests.sidecar.refreshed import HOURS, Hourly, file_in

@@ -13,7 +13,7 @@ from tests.sidecar.sidecars import DISABLED, Place, checkpoint, hourly, rest, un
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lazydelta.scan.file_stream import FileStream
+    from lazydelta.scan.stream import FileStream
     from tests.oracle.replay import Json
     from tests.sidecar.conftest import Split
 
@@ -59,7 +59,7 @@ def test_a_reverse_scan_gives_the_base_newest_first_file_by_file(
     """Inside row groups as between them and between parts; files without an hour come last, whatever the sizes."""
     split(*sizes)
     if long_manifest:
-        monkeypatch.setattr("lazydelta.sidecar.layout.manifest.MANIFEST_LIMIT", 100)
+        monkeypatch.setattr("lazydelta.sidecar.format.manifest.MANIFEST_LIMIT", 100)
     log, place = hourly(tmp_path, seed=seed), Place(str(tmp_path))
     assert place.build() == "built"
     for where in WHERE:
@@ -121,12 +121,12 @@ def test_a_sidecar_that_goes_in_the_middle_costs_no_file_and_gives_none_twice(
 def test_tables_that_are_sorted_by_the_minimum_of_a_column_are_newest_first_too(split: Split, tmp_path: Path) -> None:
     split(4, 2)
     log = HandLog(tmp_path, {"id": "long", "at": "timestamp"})
-    moments = [f"2026-02-{1 + (7 * number) % 27:02d}T10:00:00.000Z" for number in range(50)]
-    log.commit(*(add(f"f{number:02d}", stats=_moment(number, at)) for number, at in enumerate(moments)))
+    timestamps = [f"2026-02-{1 + (7 * number) % 27:02d}T10:00:00.000Z" for number in range(50)]
+    log.commit(*(add(f"f{number:02d}", stats=_timestamp(number, at)) for number, at in enumerate(timestamps)))
     checkpoint(log)
     place = Place(str(tmp_path))
     place.build()
-    dated = {f"f{number:02d}": at for number, at in enumerate(moments) if _moment(number, at)["minValues"]}
+    dated = {f"f{number:02d}": at for number, at in enumerate(timestamps) if _timestamp(number, at)["minValues"]}
     stream = place.open().files(strategy="reverse")
     found = [file.path for file in stream]
     assert found[: len(dated)] == sorted(dated, key=lambda path: (dated[path], path), reverse=True)
@@ -134,7 +134,7 @@ def test_tables_that_are_sorted_by_the_minimum_of_a_column_are_newest_first_too(
     assert stream.explain().plan["base_order"] == "by the minimum of at, path, descending"
 
 
-def _moment(number: int, at: str) -> dict[str, Any]:
+def _timestamp(number: int, at: str) -> dict[str, Any]:
     bounds = {} if number % 11 == 3 else {"at": at}
     return {"minValues": bounds, "maxValues": bounds, "nullCount": {"at": 0}}
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from lazydelta import sidecar
-from lazydelta.sidecar.layout.manifest import RangeText
+from lazydelta.sidecar.format.manifest import RangeText
 from tests.scan.hand_log import HandLog, add
 from tests.sidecar.conftest import Split
 from tests.sidecar.sidecars import DISABLED, Place
 
-part_file = importlib.import_module("lazydelta.sidecar.layout.part_file")
-verifying = importlib.import_module("lazydelta.sidecar.inspection.verification")
+part_file = importlib.import_module("lazydelta.sidecar.format.part_file")
+verifying = importlib.import_module("lazydelta.sidecar.verification")
 
 PREDICATES = [
     "p IS NOT NULL",

@@ -13,12 +13,12 @@ import pytest
 
 from lazydelta import DeltaTable
 from lazydelta.errors import OptionError, VersionNotFoundError
-from lazydelta.sidecar.building.builder import build
-from lazydelta.sidecar.layout.sidecar_columns import FOLDER
-from lazydelta.sidecar.reading.sidecar_cache import shared_cache
+from lazydelta.sidecar.building.build import build
+from lazydelta.sidecar.format.columns import FOLDER
+from lazydelta.sidecar.reading.discovery import shared_cache
 from tests.oracle.observe import observed_facts
 from tests.oracle.random_log import RandomLog, random_log
-from tests.pruning import worlds
+from tests.predicates import worlds
 from tests.scan.hand_log import HandLog, add, key, remove, vector
 from tests.scan.predicates import FORMS, predicate_for, written
 from tests.scan.typed_log import COLUMNS, typed_log
@@ -282,8 +282,8 @@ def test_unpartitioned_tables_are_sorted_by_a_timestamps_minimum(
     files = []
     for n in range(60):
         minute = n * 7 % 60
-        moment = f"2026-02-10T14:{minute:02d}:00.123{zone}"
-        stats: Any = {"minValues": {"at": moment}, "maxValues": {"at": moment}, "nullCount": {"at": 0}}
+        timestamp = f"2026-02-10T14:{minute:02d}:00.123{zone}"
+        stats: Any = {"minValues": {"at": timestamp}, "maxValues": {"at": timestamp}, "nullCount": {"at": 0}}
         if n % 11 == 0:
             stats = None
         elif n % 13 == 0:
@@ -310,7 +310,7 @@ def test_long_manifests_leave_row_groups_to_the_footers(
     size: tuple[int, int], split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over the limit the manifest keeps parts only: fewer requests are saved, and the answers are the same."""
-    monkeypatch.setattr("lazydelta.sidecar.layout.manifest.MANIFEST_LIMIT", 100)
+    monkeypatch.setattr("lazydelta.sidecar.format.manifest.MANIFEST_LIMIT", 100)
     split(*size)
     log = HandLog(tmp_path / "t", {"id": "long", "p": "integer"}, partitions=["p"])
     log.commit(*(add(f"f{n:02d}", ids=(n, n + 3), partition={"p": str(n % 9)}) for n in range(30)))

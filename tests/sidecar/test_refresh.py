@@ -17,17 +17,17 @@ from deltalake import DeltaTable as PeerTable
 
 from lazydelta import sidecar
 from lazydelta.errors import OptionError, StorageError
-from lazydelta.showcase.bench import make_table
 from lazydelta.sidecar import BuildResult
-from lazydelta.sidecar.layout.manifest import Manifest
-from lazydelta.sidecar.layout.sidecar_columns import FOLDER, manifest_path
+from lazydelta.sidecar.format.columns import FOLDER, manifest_path
+from lazydelta.sidecar.format.manifest import Manifest
 from lazydelta.storage import Request, observe
+from lazydelta.testing import make_table
 from tests.scan.hand_log import HandLog, add, remove, vector, watching
 from tests.sidecar.conftest import Split
 from tests.sidecar.refreshed import COLUMNS, HOURS, Hourly, file_in, gone_from, same
 from tests.sidecar.sidecars import Place, rows
 
-refreshing = importlib.import_module("lazydelta.sidecar.building.refresher")
+refreshing = importlib.import_module("lazydelta.sidecar.building.refresh")
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def test_compaction_of_untouched_parts_is_bounded(tmp_path: Path, split: Split) 
 def test_a_long_manifest_stays_right_although_it_leaves_row_groups_to_the_footers(
     hourly: Hourly, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importlib.import_module("lazydelta.sidecar.layout.manifest"), "MANIFEST_LIMIT", 12_000)
+    monkeypatch.setattr(importlib.import_module("lazydelta.sidecar.format.manifest"), "MANIFEST_LIMIT", 12_000)
     for number in range(2):
         hourly.log.commit(gone_from(HOURS[7], 75 + number))
         assert hourly.refresh().reused_parts == 9
@@ -362,7 +362,7 @@ def test_a_table_without_a_checkpoint_cannot_be_refreshed(tmp_path: Path) -> Non
 def test_a_change_beyond_the_memory_budget_goes_through_temporary_files(
     hourly: Hourly, any_change: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changes = importlib.import_module("lazydelta.sidecar.building.net_change")
+    changes = importlib.import_module("lazydelta.sidecar.building.refresh")
     spilled: list[int] = []
     spill = changes.RowSpool._spill
 
@@ -386,14 +386,14 @@ def test_a_refresh_that_dies_at_any_write_changes_nothing_for_readers(hourly: Ho
     hourly.log.checkpoint()
     before = set(hourly.place.sidecars())
     answer = hourly.place.answer()
-    for moment in range(5):
+    for timestamp in range(5):
         writes = 0
 
-        def die(request: Request, moment: int = moment) -> None:
+        def die(request: Request, timestamp: int = timestamp) -> None:
             nonlocal writes
             if request.verb == "PUT":
                 writes += 1
-                if writes > moment:
+                if writes > timestamp:
                     message = "the power is gone"
                     raise StorageError(message)
 

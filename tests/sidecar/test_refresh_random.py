@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 
 from lazydelta import DeltaTable, sidecar
 from lazydelta.errors import OptionError, VersionNotFoundError
-from lazydelta.sidecar.reading.sidecar_cache import shared_cache
+from lazydelta.sidecar.reading.discovery import shared_cache
 from tests.oracle.random_log import RandomLog, random_log
 from tests.scan.hand_log import HandLog, add, remove, vector
 from tests.scan.predicates import FORMS, predicate_for, written
@@ -26,7 +26,7 @@ from tests.sidecar.refreshed import COLUMNS, HOURS, same
 from tests.sidecar.sidecars import DISABLED, Place, rows
 from tests.support.rounds import quick
 
-refreshing = importlib.import_module("lazydelta.sidecar.building.refresher")
+refreshing = importlib.import_module("lazydelta.sidecar.building.refresh")
 
 
 # Some expressions are opaque, which is not what these tests are about.

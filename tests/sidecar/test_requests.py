@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.showcase.bench import make_table
-from lazydelta.sidecar.building.builder import build
-from lazydelta.sidecar.reading.sidecar_cache import shared_cache
+from lazydelta.sidecar.building.build import build
+from lazydelta.sidecar.reading.discovery import shared_cache
 from lazydelta.storage import Request, observe
+from lazydelta.testing import make_table
 from tests.scan.hand_log import publish
 from tests.sidecar.conftest import set_sizes
 from tests.sidecar.sidecars import DISABLED, Place, rows

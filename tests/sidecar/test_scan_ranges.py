@@ -12,15 +12,15 @@ import pytest
 
 from lazydelta import DeltaTable
 from lazydelta.errors import ObjectChangedError
-from lazydelta.handle import TableHandle
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.pruning import parse_predicate
-from lazydelta.scan.data_file import data_files
+from lazydelta.predicates import parse_predicate
+from lazydelta.scan.base import BasePlace, ScanRange, divided
+from lazydelta.scan.file import data_files
 from lazydelta.scan.request import ScanRequest
-from lazydelta.scan.scan_range import BasePlace, ScanRange, divided
-from lazydelta.sidecar.building.builder import build
-from lazydelta.sidecar.layout.sidecar_columns import FOLDER
-from lazydelta.sidecar.reading.sidecar_cache import shared_cache
+from lazydelta.sidecar.building.build import build
+from lazydelta.sidecar.format.columns import FOLDER
+from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.reading.discovery import shared_cache
 from tests.oracle.random_log import random_log
 from tests.oracle.replay import Key
 from tests.scan.hand_log import key

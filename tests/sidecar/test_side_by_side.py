@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.showcase.bench import make_table
 from lazydelta.sidecar import build
-from lazydelta.sidecar.building import builder, publication
-from lazydelta.sidecar.layout.part_file import encode_part
+from lazydelta.sidecar.building import build as builder
+from lazydelta.sidecar.building import publish
+from lazydelta.sidecar.format.part_file import encode_part
+from lazydelta.testing import make_table
 
 LONG = 60.0  # nobody waits that long where two work side by side
 
@@ -36,7 +37,7 @@ class Together:
         return self._work(*arguments, **named)
 
 
-@pytest.mark.parametrize(("module", "name"), [(builder, "_parsed"), (publication, "encode_part")])
+@pytest.mark.parametrize(("module", "name"), [(builder, "_parsed"), (publish, "encode_part")])
 def test_two_are_at_work_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:
     make_table(tmp_path, files=6_000)
     together = Together(getattr(module, name))
@@ -59,7 +60,7 @@ def test_an_error_of_one_part_leaves_no_part_behind(tmp_path: Path, monkeypatch:
             raise MemoryError("no room")
         return encode_part(*arguments)
 
-    monkeypatch.setattr(publication, "encode_part", failing)
+    monkeypatch.setattr(publish, "encode_part", failing)
     with pytest.raises(MemoryError, match="no room"):
         build(tmp_path, memory_budget=1 << 20)
     folder = tmp_path / "_delta_log" / "_sidecars"

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from lazydelta.errors import ObjectExistsError
-from lazydelta.sidecar.building.builder import Maker, Progress, build
-from lazydelta.sidecar.building.publication import BuildResult, Publication
-from lazydelta.sidecar.building.spread_build import SpreadBuild, UnitKeys, splitters_of
-from lazydelta.sidecar.inspection.verification import verify
-from lazydelta.sidecar.layout.manifest import Manifest
-from lazydelta.sidecar.layout.sidecar_columns import FOLDER, manifest_path
+from lazydelta.sidecar.building.build import Maker, Progress, build
+from lazydelta.sidecar.building.distributed import SpreadBuild, UnitKeys, splitters_of
+from lazydelta.sidecar.building.publish import BuildResult, Publication
+from lazydelta.sidecar.format.columns import FOLDER, manifest_path
+from lazydelta.sidecar.format.manifest import Manifest
+from lazydelta.sidecar.verification import verify
 from lazydelta.storage import open_store
 from tests.scan.hand_log import HandLog, add, vector
 from tests.sidecar.conftest import Split
@@ -148,7 +148,7 @@ def test_a_build_that_fails_leaves_nothing(tmp_path: Path, split: Split) -> None
         def die(job: SpreadBuild, bucket: int, pieces: list[bytes]) -> None:
             seen.append(bucket)
             if len(seen) == 4:
-                job.discard(())  # what whoever carries the tasks does about a failure
+                job.discard(publication)  # as an engine does when a task fails
                 raise ObjectExistsError("died", path="x")
 
         return _spread(die)(publication, budget, progress)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lazydelta.errors import DataFileError, OptionError, UnknownColumnError
-from lazydelta.sidecar.reading.sidecar_cache import shared_cache
+from lazydelta.sidecar.reading.discovery import shared_cache
 from tests.scan.hand_log import HandLog, add
 from tests.sidecar.conftest import Split
 from tests.sidecar.sidecars import COLUMNS, DISABLED, Place, hourly

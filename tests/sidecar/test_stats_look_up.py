@@ -11,7 +11,7 @@ import pytest
 from lazydelta import DeltaTable
 from lazydelta.errors import OptionError
 from lazydelta.scan.scanner import LazyDeltaScanner
-from lazydelta.sidecar.reading.sidecar_cache import shared_cache
+from lazydelta.sidecar.reading.discovery import shared_cache
 from tests.scan.hand_log import HandLog, add, remove, vector
 from tests.sidecar.conftest import Split
 from tests.sidecar.sidecars import COLUMNS, DISABLED, Place

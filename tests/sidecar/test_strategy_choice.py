@@ -24,7 +24,7 @@ def place(request: pytest.FixtureRequest, split: Split, tmp_path: Path, monkeypa
     """Make a hundred hours of four files each, a row group an hour, and a file without an hour."""
     split(PER_HOUR, 1 if request.param == "groups in footers" else 10)
     if request.param == "groups in footers":
-        monkeypatch.setattr("lazydelta.sidecar.layout.manifest.MANIFEST_LIMIT", 100)
+        monkeypatch.setattr("lazydelta.sidecar.format.manifest.MANIFEST_LIMIT", 100)
     return hundred_hours(tmp_path)
 
 

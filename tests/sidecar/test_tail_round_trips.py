@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.showcase.bench import make_table
-from lazydelta.sidecar.building.builder import build
-from lazydelta.sidecar.reading.sidecar_cache import shared_cache
+from lazydelta.sidecar.building.build import build
+from lazydelta.sidecar.reading.discovery import shared_cache
 from lazydelta.storage import observe
+from lazydelta.testing import make_table
 from tests.scan.hand_log import publish
 from tests.sidecar.conftest import set_sizes
 from tests.support.latency import LatencyProxy
 
 if TYPE_CHECKING:
-    from lazydelta.scan.file_stream import FileStream
+    from lazydelta.scan.stream import FileStream
     from lazydelta.storage import Request
     from tests.support.azurite import Azurite
 

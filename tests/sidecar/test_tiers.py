@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from lazydelta import DeltaTable, sidecar
-from lazydelta.sidecar.building.builder import build
-from lazydelta.sidecar.layout.leaves import every_part
-from lazydelta.sidecar.layout.manifest import ManifestIndex
-from lazydelta.sidecar.layout.sidecar_columns import FOLDER, manifest_path
-from lazydelta.sidecar.reading.sidecar_cache import shared_cache
+from lazydelta.sidecar.building.build import build
+from lazydelta.sidecar.format.columns import manifest_path
+from lazydelta.sidecar.format.leaves import every_part
+from lazydelta.sidecar.format.manifest import ManifestIndex
+from lazydelta.sidecar.reading.discovery import shared_cache
 from tests.oracle.replay import replay
 from tests.scan.hand_log import HandLog, add
 from tests.sidecar.conftest import Split, set_leaves
@@ -170,7 +170,7 @@ def test_answers_are_those_of_the_log(
 
 
 @pytest.mark.usefixtures("tiered")
-def test_a_single_file_has_two_names_and_is_found_by_its_manifest_only(tmp_path: Path) -> None:
+def test_a_single_file_has_two_names_and_is_found_without_its_manifest(tmp_path: Path) -> None:
     hourly(tmp_path)
     place = Place(str(tmp_path))
     place.build(0)
@@ -183,7 +183,7 @@ def test_a_single_file_has_two_names_and_is_found_by_its_manifest_only(tmp_path:
     place.store.delete(manifest_path(0))
     shared_cache.clear()
     found, metrics = rows(place.open(), SECOND[0])
-    assert (found, metrics.tier) == (place.answer(SECOND[0]), 3)
+    assert (found, metrics.tier) == (place.answer(SECOND[0]), 2)
 
 
 @pytest.mark.usefixtures("tiered")
@@ -194,11 +194,7 @@ def test_built_by_tasks_verified_shown_and_cleaned(split: Split, tmp_path: Path)
     first = build(tmp_path, 0)
     shown = sidecar.show(tmp_path)
     assert sum(column.endswith(".name") for column in shown.columns) == 3
-    assert (
-        shown.size_bytes
-        == first.size_bytes
-        == sum(path.stat().st_size for path in (tmp_path / FOLDER).glob("*.parquet"))
-    )
+    assert shown.size_bytes == first.size_bytes == sum(len(place.store.get(path)) for path in place.parquets())
     build(tmp_path, 0, force=True, maker=_spread())
     assert place.build(0) == "already-valid"
     report = sidecar.verify(tmp_path, 0)
@@ -207,7 +203,7 @@ def test_built_by_tasks_verified_shown_and_cleaned(split: Split, tmp_path: Path)
     check(place)
     kept = every_part(place.store, index_of(place)).files
     gone = sidecar.clean(tmp_path, grace_hours=0)
-    assert {f"{FOLDER}/{path.name}" for path in (tmp_path / FOLDER).glob("*.parquet")} == set(kept)
+    assert set(place.parquets()) == set(kept)
     assert len(gone.deleted) == 2 * first.num_parts
     check(place)
     sidecar.drop(tmp_path)

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from lazydelta import DeltaTable, sidecar
-from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
-from lazydelta.sidecar.layout.sidecar_columns import manifest_path
+from lazydelta.protocol.schema import Column, Primitive
+from lazydelta.sidecar.format.columns import manifest_path
 from lazydelta.stats import ranges_from_parsed
 from lazydelta.storage import open_store
-from lazydelta.types.schema import Column, Primitive
+from lazydelta.write.checkpoint.writer import write_checkpoint
 from tests.oracle.checkpoints import CheckpointWriter, hint_for
 from tests.scan.hand_log import HandLog, add
 from tests.sidecar.sidecars import DISABLED, Place, resealed
@@ -37,7 +37,7 @@ PREDICATES = {
 }
 
 
-def moment(name: str, text: str) -> dict[str, Any]:
+def timestamp(name: str, text: str) -> dict[str, Any]:
     bound = {"at": text}
     return add(f"{name}.parquet", stats={"minValues": bound, "maxValues": bound, "nullCount": {"at": 0}})
 
@@ -45,7 +45,7 @@ def moment(name: str, text: str) -> dict[str, Any]:
 def far_table(folder: Path, *, stats: str, int96: bool = True) -> HandLog:
     """Make a table with a checkpoint as Delta-Spark writes it: statistics cut to milliseconds, typed as INT96."""
     log = HandLog(folder, {"at": "timestamp"})
-    log.commit(moment("far", FAR), moment("near", NEAR), moment("early", EARLY))
+    log.commit(timestamp("far", FAR), timestamp("near", NEAR), timestamp("early", EARLY))
     snapshot = log.state()
     writer = CheckpointWriter(log.log, snapshot, random.Random(0))
     writer.stats, writer.int96 = stats, int96
@@ -60,7 +60,7 @@ def found(table: DeltaTable, where: str) -> set[str]:
 @pytest.mark.parametrize("stats", ["struct", "both"])
 @pytest.mark.parametrize("int96", [True, False])
 @pytest.mark.parametrize("tier", [1, 2, 3])
-def test_no_file_vanishes_by_a_moment_outside_the_reach_of_nanoseconds(
+def test_no_file_vanishes_by_a_timestamp_outside_the_reach_of_nanoseconds(
     tmp_path: Path, stats: str, tier: int, *, int96: bool
 ) -> None:
     far_table(tmp_path / "t", stats=stats, int96=int96)
@@ -79,9 +79,9 @@ def test_no_file_vanishes_by_a_moment_outside_the_reach_of_nanoseconds(
 
 
 @pytest.mark.parametrize("stats", ["struct", "both"])
-def test_a_checkpoint_of_ours_copies_far_moments_as_they_are(tmp_path: Path, stats: str) -> None:
+def test_a_checkpoint_of_ours_copies_far_timestamps_as_they_are(tmp_path: Path, stats: str) -> None:
     log = far_table(tmp_path / "t", stats=stats)
-    log.commit(moment("new", NEAR))
+    log.commit(timestamp("new", NEAR))
     write_checkpoint(open_store(tmp_path / "t"))
     [path] = (tmp_path / "t" / "_delta_log").glob("*01.checkpoint.parquet")
     adds = pq.read_table(path, columns=["add"]).column("add").to_pylist()
@@ -118,7 +118,7 @@ def test_bounds_that_were_written_wrapped_give_way_to_the_text_beside_them(tmp_p
     assert "beside the text 9999-12-31" in report.problems[0]
     for where, expected in PREDICATES.items():
         assert found(place.open(), where) == expected, where
-    log.commit(moment("new", NEAR))
+    log.commit(timestamp("new", NEAR))
     write_checkpoint(place.store)
     sidecar.drop(place.uri)
     for where, expected in PREDICATES.items():
@@ -142,7 +142,7 @@ def test_bounds_that_were_written_wrapped_are_found_by_the_data_where_there_is_n
     assert "far.parquet has the maximum 1816-03-29" in report.problems[-1]
     assert "and holds 9999-12-31" in report.problems[-1]
     assert found(place.open(), "at > '2025-01-01T00:00:00Z'") >= {"far"}
-    log.commit(moment("new", NEAR))
+    log.commit(timestamp("new", NEAR))
     write_checkpoint(place.store)
     assert found(place.open(**DISABLED), "at > '2025-01-01T00:00:00Z'") >= {"far"}
 

@@ -12,15 +12,15 @@ import pyarrow as pa
 import pytest
 
 from lazydelta import sidecar
-from lazydelta.showcase.bench import make_table
-from lazydelta.sidecar.inspection.row_digest import RowDigest
-from lazydelta.sidecar.layout.sidecar_columns import manifest_path, sidecar_path
+from lazydelta.sidecar.format.columns import manifest_path, sidecar_path
+from lazydelta.sidecar.verification import RowDigest
+from lazydelta.testing import make_table
 from tests.scan.hand_log import HandLog
 from tests.sidecar.conftest import Split
 from tests.sidecar.refreshed import COLUMNS, HOURS, Hourly, file_in, gone_from
 from tests.sidecar.sidecars import Place, resealed
 
-publishing = importlib.import_module("lazydelta.sidecar.building.publication")
+publishing = importlib.import_module("lazydelta.sidecar.building.publish")
 
 
 @pytest.fixture

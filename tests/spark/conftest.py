@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
+from pathlib import Path
 
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.delta_tables import MADE
 from tests.support.spark import TIME_ZONE, spark
 
-__all__ = ["spark"]
+__all__ = ["made", "spark"]
+
+
+@pytest.fixture(scope="session")
+def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function that lets Delta-Spark make a table by its name, once. Tests only read them."""
+    known: dict[str, Path] = {}
+
+    def make(name: str) -> Path:
+        if name not in known:
+            known[name] = tmp_path_factory.mktemp("delta") / "table of % it"
+            MADE[name](spark, known[name])
+        return known[name]
+
+    return make
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from lazydelta.sidecar.building.spread_build import BucketParts, SpreadBuild
-from lazydelta.spark import build_sidecar, sidecar_building, start_session
+from lazydelta.sidecar.building.distributed import BucketParts, SpreadBuild
+from lazydelta.spark import build_sidecar, sidecar, start_session
 
 __all__ = ["DyingBuild", "main"]
 
@@ -34,7 +34,7 @@ class DyingBuild(SpreadBuild):
 
 def main() -> None:
     """Build the sidecar of the table ``sys.argv[1]`` and print what was done."""
-    vars(sidecar_building).update(SpreadBuild=DyingBuild, _UNIT_ROWS=5_000)  # what the driver sends
+    vars(sidecar).update(SpreadBuild=DyingBuild, _UNIT_ROWS=5_000)  # what the driver sends
     mark = os.environ[_MARK]
     conf = {"spark.executorEnv." + _MARK: mark, "spark.executor.memory": "512m", "spark.driver.memory": "512m"}
     spark = start_session(master="local-cluster[2,1,1024]", conf=conf)

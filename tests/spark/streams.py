@@ -17,7 +17,7 @@ from typing import Any
 
 import pyspark
 
-from lazydelta.maintenance.own_process import wait_for_maintenance
+from lazydelta.maintenance.background import wait_for_maintenance
 from lazydelta.spark.session import prepare_environment
 from tests.spark.stops import Stops
 from tests.spark.tables import commits
@@ -34,8 +34,8 @@ def make_source(folder: Path, files: int, rows: int, first: int = 0) -> range:
     for number in range(files):
         lines = []
         for each in ids[number * rows : (number + 1) * rows]:
-            moment = _START + dt.timedelta(minutes=25 * (each % 7), microseconds=each)
-            lines.append(json.dumps({"id": each, "ts": moment.isoformat()}))
+            timestamp = _START + dt.timedelta(minutes=25 * (each % 7), microseconds=each)
+            lines.append(json.dumps({"id": each, "ts": timestamp.isoformat()}))
         path = folder / f"{first:08}-{number:05}.json"
         path.with_suffix(".part").write_text("\n".join(lines))
         path.with_suffix(".part").rename(path)

@@ -86,13 +86,13 @@ def actions(table: Path, version: int, kind: str) -> list[dict[str, Any]]:
     return [action[kind] for line in text.splitlines() if kind in (action := json.loads(line))]
 
 
-def partition_of(moment: dt.datetime | dt.date | None, boundary: str) -> str | None:
-    """Return the partition value that a moment must have; computed here by other means than the product's."""
-    if moment is None:
+def partition_of(timestamp: dt.datetime | dt.date | None, boundary: str) -> str | None:
+    """Return the partition value that a timestamp must have; computed here by other means than the product's."""
+    if timestamp is None:
         return None
-    if isinstance(moment, dt.datetime) and moment.tzinfo is not None:
-        moment = moment.astimezone(dt.UTC)
-    return moment.strftime(PATTERNS[boundary])
+    if isinstance(timestamp, dt.datetime) and timestamp.tzinfo is not None:
+        timestamp = timestamp.astimezone(dt.UTC)
+    return timestamp.strftime(PATTERNS[boundary])
 
 
 def check_footers(table: Path, column: str, boundary: str, partition: str) -> int:
@@ -102,8 +102,8 @@ def check_footers(table: Path, column: str, boundary: str, partition: str) -> in
         footer = pq.read_metadata(table / unquote(file["path"]))
         expected = file[f"partition.{partition}"]
         assert f"{partition}=" in file["path"]
-        for moment in _bounds(footer, column):
-            assert partition_of(moment, boundary) == expected
+        for timestamp in _bounds(footer, column):
+            assert partition_of(timestamp, boundary) == expected
     return len(files)
 
 

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import subprocess
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import deltalake
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
-from lazydelta.errors import OptionError
-from lazydelta.spark import ingest, ingest_stream
+from lazydelta.errors import OptionError, SchemaMismatchError
+from lazydelta.spark import ingest, ingest_files, ingest_stream
+from lazydelta.spark import write as write_table
+from lazydelta.spark.source import arrow_schema
 from tests.spark.streams import make_source
 from tests.spark.tables import commits, logged, on_disk, write
 from tests.support.azurite import Azurite
@@ -59,8 +65,8 @@ def test_data_without_the_timestamp_column_of_the_table_is_refused(spark: SparkS
     _refused(spark.range(3), untouched, "makes its partition column '_event_hour' from 'ts', which the data lacks")
 
 
-def test_a_column_that_is_no_moment_in_time_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    sentence = "Column 'id' has type int64, which is no moment in time (name a timestamp or date column"
+def test_a_column_that_is_not_a_timestamp_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    sentence = "which is not a timestamp (name a timestamp or date column, or cast it with to_timestamp(…))"
     _refused(_events(spark), tmp_path / "new", sentence, timestampColumn="id")
     assert not (tmp_path / "new").exists()
 
@@ -70,10 +76,72 @@ def test_types_that_the_table_cannot_hold_are_refused(spark: SparkSession, untou
     _refused(df, untouched, "Column 'id' is string in the data and int64 in the table", "cast it with try_cast(")
 
 
-def test_a_type_that_delta_does_not_have_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    df = _events(spark).withColumn("i", F.expr("INTERVAL 1 DAY"))
-    _refused(df, tmp_path / "new", "The schema in the DataFrame has the type 'interval day'")
-    assert not (tmp_path / "new").exists()
+_NOT_WRITTEN = {
+    "'v' is of Spark's type variant": T.VariantType(),
+    "'v.element' is of Spark's type variant": T.ArrayType(T.VariantType()),
+    "'v.inner' is of Spark's type variant": T.StructType([T.StructField("inner", T.VariantType())]),
+    "'v.value' is of Spark's type variant": T.MapType(T.StringType(), T.VariantType()),
+    "'v' is collated (spark.UTF8_LCASE)": T.StringType("UTF8_LCASE"),
+    "'v.element' is collated (spark.UTF8_LCASE)": T.ArrayType(T.StringType("UTF8_LCASE")),
+    "'v.key' is collated (icu.UNICODE_CI)": T.MapType(T.StringType("UNICODE_CI"), T.LongType()),
+    "'v.inner' is collated": T.StructType([T.StructField("inner", T.StringType("UTF8_LCASE"))]),
+    "'v' is of Spark's type interval day to second": T.DayTimeIntervalType(),
+    "'v' is of Spark's type interval year to month": T.YearMonthIntervalType(),
+    "'v' is of Spark's type interval": T.CalendarIntervalType(),
+    "'v' is of Spark's type udt": VectorUDT(),
+    "'v.element' is of Spark's type udt": T.ArrayType(VectorUDT()),
+}
+for _name, _arguments in (("TimeType", (6,)), ("GeographyType", (4326,)), ("GeometryType", (4326,))):
+    if hasattr(T, _name):  # by the version of PySpark
+        _NOT_WRITTEN[f"'v' is of Spark's type {_name[:-4].lower()}"] = getattr(T, _name)(*_arguments)
+
+
+@pytest.mark.parametrize("sentence", _NOT_WRITTEN)
+def test_a_type_that_would_become_something_plainer_is_named(sentence: str) -> None:
+    schema = T.StructType([T.StructField("id", T.LongType()), T.StructField("v", _NOT_WRITTEN[sentence])])
+    with pytest.raises(SchemaMismatchError) as refused:
+        arrow_schema(schema)
+    assert str(refused.value).startswith(f"The column {sentence}")
+    assert refused.value.hint
+
+
+def test_names_that_sound_like_such_types_and_texts_of_a_length_are_fine() -> None:
+    variant = T.StructType([T.StructField("metadata", T.BinaryType()), T.StructField("value", T.BinaryType())])
+    texts = [T.StructField("c", T.CharType(3)), T.StructField("d", T.VarcharType(3))]
+    texts += [T.StructField("e", T.StringType(), metadata={"__CHAR_VARCHAR_TYPE_STRING": "char(3)"})]
+    found = arrow_schema(T.StructType([T.StructField("variant", variant), *texts]))
+    assert found.names == ["variant", "c", "d", "e"]
+    assert {each.type for each in found if each.name != "variant"} == {pa.string()}
+
+
+def test_variants_and_collated_texts_are_refused_on_every_way(spark: SparkSession, tmp_path: Path) -> None:
+    def save(batch: DataFrame, _: int) -> None:
+        write_table(batch, str(tmp_path / "t"), mode="append")
+
+    make_source(tmp_path / "source", files=1, rows=3)
+    files = spark.readStream.schema("id long, ts timestamp").json(str(tmp_path / "source"))
+    for column in (F.expr("to_variant_object(array(id))"), F.expr("'a' COLLATE UTF8_LCASE")):
+        df = _events(spark).withColumn("v", column)
+        for mode in ("append", "overwrite"):
+            with pytest.raises(PySparkException, match="SchemaMismatchError: The column 'v' is "):
+                df.write.format("lazydelta").mode(mode).save(str(tmp_path / "t"))
+        with pytest.raises(SchemaMismatchError, match=r"^The column 'v' is "):
+            write_table(df, str(tmp_path / "t"))
+        with pytest.raises(SchemaMismatchError, match=r"^The column 'v' is "):
+            ingest(df, str(tmp_path / "t"))
+        stream = files.withColumn("v", column)
+        writers = (
+            stream.writeStream.format("lazydelta").option("path", str(tmp_path / "t")),
+            stream.writeStream.foreachBatch(save),
+        )
+        for writer in writers:
+            place = str(tmp_path / f"c-{uuid.uuid4()}")
+            query = writer.option("checkpointLocation", place).trigger(availableNow=True).start()
+            with pytest.raises(PySparkException, match="SchemaMismatchError: The column 'v' is "):
+                query.awaitTermination()
+    with pytest.raises(SchemaMismatchError, match=r"The column 'v' is of Spark's type variant"):
+        ingest_files(spark, str(tmp_path / "source"), str(tmp_path / "t"), schema="id long, v variant")
+    assert not (tmp_path / "t").exists()
 
 
 def test_a_stream_that_does_not_fit_says_why(spark: SparkSession, untouched: Path, tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from lazydelta import DeltaTable, write_arrow
 from lazydelta.errors import LazyDeltaError, OptionError
-from lazydelta.row_scan import row_shares
-from lazydelta.spark.reading.batch_reader import LazyDeltaReader, SharePartition, open_reader, read_schema
-from tests.row_scan.made_table import make_table
+from lazydelta.rows import scanner
+from lazydelta.spark.reader import LazyDeltaReader, SharePartition, open_reader, read_schema
+from tests.rows.made_table import make_table
 
 ROWS = 3000
 
@@ -55,7 +55,7 @@ def made(folder: Path, commits: int = 4, **options: Any) -> pa.Table:
                 "x": pa.array([rng.choice([None, math.nan, -0.0, 0.0, rng.uniform(-9, 9)]) for _ in range(ROWS)]),
                 "s": pa.array([rng.choice([None, "", "a", "ab", "b%", "ü"]) for _ in range(ROWS)]),
                 "d": pa.array([Decimal(rng.randrange(-999, 999)).scaleb(-2) for _ in range(ROWS)], pa.decimal128(9, 2)),
-                "t": pa.array([_moment(rng) for _ in range(ROWS)], pa.timestamp("us", "UTC")),
+                "t": pa.array([_timestamp(rng) for _ in range(ROWS)], pa.timestamp("us", "UTC")),
                 "day": pa.array([dt.date(1500, 1, 1) + dt.timedelta(rng.randrange(200_000)) for _ in range(ROWS)]),
                 "p": pa.array([rng.choice(["u", "v", None]) for _ in range(ROWS)]),
             }
@@ -65,7 +65,7 @@ def made(folder: Path, commits: int = 4, **options: Any) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def _moment(rng: random.Random) -> dt.datetime:
+def _timestamp(rng: random.Random) -> dt.datetime:
     return dt.datetime(2026, 2, 10, tzinfo=dt.UTC) + dt.timedelta(seconds=rng.randrange(90_000), microseconds=7)
 
 
@@ -100,8 +100,8 @@ def test_a_large_file_is_divided_by_its_row_groups(tmp_path: Path) -> None:
 def test_many_files_are_divided_by_ranges_that_name_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What travels to a task does not grow with its files, and its rows are those of a plain scan."""
     made(tmp_path, commits=12)  # a checkpoint and a sidecar after ten
-    monkeypatch.setattr(row_shares, "FEW_FILES", 3)
-    monkeypatch.setattr(row_shares, "_UNKNOWN_FILE", 64 << 20)
+    monkeypatch.setattr(scanner, "FEW_FILES", 3)
+    monkeypatch.setattr(scanner, "_UNKNOWN_FILE", 64 << 20)
     planned = reader(tmp_path, maxPartitionBytes="20kb")
     partitions = planned.partitions()
     ranges = [each.share.within for each in partitions if isinstance(each, SharePartition)]
@@ -117,8 +117,8 @@ def test_large_files_are_divided_by_row_groups_where_ranges_name_no_file_too(
     """A file of four shares is opened by four tasks and not by all of them, and each row comes once."""
     table = make_table(tmp_path, files=6, rows=1000, group=50)
     size = max(file.size for file in DeltaTable(tmp_path).files())
-    monkeypatch.setattr(row_shares, "FEW_FILES", -1)
-    monkeypatch.setattr(row_shares, "_UNKNOWN_FILE", size)
+    monkeypatch.setattr(scanner, "FEW_FILES", -1)
+    monkeypatch.setattr(scanner, "_UNKNOWN_FILE", size)
     planned = reader(tmp_path, maxPartitionBytes=-(-size // 4))
     partitions = planned.partitions()
     assert len(partitions) > 2 * 6
@@ -164,7 +164,7 @@ def test_versions_columns_and_where_are_options(tmp_path: Path) -> None:
         ({"maxPartitionBytes": "much"}, "is not a size"),
         ({"where": "nope = 1"}, "no column 'nope'"),
         ({"where": "id ="}, "id ="),
-        ({"files": "some"}, "makes no sense"),
+        ({"files": "some"}, "There is no option 'files'"),
         ({"versionAsOf": "77"}, "77"),
     ],
     ids=str,
@@ -180,6 +180,17 @@ def test_a_bad_option_is_an_error_whose_sentence_comes_before_the_traceback(
     first, _, _ = text.partition("\n")
     assert words in first, text
     assert not first.startswith("Traceback")
+
+
+def test_a_path_may_name_its_version(tmp_path: Path) -> None:
+    """As Delta-Spark has it, unless there is such a folder."""
+    made(tmp_path / "t", commits=2)
+    first, newest = (len(ids(rows(reader(Path(f"{tmp_path}/t{each}"))))) for each in ("@v0", ""))
+    assert first < newest
+    with pytest.raises(LazyDeltaError, match="A version is given twice"):
+        reader(Path(f"{tmp_path}/t@v0"), versionAsOf="1")
+    made(tmp_path / "t@v0", commits=3)
+    assert len(ids(rows(reader(tmp_path / "t@v0")))) > newest
 
 
 def test_a_table_that_comes_without_a_place_is_answered_with_what_to_type() -> None:
@@ -300,7 +311,7 @@ def test_a_scan_that_no_filter_reaches_says_what_to_type(
 ) -> None:
     """Once for a read of many files, and not where a filter or a condition came."""
     made(tmp_path, commits=2)
-    monkeypatch.setattr("lazydelta.spark.reading.batch_reader.FEW_FILES", 20)
+    monkeypatch.setattr("lazydelta.spark.reader.FEW_FILES", 20)
     reader(tmp_path).partitions()
     assert capfd.readouterr().err.count("option('where', …)") == 1
     reader(tmp_path, pushFilters="true").partitions()

@@ -15,11 +15,11 @@ import lazydelta
 from lazydelta import DeltaTable
 from lazydelta.cli.app import cli
 from lazydelta.errors import LazyDeltaError
-from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
-from lazydelta.log.hint.hint_writer import write_last_checkpoint
+from lazydelta.log.hint.writer import write_last_checkpoint
 from lazydelta.spark import checkpoint_table
 from lazydelta.spark.session import active_session
 from lazydelta.storage import open_store
+from lazydelta.write.checkpoint.writer import write_checkpoint
 from tests.write.test_spread_checkpoint import only_parts, parts
 
 pytestmark = [pytest.mark.xdist_group("spark")]
@@ -51,6 +51,7 @@ def test_tasks_write_what_one_process_would(spark: SparkSession, table: Path) ->
     only_parts(table, 4)
     assert sorted(DeltaTable(table).to_pyarrow_table()["id"].to_pylist()) == EXPECTED
     assert sorted(pa.table(deltalake.DeltaTable(table).to_pyarrow_table())["id"].to_pylist()) == EXPECTED
+    assert (table / "_delta_log" / "_sidecars" / "v4.manifest.json").exists()
     assert checkpoint_table(spark, table, files_per_part=1).action == "already-there"
 
 

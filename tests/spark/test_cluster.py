@@ -20,17 +20,15 @@ from tests.spark.streams import ROOT, WORKER, kill, kill_executor, spark_home
 from tests.spark.tables import ids
 from tests.support.spark import SHORT_LIVED, use_java
 
-pytestmark = [pytest.mark.xdist_group("spark")]
-
-_FILES = 6
+pytestmark = [pytest.mark.xdist_group("other sparks")]
 
 
-def lose_executors(folder: Path, kills: int) -> None:
+def lose_executors(folder: Path, kills: int, files: int) -> None:
     """Kill the executor of a task that has handed over rows, then those of tasks that stand at a change of a file."""
     use_java()
     prepare_environment()
     table, held = folder / "t", folder / "held"
-    for number in range(_FILES):
+    for number in range(files):
         write_arrow(table, pa.table({"id": pa.array(range(number * 500, (number + 1) * 500), pa.int64())}))
     held.mkdir()
     places = range(1, kills * CHANGES_OF_A_FILE, CHANGES_OF_A_FILE)
@@ -47,7 +45,7 @@ def lose_executors(folder: Path, kills: int) -> None:
             **SHORT_LIVED,
         },
         "table": str(table),
-        "options": {"maxPartitionBytes": "1kb", "minPartitions": str(_FILES)},
+        "options": {"maxPartitionBytes": "1kb", "minPartitions": str(files)},
         "folder": str(held),
         "written": str(written.table),
         "streamed": str(streamed.table),
@@ -78,11 +76,11 @@ def lose_executors(folder: Path, kills: int) -> None:
             killed = [kill_executor(driver.pid, stops.wait(place, lambda: driver.poll() is None)) for place in places]
             assert any(killed)
         assert driver.wait(600) == 0, said.read_text(errors="replace")[-4000:]
-    everything = list(range(_FILES * 500))
+    everything = list(range(files * 500))
     assert json.loads((folder / "result.json").read_text()) == {
         "ids": everything,
         "rows": len(everything),
-        "batches": _FILES,
+        "batches": files,
     }
     assert ids(folder / "written") == everything
     assert ids(folder / "streamed") == everything
@@ -90,10 +88,10 @@ def lose_executors(folder: Path, kills: int) -> None:
 
 @pytest.mark.timeout(600)
 def test_every_row_is_read_written_and_streamed_once_though_executors_die(tmp_path: Path) -> None:
-    lose_executors(tmp_path, kills=1)
+    lose_executors(tmp_path, kills=1, files=3)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_row_is_there_once_though_many_executors_die(tmp_path: Path) -> None:
-    lose_executors(tmp_path, kills=4)
+    lose_executors(tmp_path, kills=4, files=6)

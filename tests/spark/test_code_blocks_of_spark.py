@@ -27,11 +27,18 @@ def _name(block: Block) -> str:
 @pytest.mark.parametrize("block", [each for each in BLOCKS if each.language == "python"], ids=_name)
 def test_a_block_of_python_writes_what_arrived(block: Block, spark: SparkSession, tmp_path: Path) -> None:
     make_world(tmp_path)
-    reads = "spark.read." in block.code
+    reads = "spark.read." in block.code or "read(spark" in block.code
     uri, arriving = str(tmp_path / ("telemetry" if reads else "written")), str(tmp_path / "incoming")
     df = spark.read.parquet(arriving)
     stream = spark.readStream.schema(df.schema).parquet(arriving)
-    names = {"spark": spark, "df": df, "stream": stream, "uri": uri, "checkpoints": str(tmp_path / "checkpoints")}
+    names = {
+        "spark": spark,
+        "df": df,
+        "stream": stream,
+        "uri": uri,
+        "other_uri": uri,
+        "checkpoints": str(tmp_path / "checkpoints"),
+    }
     follows = "spark.readStream." in block.code
     if follows:
         df.write.format("lazydelta").mode("append").save(uri)

@@ -19,15 +19,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.query import StreamingQuery
 
-from lazydelta.handle import TableHandle
-from lazydelta.log.snapshot_opening import open_snapshot
-from lazydelta.maintenance import own_process as maintenance
-from lazydelta.maintenance.own_process import last_failure, start_maintenance, wait_for_maintenance
-from lazydelta.maintenance.table_lock import machine_file, table_lock
+from lazydelta.log.opening import open_snapshot
+from lazydelta.maintenance import background as maintenance
+from lazydelta.maintenance.background import last_failure, start_maintenance, wait_for_maintenance
+from lazydelta.maintenance.policy import machine_file, table_lock
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.spark import ingest, ingest_stream
 from lazydelta.storage import open_store
 from lazydelta.write.job import WriteJob
-from lazydelta.write.write_options import WriteOptions
+from lazydelta.write.options import WriteOptions
 from tests.spark.stops import CHANGES_OF_A_FILE, Stops
 from tests.spark.streams import make_source
 from tests.spark.tables import commits, ids, logged, on_disk
@@ -191,7 +191,7 @@ def test_what_goes_wrong_is_told_when_maintenance_is_due_again(
     assert failure is not None
     assert "write the checkpoint 2" in failure
     obstacle.rmdir()
-    with caplog.at_level(logging.WARNING, "lazydelta.maintenance.own_process"), _started(table) as process:
+    with caplog.at_level(logging.WARNING, "lazydelta.maintenance.background"), _started(table) as process:
         assert process.wait(60) == 0
     assert f"The last maintenance of file://{table} failed, and is tried again" in caplog.text
     assert _checkpoints(table) == [2]

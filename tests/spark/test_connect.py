@@ -15,7 +15,7 @@ from lazydelta.spark.session import prepare_environment
 from tests.spark.streams import ROOT
 from tests.support.spark import use_java
 
-pytestmark = [pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.xdist_group("other sparks")]
 
 
 @pytest.mark.timeout(600)

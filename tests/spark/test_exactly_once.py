@@ -24,9 +24,9 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
-from lazydelta.handle import TableHandle
-from lazydelta.maintenance.own_process import wait_for_maintenance
-from lazydelta.maintenance.table_lock import machine_file
+from lazydelta.maintenance.background import wait_for_maintenance
+from lazydelta.maintenance.policy import machine_file
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.spark import ingest_stream
 from lazydelta.spark.source import LazyDeltaSource, _Message
 from tests.spark.stops import CHANGES_OF_A_COMMIT, CHANGES_OF_A_FILE
@@ -346,7 +346,7 @@ def test_what_a_driver_left_that_was_killed_before_its_commit_goes_with_the_next
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_rows_are_there_once_although_the_driver_was_killed_at_twenty_moments(tmp_path: Path) -> None:
+def test_rows_are_there_once_although_the_driver_was_killed_at_twenty_points(tmp_path: Path) -> None:
     stream, expected = _stream(tmp_path, files=120, rows=500)
     assert _kill_drivers(stream, kills=20, files=120) == 20
     stream.finish(900)
@@ -397,7 +397,7 @@ def test_rows_are_there_once_although_an_executor_was_killed(tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_rows_are_there_once_although_executors_were_killed_at_twenty_moments(tmp_path: Path) -> None:
+def test_rows_are_there_once_although_executors_were_killed_at_twenty_points(tmp_path: Path) -> None:
     stream, expected = _stream(tmp_path, files=150, rows=500, **_CLUSTER)
     assert _kill_executors(stream, kills=20, files=150) == 20
     _check(stream.table, expected)

@@ -21,7 +21,7 @@ from lazydelta.errors import OptionError
 from lazydelta.spark import ingest
 from lazydelta.spark.source import LazyDeltaSource
 from lazydelta.write.job import WriteJob
-from lazydelta.write.write_options import WriteOptions
+from lazydelta.write.options import WriteOptions
 from tests.spark.tables import (
     actions,
     added,
@@ -46,8 +46,8 @@ _UTC = pa.timestamp("us", "UTC")
 _NEW_YORK = ZoneInfo("America/New_York")
 
 
-def _moments() -> list[dt.datetime]:
-    """Return moments around whatever may go wrong; the session's clocks are those of New York."""
+def _timestamps() -> list[dt.datetime]:
+    """Return timestamps around whatever may go wrong; the session's clocks are those of New York."""
     edges = [
         dt.datetime(2026, 2, 10, 0, 0, tzinfo=dt.UTC),  # midnight in UTC
         dt.datetime(2026, 2, 10, 0, 0, tzinfo=_NEW_YORK),  # midnight in the session
@@ -71,9 +71,9 @@ def _moments() -> list[dt.datetime]:
     return [edge.astimezone(dt.UTC) + step for edge in edges for step in steps]
 
 
-def _events(spark: SparkSession, moments: list[dt.datetime | None], first: int = 0) -> DataFrame:
+def _events(spark: SparkSession, timestamps: list[dt.datetime | None], first: int = 0) -> DataFrame:
     return spark.createDataFrame(
-        pa.table({"id": pa.array(range(first, first + len(moments)), pa.int64()), "ts": pa.array(moments, _UTC)})
+        pa.table({"id": pa.array(range(first, first + len(timestamps)), pa.int64()), "ts": pa.array(timestamps, _UTC)})
     )
 
 
@@ -95,16 +95,16 @@ def duckdb() -> Iterator[DuckDb]:
 def test_every_reader_sees_the_rows_of_every_boundary(
     boundary: str, spark: SparkSession, duckdb: DuckDb, tmp_path: Path
 ) -> None:
-    moments = _moments()
+    timestamps = _timestamps()
     table = tmp_path / "t"
-    df = _events(spark, [*moments, None])
+    df = _events(spark, [*timestamps, None])
     write(df, table, timestampColumn="ts", boundary=boundary)
     column = f"_event_{boundary}"
     expected = pa.table(
         {
-            "id": pa.array(range(len(moments) + 1), pa.int64()),
-            "ts": pa.array([*moments, None], _UTC),
-            column: [partition_of(each, boundary) for each in [*moments, None]],
+            "id": pa.array(range(len(timestamps) + 1), pa.int64()),
+            "ts": pa.array([*timestamps, None], _UTC),
+            column: [partition_of(each, boundary) for each in [*timestamps, None]],
         }
     )
     for peer in (DeltaRs(), Polars(), duckdb):
@@ -116,12 +116,12 @@ def test_every_reader_sees_the_rows_of_every_boundary(
 
 def test_every_type_comes_through(spark: SparkSession, duckdb: DuckDb, tmp_path: Path) -> None:
     inner = pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string())), ("at", _UTC)])
-    moment = dt.datetime(2026, 2, 10, 12, 0, 0, 1, tzinfo=dt.UTC)
-    struct = {"a": 1, "b": ["x", None], "at": moment}
+    timestamp = dt.datetime(2026, 2, 10, 12, 0, 0, 1, tzinfo=dt.UTC)
+    struct = {"a": 1, "b": ["x", None], "at": timestamp}
     expected = pa.table(
         {
             "id": pa.array([1, 2, 3], pa.int64()),
-            "ts": pa.array([moment] * 3, _UTC),
+            "ts": pa.array([timestamp] * 3, _UTC),
             "i8": pa.array([-128, 127, None], pa.int8()),
             "i16": pa.array([-(1 << 15), (1 << 15) - 1, None], pa.int16()),
             "i32": pa.array([-(1 << 31), (1 << 31) - 1, None], pa.int32()),
@@ -151,16 +151,18 @@ def test_every_type_comes_through(spark: SparkSession, duckdb: DuckDb, tmp_path:
 
 
 @pytest.mark.parametrize(("kind", "boundary"), [("timestamp_ntz", "minute"), ("date", "day"), ("date", "hour")])
-def test_wall_clocks_and_days_are_moments_of_utc(kind: str, boundary: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_wall_clocks_and_days_are_timestamps_of_utc(
+    kind: str, boundary: str, spark: SparkSession, tmp_path: Path
+) -> None:
     texts = ["2026-03-08 02:30:00", "2024-02-29 23:59:59.999999", "1969-12-31 00:00:00"]
     df = spark.createDataFrame([(number, text) for number, text in enumerate(texts)], "id long, text string")
     table = tmp_path / "t"
     write(df.select("id", F.col("text").cast(kind).alias("at")), table, timestampColumn="at", boundary=boundary)
     found = by_id(read_by_delta_spark(spark, table))
     for row, text in zip(found, texts, strict=True):
-        moment = dt.datetime.fromisoformat(text)
-        day = dt.datetime(moment.year, moment.month, moment.day)  # noqa: DTZ001 - a wall clock
-        assert row[f"_event_{boundary}"] == partition_of(day if kind == "date" else moment, boundary)
+        timestamp = dt.datetime.fromisoformat(text)
+        day = dt.datetime(timestamp.year, timestamp.month, timestamp.day)  # noqa: DTZ001 - a wall clock
+        assert row[f"_event_{boundary}"] == partition_of(day if kind == "date" else timestamp, boundary)
     check_footers(table, "at", boundary, f"_event_{boundary}")
 
 
@@ -168,7 +170,7 @@ def test_a_zone_less_session_and_another_zone_write_the_same(spark: SparkSession
     other = spark.newSession()
     other.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
     for session, name in ((spark, "a"), (other, "b")):
-        write(_events(session, list(_moments())), tmp_path / name, timestampColumn="ts")
+        write(_events(session, list(_timestamps())), tmp_path / name, timestampColumn="ts")
     assert same(read(tmp_path / "b"), read(tmp_path / "a"))
 
 
@@ -182,8 +184,8 @@ def test_rows_without_a_timestamp_go_to_the_null_partition(spark: SparkSession, 
 
 def test_rejected_rows_are_all_in_the_side_table(spark: SparkSession, tmp_path: Path) -> None:
     table, side = tmp_path / "t", tmp_path / "aside"
-    moments = [None if number % 3 else dt.datetime(2026, 2, 10, tzinfo=dt.UTC) for number in range(30)]
-    write(_events(spark, moments), table, timestampColumn="ts", nullTimestamps="reject", rejectedTable=str(side))
+    timestamps = [None if number % 3 else dt.datetime(2026, 2, 10, tzinfo=dt.UTC) for number in range(30)]
+    write(_events(spark, timestamps), table, timestampColumn="ts", nullTimestamps="reject", rejectedTable=str(side))
     assert ids(table) == list(range(0, 30, 3))
     rejected = read(side).to_pylist()
     assert sorted(json.loads(each["record"])["id"] for each in rejected) == [n for n in range(30) if n % 3]
@@ -269,10 +271,10 @@ def test_a_table_remembers_its_layout(spark: SparkSession, tmp_path: Path) -> No
 
 def test_a_column_of_days_takes_no_hours(spark: SparkSession, tmp_path: Path) -> None:
     table = tmp_path / "t"
-    moment = dt.datetime(2026, 2, 10, tzinfo=dt.UTC)
-    write(_events(spark, [moment]), table, timestampColumn="ts", boundary="day", partitionColumn="at")
+    timestamp = dt.datetime(2026, 2, 10, tzinfo=dt.UTC)
+    write(_events(spark, [timestamp]), table, timestampColumn="ts", boundary="day", partitionColumn="at")
     with pytest.raises(AnalysisException, match="boundary"):
-        write(_events(spark, [moment]), table, timestampColumn="ts", boundary="hour", partitionColumn="at")
+        write(_events(spark, [timestamp]), table, timestampColumn="ts", boundary="hour", partitionColumn="at")
     assert commits(table) == [0]
 
 

@@ -18,8 +18,7 @@ from pyspark.sql import SparkSession
 
 from lazydelta.errors import DataFileError, OptionError, SchemaMismatchError, WriteError
 from lazydelta.spark import ingest_files, ingest_files_stream
-from lazydelta.spark.files_ingestion import Progress
-from lazydelta.spark.files_stream import MicroBatch, start_files_stream
+from lazydelta.spark.files import MicroBatch, Progress, start_files_stream
 from lazydelta.storage import open_store
 from tests.support.azurite import Azurite
 
@@ -79,9 +78,9 @@ def test_parquet_files_keep_their_types_and_are_split_among_tasks(spark: SparkSe
     source, table = tmp_path / "in", tmp_path / "table"
     source.mkdir()
     count = 300_000
-    moments = pa.array([1_770_732_000_000_000 + n * 48_000 for n in range(count)], pa.timestamp("us", "UTC"))
+    timestamps = pa.array([1_770_732_000_000_000 + n * 48_000 for n in range(count)], pa.timestamp("us", "UTC"))
     texts = [f"x{n * 7919}" for n in range(count)]
-    whole = pa.table({"n": pa.array(range(count), pa.int32()), "ts": moments, "text": texts})
+    whole = pa.table({"n": pa.array(range(count), pa.int32()), "ts": timestamps, "text": texts})
     for number in range(3):
         part = whole.slice(number * 100_000, 100_000)
         pq.write_table(part, source / f"{number}.parquet", row_group_size=20_000, compression="none")

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 
 from lazydelta.errors import AccessDeniedError, OptionError, WriteError
-from lazydelta.log.actions import Txn
+from lazydelta.protocol.actions import Txn
+from lazydelta.spark.source import LazyDeltaSource
 from lazydelta.storage import open_store
 from lazydelta.write.job import WriteJob, refuse_older
-from lazydelta.write.write_options import WriteOptions
+from lazydelta.write.options import WriteOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,6 +68,18 @@ def test_partition_columns_may_come_from_the_call() -> None:
     assert WriteOptions.from_spark({"__partition_columns": '["a","b"]'}).partition_by == ("a", "b")
     with pytest.raises(OptionError, match="differ"):
         WriteOptions.from_spark({"__partition_columns": '["a"]', "partitionBy": "b"})
+
+
+def test_a_pyspark_that_is_too_old_is_named() -> None:
+    code = "from pyspark.sql import datasource as d; del d.DataSourceStreamArrowWriter; import lazydelta.spark"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert "lazydelta.spark needs PySpark 4.1 or later, and this is" in done.stderr
+
+
+def test_a_table_of_sparks_catalog_is_answered_with_what_to_type() -> None:
+    """Spark tells a data source in Python neither its name nor its location: ``saveAsTable``, CTAS, ``toTable``."""
+    with pytest.raises(OptionError, match=r"saveAsTable.*USING delta LOCATION.*attach"):
+        LazyDeltaSource({}).writer(StructType([StructField("id", LongType())]), overwrite=False)
 
 
 @pytest.mark.parametrize(

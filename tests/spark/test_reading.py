@@ -24,20 +24,6 @@ pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
-@pytest.fixture(scope="module")
-def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return a function that makes a table by its name, once."""
-    known: dict[str, Path] = {}
-
-    def make(name: str) -> Path:
-        if name not in known:
-            known[name] = tmp_path_factory.mktemp("delta") / "table of % it"
-            MADE[name](spark, known[name])
-        return known[name]
-
-    return make
-
-
 def _rows(frame: DataFrame) -> Counter[str]:
     # As text, because rows hold dictionaries, NaN and bytes.
     return Counter(map(str, frame.collect()))
@@ -128,15 +114,15 @@ def test_the_fast_way_applies_its_condition_exactly(
     assert expected
 
 
-def test_plain_files_go_to_sparks_own_reader_and_the_others_to_the_source(
-    made: Callable[[str], Path], spark: SparkSession
-) -> None:
-    """Partition 1 of the table has no deletion vectors; a table with mapped columns has no plain file."""
-    plan = _plan(read(spark, str(made("deletion vectors"))))
+def test_explain_says_which_way_rows_come(made: Callable[[str], Path], spark: SparkSession) -> None:
+    """Spark's reader over a version, or the data source where it is told not to open files."""
+    table = str(made("deletion vectors"))
+    plan = _plan(read(spark, table, version=1))
     assert "FileScan parquet" in plan
-    assert "lazydelta" in plan
-    assert "lazydelta" not in _plan(read(spark, str(made("deletion vectors")), where="p = 1"))
-    assert "FileScan" not in _plan(read(spark, str(made("column mapping"))))
+    assert "lazydelta:/version=1" in plan
+    by_source = _plan(read(spark, table, by_spark=False))
+    assert "BatchScan lazydelta" in by_source
+    assert "FileScan" not in by_source
 
 
 def _plan(frame: DataFrame) -> str:
@@ -159,23 +145,16 @@ def test_partition_values_and_names_that_look_like_patterns_are_read_as_they_are
     assert [row.id for row in read(spark, str(table), where="p = '*'").collect()] == [3]
 
 
-def test_an_hour_stays_text_and_more_files_than_spark_lists_at_once_are_read(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_an_hour_stays_text_and_no_job_lists_files(spark: SparkSession, tmp_path: Path) -> None:
     """Without a schema Spark would make numbers of `_event_hour=` folders, which look hidden besides."""
     start = dt.datetime(2026, 2, 10, tzinfo=dt.UTC)
     rows = pa.table({"ts": [start + dt.timedelta(minutes=20 * each) for each in range(120)], "id": range(120)})
     write_arrow(tmp_path, rows, timestamp_column="ts")
     assert len(DeltaTable(tmp_path).file_uris()) == 40
-    listing, before = "spark.sql.sources.parallelPartitionDiscovery.parallelism", "38"
-    spark.conf.set(listing, before)
-    try:
-        with _tasks_of_jobs(spark) as jobs:
-            fast = read(spark, str(tmp_path))
-        assert spark.conf.get(listing) == before
-    finally:
-        spark.conf.unset(listing)
-    assert jobs == [32], "Spark listed the files by other tasks than it was told to"
+    with _tasks_of_jobs(spark) as jobs:
+        fast = read(spark, str(tmp_path))
+        assert len(fast.inputFiles()) == 40
+    assert jobs == [], "Spark listed the files by a job of its own"
     assert sorted(row.id for row in fast.collect()) == list(range(120))
     assert dict(fast.dtypes)["_event_hour"] == "string"
     assert fast.where("_event_hour = '2026021003'").count() == 3

@@ -17,12 +17,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lazydelta.errors import LazyDeltaError, OptionError
-from lazydelta.showcase.bench import make_table
 from lazydelta.sidecar import build, drop, verify
-from lazydelta.sidecar.layout.manifest import Manifest
-from lazydelta.sidecar.layout.sidecar_columns import FOLDER
+from lazydelta.sidecar.format.columns import FOLDER
+from lazydelta.sidecar.format.manifest import Manifest
 from lazydelta.spark import build_sidecar
 from lazydelta.storage import open_store
+from lazydelta.testing import make_table
 from tests.spark.streams import spark_home
 
 pytestmark = [pytest.mark.xdist_group("spark")]
@@ -65,7 +65,7 @@ def test_very_wide_tables_get_two_tiers_from_tasks_too(spark: SparkSession, tmp_
     parts = _manifest(tmp_path).parts
     named = {file for part in parts for file in part.files}
     assert all(part.stats is not None for part in parts)
-    assert {f"{FOLDER}/{path.name}" for path in (tmp_path / FOLDER).glob("*.parquet")} == named
+    assert {f"{FOLDER}/{path.name}" for path in (tmp_path / FOLDER).glob("*-*.parquet")} == named
     report = verify(tmp_path)
     assert report.ok, report.problems
 
@@ -116,7 +116,7 @@ def _built_by_a_cluster_that_loses_an_executor(
     named = [part.file for part in _manifest(table).parts]
     # The part of the attempt that died was complete: it is neither named nor there any more.
     assert mark.read_text() not in named
-    assert sorted(f"{FOLDER}/{path.name}" for path in (table / FOLDER).glob("*.parquet")) == sorted(named)
+    assert sorted(f"{FOLDER}/{path.name}" for path in (table / FOLDER).glob("*-*.parquet")) == sorted(named)
     assert _digest(table) == expected
     assert verify(table).ok
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lazydelta
-from lazydelta.maintenance.own_process import last_failure, wait_for_maintenance
+from lazydelta.maintenance.background import last_failure, wait_for_maintenance
 from lazydelta.spark import ingest_stream
 from tests.spark.streams import Stream, make_source
 from tests.spark.tables import ids

@@ -15,8 +15,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from lazydelta.errors import OptionError, WriteError
 from lazydelta.spark import ingest_files_stream, ingest_stream
+from lazydelta.spark.session import checked_trigger
 from lazydelta.spark.source import LazyDeltaSource, _Message
-from lazydelta.spark.triggers import checked_trigger
 from tests.spark.tables import actions, on_disk
 
 pytestmark = [pytest.mark.xdist_group("spark")]

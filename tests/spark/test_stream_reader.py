@@ -15,10 +15,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 import lazydelta
 from lazydelta.errors import LazyDeltaError, OptionError, SchemaMismatchError, StreamStoppedError
+from lazydelta.rows import stream_source
+from lazydelta.spark.errors import error_of_ours, in_sparks_words
 from lazydelta.spark.source import LazyDeltaSource
-from lazydelta.spark.sparks_words import error_of_ours, in_sparks_words
-from lazydelta.stream_source import stream_pieces
-from tests.row_scan.made_table import make_table
+from tests.rows.made_table import make_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +64,7 @@ def rows_between(reader: DataSourceStreamReader, start: dict[str, Any], end: dic
 
 @pytest.mark.parametrize("named", [0, 10_000], ids=["ranges", "names"])
 def test_what_spark_asks_for_in_its_order(tmp_path: Path, named: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_pieces.plan_pieces, "__kwdefaults__", {"named": named})
+    monkeypatch.setattr(stream_source.plan_pieces, "__kwdefaults__", {"named": named})
     table = tmp_path / "t"
     append(table, 0, 1, 2, 3)
     append(table, 4, 5)
@@ -96,13 +96,13 @@ def test_a_large_file_becomes_several_tasks_that_have_each_row_once(
     tmp_path: Path, named: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By its row groups, of which there are twenty; files that fit stay whole."""
-    monkeypatch.setattr(stream_pieces.plan_pieces, "__kwdefaults__", {"named": named})
+    monkeypatch.setattr(stream_source.plan_pieces, "__kwdefaults__", {"named": named})
     table = tmp_path / "t"
     make_table(table, files=2, rows=1000, group=50)
     lazydelta.write_arrow(table, pa.table({"id": [2000], "part": [7], "text": ["t"]}), maintain=False)
     sizes = sorted(file.size for file in lazydelta.DeltaTable(table).files())
     for name in ("_MOST_BYTES", "_LEAST_BYTES", "_LEAST_SHARE"):
-        monkeypatch.setattr(stream_pieces, name, -(-sizes[2] // 3))
+        monkeypatch.setattr(stream_source, name, -(-sizes[2] // 3))
     assert sizes[0] < sizes[2] // 3
     reader = reader_of(table)
     start = reader.initialOffset()

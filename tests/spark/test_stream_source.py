@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import lazydelta
 from lazydelta import sidecar
 from lazydelta.errors import OptionError
-from lazydelta.maintenance.own_process import wait_for_maintenance
+from lazydelta.maintenance.background import wait_for_maintenance
 from lazydelta.spark.source import LazyDeltaSource
 from tests.spark.stops import CHANGES_OF_A_COMMIT
 from tests.spark.streams import Stream
@@ -134,7 +134,7 @@ def test_a_query_that_goes_on_takes_what_is_appended_and_ends_at_a_new_column(
 
 
 def test_pyspark_without_admission_control_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "lazydelta.spark.streaming.stream_reader", raising=False)
+    monkeypatch.delitem(sys.modules, "lazydelta.spark.stream_reader", raising=False)
     monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
     with pytest.raises(OptionError, match=r"needs PySpark 4\.2, and this is"):
         LazyDeltaSource({"path": "t"}).streamReader(None)  # type: ignore[arg-type]

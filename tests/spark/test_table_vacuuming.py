@@ -14,12 +14,12 @@ from pyspark.sql import SparkSession
 
 from lazydelta.cli.app import cli
 from lazydelta.errors import StorageError
-from lazydelta.handle import TableHandle
-from lazydelta.maintenance.vacuum.listing import Listed, ListingJob
-from lazydelta.maintenance.vacuum.vacuuming import vacuum
+from lazydelta.maintenance.vacuum import vacuum
+from lazydelta.maintenance.vacuum_files import Listed, ListingJob
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.spark import vacuum_table
+from lazydelta.spark.maintenance import listing_on_spark
 from lazydelta.spark.session import active_session
-from lazydelta.spark.table_vacuuming import listing_on_spark
 from tests.maintenance.old_tables import NOW, data_files
 from tests.maintenance.random_past import RandomHistory
 

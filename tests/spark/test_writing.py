@@ -55,29 +55,29 @@ def test_every_mode_does_what_spark_calls_it_and_says_what_was_written(spark: Sp
 
 def test_errors_begin_with_our_sentence_and_advise_in_sparks_names(spark: SparkSession, tmp_path: Path) -> None:
     table = str(tmp_path / "t")
-    moments = rows(spark, 0, 2).withColumn("at", F.current_timestamp())
-    result = ingest(moments, table, maintain=False)
+    timestamps = rows(spark, 0, 2).withColumn("at", F.current_timestamp())
+    result = ingest(timestamps, table, maintain=False)
     assert result is not None
     assert (result.version, result.rows) == (0, 2)
     with pytest.raises(SchemaMismatchError) as refused:
-        write(moments.withColumn("more", F.lit(1)), table, mode="append")
+        write(timestamps.withColumn("more", F.lit(1)), table, mode="append")
     assert str(refused.value).startswith("The data has the column 'more' of type int32, which the table does not")
     assert "set mergeSchema to true" in str(refused.value)
     with pytest.raises(SchemaMismatchError, match=r"^Column 'at' is string .*to_timestamp"):
-        write(moments.withColumn("at", F.lit("2026-01-01")), table, mode="append")
+        write(timestamps.withColumn("at", F.lit("2026-01-01")), table, mode="append")
     # With their sentence first where Spark passes them on itself, and without Spark's marks where we do.
     assert "SQLSTATE" not in str(refused.value)
     with pytest.raises(AnalysisException) as passed:
-        moments.withColumn("more", F.lit(1)).write.format("lazydelta").mode("append").save(table)
+        timestamps.withColumn("more", F.lit(1)).write.format("lazydelta").mode("append").save(table)
     text = str(passed.value)
     assert 0 < text.index("SchemaMismatchError: The data has the column 'more'") < text.index("Traceback")
     assert text.index("set mergeSchema to true") < text.index("Traceback")
     with pytest.raises(
         SchemaMismatchError, match=r"set overwriteSchema to true to give .*cast\(… AS string\)|try_cast"
     ):
-        write(moments.withColumn("id", F.lit("x")), table, mode="overwrite")
+        write(timestamps.withColumn("id", F.lit("x")), table, mode="overwrite")
     with pytest.raises(OptionError, match="There is no option 'mergSchema'"):
-        write(moments, table, mode="append", mergSchema=True)
+        write(timestamps, table, mode="append", mergSchema=True)
 
 
 def test_what_spark_refuses_before_it_asks_us(spark: SparkSession, tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_a_pending_request_can_be_awaited(store: Store) -> None:
     store.put("a", b"1")
 
     async def read() -> bytes:
-        return await asyncio.wrap_future(store.fetch("a").future)
+        return await asyncio.to_thread(store.fetch("a").result)
 
     assert asyncio.run(read()) == b"1"
 

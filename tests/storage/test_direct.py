@@ -8,7 +8,7 @@ import pytest
 
 from lazydelta.errors import LazyDeltaError, ObjectNotFoundError, StorageError, StreamClosedError
 from lazydelta.storage import IoCounters, Request, observe, open_store
-from lazydelta.storage.direct import DirectReads
+from lazydelta.storage.local import DirectReads
 
 
 def test_a_local_file_is_announced_before_it_is_opened(tmp_path: Path) -> None:

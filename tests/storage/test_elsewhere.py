@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from lazydelta.errors import AccessDeniedError, DataFileError, ExternalLocationError, LazyDeltaError, OptionError
-from lazydelta.log.actions import DeletionVector
-from lazydelta.rows.deletion_vectors import read_deletion_vector
+from lazydelta.protocol.actions import DeletionVector
+from lazydelta.protocol.deletion_vectors import read_deletion_vector
 from lazydelta.storage import open_store, redact
 from tests.rows.files import LoggedFile, column, rows, schema_of
 from tests.storage.listener import Listener

@@ -173,8 +173,8 @@ def leave(folder: Path, name: str, hours: float) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f".lazydelta-{name}"
     file.write_bytes(b"half of it")
-    moment = time.time() - hours * 3600
-    os.utime(file, (moment, moment))
+    timestamp = time.time() - hours * 3600
+    os.utime(file, (timestamp, timestamp))
     return file
 
 
@@ -215,10 +215,10 @@ def test_a_file_that_cannot_be_tidied_up_does_not_fail_the_write(
     old = leave(tmp_path / "f", "old", 25)
     real = os.unlink
 
-    def unlink(path: str) -> None:
-        if path == str(old):
+    def unlink(path: str, **keywords: int) -> None:
+        if path == old.name:
             raise PermissionError(path)
-        real(path)
+        real(path, **keywords)
 
     monkeypatch.setattr(os, "unlink", unlink)
     store = open_store(tmp_path)

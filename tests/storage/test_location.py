@@ -13,7 +13,7 @@ from lazydelta import DeltaTable, create_table
 from lazydelta.errors import DataFileError, OptionError
 from lazydelta.storage import open_store
 from lazydelta.storage.location import parse_location
-from lazydelta.storage.storage_options import normalise
+from lazydelta.storage.options import normalise
 
 if TYPE_CHECKING:
     from tests.support.azurite import Azurite
@@ -257,6 +257,8 @@ REMOTE_TABLE = "s3://bucket/folder/table"
         ("t=12:00:00/p.parquet", "t=12:00:00/p.parquet"),
         ("s3:x/p.parquet", "s3:x/p.parquet"),
         ("a:/p.parquet", "a:/p.parquet"),
+        ("/ds=2026-02-10/p.parquet", "ds=2026-02-10/p.parquet"),
+        ("/ds=a%20b/p.parquet", "ds=a b/p.parquet"),
     ],
 )
 @pytest.mark.parametrize("table", ["/folder/table", REMOTE_TABLE, "memory://m/folder/table"])
@@ -271,6 +273,7 @@ def test_a_relative_path_is_decoded_and_stays_in_the_table(table: str, logged: s
     [
         ("/a/t", "/a/t/x%20y", "file:///a/t", "x y", "/a/t/x y"),
         ("/a/t", "file:/a/t/x", "file:///a/t", "x", "/a/t/x"),
+        ("/year=2026/t", "/year=2026/t/x", "file:///year=2026/t", "x", "/year=2026/t/x"),
         ("/a/t", "file:///b/x", "file:///", "b/x", "/b/x"),
         (REMOTE_TABLE, "s3://bucket/folder/table/x", REMOTE_TABLE, "x", f"{REMOTE_TABLE}/x"),
         (REMOTE_TABLE, "s3a://bucket/folder/table/x", REMOTE_TABLE, "x", f"{REMOTE_TABLE}/x"),

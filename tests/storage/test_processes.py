@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import signal
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lazydelta.errors import StorageError
 from lazydelta.storage import open_store
 from tests.storage.relay import Relay
 
@@ -56,25 +54,27 @@ def test_local_stores_work_in_a_forked_child(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
-def test_a_child_has_the_answers_of_reads_that_were_under_way_when_it_was_forked(tmp_path: Path) -> None:
-    """Nobody in the child would finish them, or let go of what their threads held."""
+def test_a_child_has_the_answers_of_reads_that_were_under_way_when_it_was_forked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No thread of the child would finish them, or let go of what their threads held."""
     store = open_store(tmp_path)
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    under_way = store.fetch("pipe")  # its thread waits for somebody who writes
-    ends = threading.Timer(0.3, lambda: pipe.open("wb").close())
-    ends.start()
-
-    def answer() -> str:
-        with contextlib.suppress(StorageError):  # what becomes of a pipe does not matter
-            under_way.result()
-        return "answered"
-
-    assert in_fork(answer) == "answered"
-    assert answer() == "answered"
-    ends.join()
     store.put("a", b"content")
-    assert store.fetch("a").result() == b"content"
+    begun, goes_on, read = threading.Event(), threading.Event(), os.pread
+
+    def slow(*given: int) -> bytes:
+        begun.set()
+        goes_on.wait()
+        return read(*given)
+
+    monkeypatch.setattr(os, "pread", slow)
+    under_way = store.fetch("a")
+    assert begun.wait(60)
+    ends = threading.Timer(0.3, goes_on.set)
+    ends.start()
+    assert in_fork(lambda: under_way.result().decode()) == "content"
+    ends.join()
+    assert under_way.result() == store.fetch("a").result() == b"content"
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")

@@ -160,7 +160,7 @@ def test_ranges_columns_and_predicates_select_what_they_do_in_deltalake(tmp_path
     assert plain(ours.read_all()) == plain(theirs.read_all())
 
 
-def test_moments_select_versions_as_in_deltalake(tmp_path: Path) -> None:
+def test_timestamps_select_versions_as_in_deltalake(tmp_path: Path) -> None:
     for step in range(4):
         deltalake.write_deltalake(tmp_path, rows_of(step, 1), mode="append", configuration=ENABLED)
         date_commit(tmp_path, step, datetime(2026, 2, 10 + step, tzinfo=UTC))
@@ -182,23 +182,23 @@ def test_moments_select_versions_as_in_deltalake(tmp_path: Path) -> None:
     assert ours.load_cdf(**late, allow_out_of_range=True).read_all().num_rows == 0
 
 
-def date_commit(root: Path, version: int, moment: datetime) -> None:
-    """Let a commit say that it was made at a moment."""
+def date_commit(root: Path, version: int, timestamp: datetime) -> None:
+    """Let a commit say that it was made at a timestamp."""
     path = root / "_delta_log" / f"{version:020}.json"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     for line in lines:
         if "commitInfo" in line:
-            line["commitInfo"]["timestamp"] = int(moment.timestamp() * 1000)
+            line["commitInfo"]["timestamp"] = int(timestamp.timestamp() * 1000)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def test_a_moment_is_taken_from_the_commit_and_shown_in_utc(tmp_path: Path) -> None:
-    moment = datetime(2026, 2, 10, 14, 30, 1, 234000, tzinfo=UTC)
+def test_a_timestamp_is_taken_from_the_commit_and_shown_in_utc(tmp_path: Path) -> None:
+    timestamp = datetime(2026, 2, 10, 14, 30, 1, 234000, tzinfo=UTC)
     deltalake.write_deltalake(tmp_path, rows_of(0, 1), configuration=ENABLED)
-    date_commit(tmp_path, 0, moment)
+    date_commit(tmp_path, 0, timestamp)
     ours = lazydelta.DeltaTable(tmp_path).load_cdf().read_all()
-    assert ours["_commit_timestamp"].to_pylist() == [moment.replace(tzinfo=None)]
-    kept = f"_commit_timestamp > '{(moment - timedelta(seconds=1)).replace(tzinfo=None).isoformat()}'"
+    assert ours["_commit_timestamp"].to_pylist() == [timestamp.replace(tzinfo=None)]
+    kept = f"_commit_timestamp > '{(timestamp - timedelta(seconds=1)).replace(tzinfo=None).isoformat()}'"
     assert lazydelta.DeltaTable(tmp_path).load_cdf(predicate=kept).read_all().num_rows == 1
 
 

@@ -18,7 +18,7 @@ import pytest
 
 import lazydelta
 from lazydelta import exceptions
-from lazydelta.errors import LazyDeltaError, OptionError, TableNotFoundError, UnsupportedOperationError
+from lazydelta.errors import LazyDeltaError, OptionError, TableNotFoundError, UnsupportedOperationError, WriteError
 from tests.table.change_log import action, handmade
 
 if TYPE_CHECKING:
@@ -416,7 +416,7 @@ def test_what_our_writer_does_not_do_is_refused_by_name(tmp_path: Path) -> None:
     for keywords in senseless:
         with pytest.raises(OptionError):
             lazydelta.write_deltalake(tmp_path, ROWS, **keywords)
-    with pytest.raises(UnsupportedOperationError, match="convert_to_deltalake"):
+    with pytest.raises(WriteError, match="no Parquet file"):
         lazydelta.convert_to_deltalake(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -526,6 +526,31 @@ def test_a_checkpoint_that_is_asked_for_is_read_by_both(table: Path) -> None:
     (table / "_delta_log" / f"{0:020}.json").unlink()
     assert len(rows_of(table)) == 12
     assert lazydelta.DeltaTable(table).count() == 12
+
+
+def test_a_sidecar_follows_a_checkpoint_unless_it_is_left_out(
+    table: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = table / "_delta_log"
+    lazydelta.DeltaTable(table).create_checkpoint(sidecar=False)
+    lazydelta.DeltaTable(table, options={"delta.sidecar.enabled": False}).create_checkpoint()
+    assert not (log / "_sidecars").exists()
+    lazydelta.DeltaTable(table).create_checkpoint()
+    assert (log / "_sidecars" / "v0.manifest.json").exists()
+    lazydelta.write_deltalake(table, ROWS, mode="append")
+    lazydelta.DeltaTable(table).create_checkpoint()
+    stream = lazydelta.DeltaTable(table).files()
+    assert len(stream.collect()) == len(pa.table(deltalake.DeltaTable(table).get_add_actions()))
+    assert stream.metrics.sidecar == "version 1, by its manifest"
+
+    def fail(*_: object, **__: object) -> None:
+        raise LazyDeltaError("the folder is full")
+
+    monkeypatch.setattr("lazydelta.maintenance.after_commit.refresh_at", fail)
+    lazydelta.write_deltalake(table, ROWS, mode="append")
+    lazydelta.DeltaTable(table).create_checkpoint()
+    assert (log / f"{2:020}.checkpoint.parquet").exists()
+    assert "its sidecar is not: the folder is full" in caplog.text
 
 
 def test_the_log_is_cleaned_as_the_table_says(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from deltalake.fs import DeltaStorageHandler as TheirHandler
 from pyarrow import fs as pafs
 
 import lazydelta
-from lazydelta.deltalake_api import storage_handler
+from lazydelta.deltalake_names import storage_handler
 from lazydelta.errors import ObjectNotFoundError, UnsupportedOperationError
 from lazydelta.fs import DeltaStorageHandler
 

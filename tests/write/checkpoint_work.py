@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
 from lazydelta.storage import open_store
+from lazydelta.write.checkpoint.writer import write_checkpoint
 
 __all__ = ["checkpoint"]
 

@@ -49,6 +49,6 @@ def commits_only(log: RandomLog) -> None:
 
 
 def tombstone(path: str, deleted: int | None, **more: Any) -> Json:
-    """Return a remove action with its moment."""
+    """Return a remove action with its timestamp."""
     action: Json = {"path": path, "dataChange": True, **more}
     return {"remove": action if deleted is None else action | {"deletionTimestamp": deleted}}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lazydelta.handle import TableHandle
-from lazydelta.log.actions import Add, Remove, Txn
+from lazydelta.protocol.actions import Add, Remove, Txn
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import Request, observe, open_store
 from lazydelta.write.transaction import Transaction
 

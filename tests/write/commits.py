@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import lazydelta
-from lazydelta.handle import TableHandle
-from lazydelta.log.actions import Add, Remove, Txn
-from lazydelta.scan.file_stream import FileStream
+from lazydelta.protocol.actions import Add, Remove, Txn
 from lazydelta.scan.scanner import LazyDeltaScanner
+from lazydelta.scan.stream import FileStream
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import open_store
 from lazydelta.write.create import create_table
 from lazydelta.write.transaction import CommitResult, Transaction
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from lazydelta.scan.data_file import DataFile
+    from lazydelta.scan.file import DataFile
     from lazydelta.storage import Store
 
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string())])

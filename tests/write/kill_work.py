@@ -14,10 +14,10 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from lazydelta.handle import TableHandle
-from lazydelta.log.actions import Txn
-from lazydelta.maintenance.once import after_commit
-from lazydelta.maintenance.own_thread import BackgroundMaintenance
+from lazydelta.maintenance.after_commit import after_commit
+from lazydelta.maintenance.background import BackgroundMaintenance
+from lazydelta.protocol.actions import Txn
+from lazydelta.sidecar.handle import TableHandle
 from tests.support.points import Points
 from tests.write.commits import begin, files_of, put_file, removal
 

@@ -12,7 +12,7 @@ import hypothesis.strategies as st
 import pyarrow as pa
 
 import lazydelta
-from lazydelta.types.from_arrow import has_timestamp_ntz
+from lazydelta.protocol.arrow_types import has_timestamp_ntz
 from tests.write.peers import Condition
 
 # Not among them: __HIVE_DEFAULT_PARTITION__, which Polars takes for null because it reads values from folder names.

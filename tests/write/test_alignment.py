@@ -17,8 +17,8 @@ HOUR = 3_600_000_000
 SCHEMA = pa.schema([("at", UTC), ("n", pa.int64())])
 
 
-def data(*moments: float | None, **more: list[str | None]) -> pa.Table:
-    at = [None if hour is None else round(hour * HOUR) for hour in moments]
+def data(*timestamps: float | None, **more: list[str | None]) -> pa.Table:
+    at = [None if hour is None else round(hour * HOUR) for hour in timestamps]
     return pa.table({"at": pa.array(at, UTC), "n": pa.array(range(len(at)), pa.int64()), **more})
 
 
@@ -63,7 +63,7 @@ def test_a_table_may_be_created_with_the_column_that_is_made(tmp_path: Path) -> 
     ("options", "message"),
     [
         ({"timestamp_column": "when"}, "no column 'when'"),
-        ({"timestamp_column": "n"}, "no moment in time"),
+        ({"timestamp_column": "n"}, "not a timestamp"),
         ({"timestamp_column": "at", "boundary": "week"}, "boundary='week'"),
         ({"timestamp_column": "at", "partition_column": "n"}, "is text, and here it is int64"),
         ({"boundary": "day"}, "needs a column"),

@@ -14,7 +14,7 @@ import pytest
 
 import lazydelta
 from lazydelta.errors import WriteError
-from lazydelta.log.actions import Txn
+from lazydelta.protocol.actions import Txn
 from lazydelta.storage import open_store
 from lazydelta.write.batch_record import BATCH_FIELD, BatchRecord, RowCounter, check_repeat, find_batch
 

@@ -11,15 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
-from lazydelta.log.snapshot_opening import open_snapshot
+from lazydelta.log.opening import open_snapshot
+from lazydelta.log.snapshot import Snapshot as Replayed
+from lazydelta.protocol.schema import TableSchema
 from lazydelta.stats import ranges_from_json, ranges_from_parsed
 from lazydelta.storage import open_store
-from lazydelta.types.schema import TableSchema
+from lazydelta.write.checkpoint.writer import state_of, write_checkpoint
 from tests.oracle.observe import observed_facts
 from tests.oracle.random_log import random_log
 from tests.oracle.replay import Snapshot, canonical_path, commit_name, file_key
-from tests.pruning import worlds
+from tests.predicates import worlds
 from tests.scan.hand_log import HandLog, add, vector
 from tests.scan.typed_log import typed_log
 from tests.write.checkpoints import DAY, NOW, commits_only, only_checkpoint, rows, tombstone
@@ -101,7 +102,7 @@ def test_checkpoints_upon_checkpoints_lose_nothing(seed: int, tmp_path: Path) ->
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_tombstones_are_those_of_a_plain_replay(seed: int, tmp_path: Path) -> None:
-    """All are of the same moment, so either all are within the retention or none is."""
+    """All are of the same timestamp, so either all are within the retention or none is."""
     log = random_log(seed, tmp_path)
     commits_only(log)
     store = open_store(log.path)
@@ -419,3 +420,28 @@ def test_only_live_domains_are_kept(table: Path) -> None:
     log.commit({"domainMetadata": {"domain": "a", "configuration": "{}", "removed": True}})
     write_checkpoint(open_store(table))
     assert rows(table, 2, "domainMetadata") == [{"domain": "b", "configuration": "{}", "removed": False}]
+
+
+def test_small_commits_are_reconciled_together_and_the_log_is_replayed_twice(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = HandLog(table)
+    for number in range(60):
+        older = [tombstone(f"f{number - 3}", NOW - 1)] if number % 4 == 3 else []
+        log.commit(add(f"f{number}"), *older)
+    store = open_store(table)
+    state = state_of(open_snapshot(store), 256 << 20, NOW)
+    batches = list(state.batches())
+    assert len(batches) <= 6  # protocol, metadata, applications, domains, files, tombstones
+    assert state.rows.num_adds == 45
+    replays = 0
+    tail = Replayed.tail
+
+    def counted(self: Replayed, *given: Any, **named: Any) -> Any:
+        nonlocal replays
+        replays += 1
+        return tail(self, *given, **named)
+
+    monkeypatch.setattr(Replayed, "tail", counted)
+    write_checkpoint(store, now=NOW)
+    assert replays == 2  # for the files, and for what is no file

@@ -15,8 +15,8 @@ import pytest
 
 from lazydelta import DeltaTable
 from lazydelta.errors import CorruptLogError, StorageError, UnsupportedFeatureError
-from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
 from lazydelta.storage import Request, Store, observe, open_store
+from lazydelta.write.checkpoint.writer import write_checkpoint
 from tests.oracle.observe import observed_facts
 from tests.scan.hand_log import HandLog, add, remove
 from tests.write.checkpoints import rows
@@ -157,7 +157,7 @@ def test_a_failure_at_any_request_leaves_the_table_as_it_was(table: Path) -> Non
 _KILLED = """
 import json, sys
 from lazydelta.storage import open_store
-from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
+from lazydelta.write.checkpoint.writer import write_checkpoint
 from tests.support.points import Points
 with Points(sys.argv[2], int(sys.argv[3])).counting() as points:
     write_checkpoint(open_store(sys.argv[1]), memory_budget=1 << 20)
@@ -207,7 +207,7 @@ def test_a_writer_that_is_killed_leaves_a_readable_table(table: Path) -> None:
 _LIGHT = """
 import sys
 from lazydelta.storage import open_store
-from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
+from lazydelta.write.checkpoint.writer import write_checkpoint
 write_checkpoint(open_store(sys.argv[1]))
 print("pandas" in sys.modules)
 """

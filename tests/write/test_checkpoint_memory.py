@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.measure import Measurement, measure
 from benchmarks.tables import cached_table
-from lazydelta.log.checkpoint.writing.checkpoint_writer import MEMORY_BUDGET, write_checkpoint
 from lazydelta.storage import open_store
+from lazydelta.write.checkpoint.writer import MEMORY_BUDGET, write_checkpoint
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ GROWTH = 1.4  # a row group has a kilobyte or two of metadata for each column; t
 LIMIT = 1 << 30
 BUDGET = 64 << 20  # several row groups even in the small table
 NOW = 1_770_764_400_000  # made tables do not depend on the clock, and neither do their tombstones
-IMPORTS = ("lazydelta.log.checkpoint.writing.checkpoint_writer", "pyarrow.parquet", "obstore")
+IMPORTS = ("lazydelta.write.checkpoint.writer", "pyarrow.parquet", "obstore")
 
 pytestmark = [pytest.mark.memory, pytest.mark.timeout(300)]
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
 from lazydelta.storage import open_store
+from lazydelta.write.checkpoint.writer import write_checkpoint
 from tests.oracle.observe import observed_facts
 from tests.oracle.random_log import random_log
 from tests.oracle.replay import Json, canonical_path, commit_name, file_key

@@ -13,15 +13,18 @@ from hypothesis import strategies as st
 
 import lazydelta
 from lazydelta.errors import StorageError
-from lazydelta.log.actions import Remove, Txn
-from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
-from lazydelta.log.checksum.checksum_totals import State
-from lazydelta.log.checksum.checksum_writer import write_checksum
+from lazydelta.log.checksum import writer
+from lazydelta.log.checksum.writer import TableTotals, write_checksum
+from lazydelta.maintenance.vacuum import vacuum
+from lazydelta.protocol.actions import Remove, Txn
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import Request, Store, observe, open_store
+from lazydelta.write.checkpoint.writer import write_checkpoint
 from tests.scan.hand_log import SIZE, HandLog, add, remove, watching
 from tests.write.commits import append, begin, commit_info, files, new_table, put_file, removal, rows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -142,6 +145,13 @@ def test_an_overwrite_needs_no_checksum_before_it(tmp_path: Path) -> None:
     assert "setTransactions" not in found  # nobody has looked into the checkpoint for them
 
 
+@pytest.fixture
+def large_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every base count as too large to be counted for one commit."""
+    monkeypatch.setattr(writer, "_SMALL_BASE", -1)
+
+
+@pytest.mark.usefixtures("large_base")
 def test_a_remove_without_a_size_ends_the_chain(store: Store) -> None:
     append(store, [1])
     transaction = begin(store)
@@ -150,6 +160,7 @@ def test_a_remove_without_a_size_ends_the_chain(store: Store) -> None:
     assert not append(store, [2]).has_checksum
 
 
+@pytest.mark.usefixtures("large_base")
 @pytest.mark.parametrize("operation", ["COMPUTE STATS", "Manual Update"])
 def test_commits_whose_files_do_not_add_up_end_the_chain(store: Store, operation: str) -> None:
     append(store, [1])
@@ -173,7 +184,7 @@ def test_a_checksum_that_is_there_stays(store: Store) -> None:
     transaction = begin(store)
     assert transaction.protocol is not None
     assert transaction.metadata is not None
-    state = State(num_files=77)
+    state = TableTotals(num_files=77)
     assert not write_checksum(store, 1, state, protocol=transaction.protocol, metadata=transaction.metadata)
     assert store.get(f"_delta_log/{1:020}.crc") == before
 
@@ -190,6 +201,76 @@ def test_a_checksum_that_cannot_be_written_is_logged_and_the_commit_stands(
     assert (result.version, result.has_checksum) == (1, False)
     assert "the checksum of version 1 was not written: the disk is full" in caplog.text
     assert rows(store) == [1]
+
+
+# --- commits of other writers, whose actions may not add up
+
+
+def _foreign(store: Store, version: int, *actions: dict[str, Any]) -> None:
+    """Commit as another writer, who writes no checksum."""
+    lines = [{"commitInfo": {"engineInfo": "delta-rs:1.0", "operation": "WRITE"}}, *actions]
+    store.put_if_absent(f"_delta_log/{version:020}.json", b"".join(msgspec.json.encode(each) + b"\n" for each in lines))
+
+
+def _again(store: Store) -> dict[str, Any]:
+    active = files(store)[0]
+    return {
+        "add": {
+            "path": active.path,
+            "size": active.size,
+            "modificationTime": 1,
+            "dataChange": False,
+            "partitionValues": active.partition_values,
+        }
+    }
+
+
+def _gone(_: Store) -> dict[str, Any]:
+    return {"remove": {"path": "p=a/never.parquet", "size": 7, "deletionTimestamp": 1, "dataChange": True}}
+
+
+@pytest.mark.parametrize("action", [_again, _gone])
+@pytest.mark.parametrize("is_small", [True, False])
+@pytest.mark.parametrize("winner", [False, True])
+def test_actions_that_do_not_fit_by_identity_never_make_a_checksum_wrong(
+    store: Store,
+    action: Callable[[Store], dict[str, Any]],
+    is_small: bool,  # noqa: FBT001
+    winner: bool,  # noqa: FBT001
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A small base is counted again at the next commit, a large one with the next checkpoint."""
+    append(store, [1])
+    append(store, [2])
+    write_checkpoint(store)
+    monkeypatch.setattr(writer, "_SMALL_BASE", 1 << 20 if is_small else -1)
+    transaction = begin(store)
+    if not winner:
+        _foreign(store, 3, action(store))
+        transaction = begin(store)
+    transaction.add(put_file(store, [3]))
+    if winner:
+        _foreign(store, 3, action(store))
+    assert transaction.commit().has_checksum is (is_small and not winner)
+    assert append(store, [4]).has_checksum is is_small
+    write_checkpoint(store)
+    assert append(store, [5]).has_checksum
+    for version in range(4, 7):
+        assert totals(store, version) in {None, _counted_at(store, version)}
+    assert vacuum(TableHandle.of(store), dry_run=True).paths == []
+
+
+def _counted_at(store: Store, version: int) -> tuple[int, int]:
+    found = lazydelta.DeltaTable(store.uri, version, options={"checksum": "off"}).files().collect()
+    return len(found), sum(file.size for file in found)
+
+
+@pytest.mark.usefixtures("large_base")
+def test_a_commit_of_another_writer_without_files_does_not_end_the_chain(store: Store) -> None:
+    append(store, [1])
+    _foreign(store, 2, {"txn": {"appId": "stream", "version": 4}})
+    assert append(store, [2]).has_checksum
+    assert totals(store, 3) == counted(store)
 
 
 # --- after a checkpoint, for which everything was counted

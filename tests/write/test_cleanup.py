@@ -12,8 +12,8 @@ import pytest
 
 import lazydelta
 from lazydelta.errors import CorruptLogError, LazyDeltaError, VersionNotFoundError
-from lazydelta.handle import TableHandle
 from lazydelta.maintenance.log_cleanup import CleanupResult, clean_log
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import Request, observe
 from tests.scan.hand_log import HandLog, add
 
@@ -32,7 +32,7 @@ def _table(
     properties: Mapping[str, str] | None = None,
     per_day: int = 1,
 ) -> HandLog:
-    """Write a log whose newest version is of the day NOW, and every older one of an earlier moment."""
+    """Write a log whose newest version is of the day NOW, and every older one of an earlier timestamp."""
     log = HandLog(folder, configuration=properties)
     for version in range(versions):
         log.commit(add(f"f{version}.parquet"))
@@ -41,8 +41,8 @@ def _table(
     for file in log.log.iterdir():
         if file.name[:20].isdigit():
             age = timedelta(days=(versions - 1 - int(file.name[:20])) / per_day)
-            moment = (NOW - age).timestamp()
-            os.utime(file, (moment, moment))
+            timestamp = (NOW - age).timestamp()
+            os.utime(file, (timestamp, timestamp))
     return log
 
 

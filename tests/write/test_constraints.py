@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -86,3 +87,35 @@ def test_optimize_packs_a_table_with_constraints_whatever_they_are(tmp_path: Pat
     table.optimize.compact()
     assert len(table.files().collect()) == 1
     assert sorted(table.to_pyarrow_table()["id"].to_pylist()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("kind", "longest"), [("varchar(3)", "äöü"), ("char(3)", "abc"), ("VARCHAR( 3 )", "a c")])
+def test_texts_are_no_longer_than_spark_lets_the_column_have(tmp_path: Path, kind: str, longest: str) -> None:
+    log = limited(tmp_path / "t", "string", kind)
+    write_arrow(log.table, pa.table({"name": [longest, None, ""]}), maintain=False)
+    with pytest.raises(WriteError, match=r"(?i)The column 'name' is .*char.*3.*, and a row has a text of 4 characters"):
+        write_arrow(log.table, pa.table({"name": ["ab", f"{longest}x"]}), maintain=False)
+    assert DeltaTable(log.table).count() == 3
+
+
+def test_lengths_within_nested_columns_are_refused_by_name(tmp_path: Path) -> None:
+    nested = {"type": "array", "elementType": "string", "containsNull": True}
+    log = limited(tmp_path / "t", nested, "array<varchar(3)>")
+    with pytest.raises(UnsupportedFeatureError, match=r"The column 'name' is array<varchar\(3\)>, whose lengths"):
+        write_arrow(log.table, pa.table({"name": [["a"]]}), maintain=False)
+
+
+def limited(table: Path, kind: object, note: str) -> HandLog:
+    """Make a table as Delta-Spark does for ``VARCHAR(3)``: a text, and a note on its column."""
+    log = HandLog(table, {"name": kind}, features=[])
+    log.protocol = lambda: {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}  # type: ignore[method-assign]
+    log.commit()
+    first = table / "_delta_log" / f"{0:020}.json"
+    lines = [json.loads(each) for each in first.read_text().splitlines()]
+    for each in lines:
+        if "metaData" in each:
+            schema = json.loads(each["metaData"]["schemaString"])
+            schema["fields"][0]["metadata"] = {"__CHAR_VARCHAR_TYPE_STRING": note}
+            each["metaData"]["schemaString"] = json.dumps(schema)
+    first.write_text("\n".join(map(json.dumps, lines)))
+    return log

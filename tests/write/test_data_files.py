@@ -14,15 +14,17 @@ import pytest
 
 from benchmarks.measure import measure
 from lazydelta.errors import OptionError, StorageError, WriteError
+from lazydelta.runtime.threads import Task
 from lazydelta.storage import Request, observe, open_store
+from lazydelta.write import data_files
 from lazydelta.write.data_files import DataFileWriter
 
 SCHEMA = pa.schema([("n", pa.int64()), ("t", pa.timestamp("us", "UTC")), ("p", pa.string())])
 
 
 def batch(numbers: list[int], partitions: list[str | None] | None = None) -> pa.RecordBatch:
-    moment = dt.datetime(2026, 2, 10, tzinfo=dt.UTC)
-    columns = {"n": numbers, "t": [moment] * len(numbers), "p": partitions or ["a"] * len(numbers)}
+    timestamp = dt.datetime(2026, 2, 10, tzinfo=dt.UTC)
+    columns = {"n": numbers, "t": [timestamp] * len(numbers), "p": partitions or ["a"] * len(numbers)}
     return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
 
 
@@ -52,7 +54,7 @@ def test_an_add_tells_name_size_statistics_and_time(tmp_path: Path) -> None:
     with DataFileWriter(open_store(tmp_path), SCHEMA, ["p"], first_number=7) as writer:
         writer.write(batch([1, 2], ["x y%", "x y%"]))
         (add,) = writer.close()
-    assert re.fullmatch(r"p=x%20y%2525/part-00007-[0-9a-f-]{36}\.c000\.zstd\.parquet", add.path)
+    assert re.fullmatch(r"p=x%20y%2525/part-00007-[0-9a-f-]{36}\.ld1\.zstd\.parquet", add.path)
     assert add.size == (tmp_path / unquote(add.path)).stat().st_size
     assert add.partition_values == {"p": "x y%"}
     assert add.data_change
@@ -69,7 +71,7 @@ def test_files_have_microseconds_page_checksums_and_no_partition_columns(tmp_pat
     with DataFileWriter(open_store(tmp_path), SCHEMA, ["p"], compression="snappy") as writer:
         writer.write(batch([1]))
         (add,) = writer.close()
-    assert add.path.endswith(".c000.snappy.parquet")
+    assert add.path.endswith(".ld1.snappy.parquet")
     file = pq.ParquetFile(tmp_path / add.path, page_checksum_verification=True)
     assert file.schema.names == ["n", "t"]
     kind = json.loads(file.schema.column(1).logical_type.to_json())
@@ -232,10 +234,37 @@ def test_a_small_budget_makes_more_files_and_loses_no_row(tmp_path: Path) -> Non
 
 
 @pytest.mark.memory
+def test_work_for_many_partitions_is_in_proportion_to_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of each partition come by themselves, as they do when tasks of a cluster set them aside."""
+    looked_at = 0
+    is_done, held = Task.done, vars(data_files._OpenFile)["held_bytes"].fget
+
+    def done(task: Task[Any]) -> bool:
+        nonlocal looked_at
+        looked_at += 1
+        return is_done(task)
+
+    def held_bytes(file: Any) -> int:
+        nonlocal looked_at
+        looked_at += 1
+        size: int = held(file)
+        return size
+
+    monkeypatch.setattr(Task, "done", done)
+    monkeypatch.setattr(data_files._OpenFile, "held_bytes", property(held_bytes))
+    count = 300
+    rows = pa.record_batch({"v": [1]})
+    with DataFileWriter(open_store(tmp_path), pa.schema({"v": pa.int64(), "p": pa.string()}), ["p"]) as writer:
+        for index in range(count):
+            writer.write_partition((str(index),), rows)
+        assert len(writer.close()) == count
+    assert looked_at < 10 * count
+
+
 @pytest.mark.parametrize("hours", [100, pytest.param(1, marks=pytest.mark.slow)])
 def test_memory_does_not_grow_with_the_rows(hours: int, tmp_path: Path) -> None:
     """64 MB may be held at once; the encoder and the batches themselves come on top, whatever the number of rows."""
-    imports = ("lazydelta.writing", "pyarrow.parquet")
+    imports = ("lazydelta.ingest.arrow", "pyarrow.parquet")
     peaks = []
     for count in (60, 240):
         measured = measure(

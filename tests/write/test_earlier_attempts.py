@@ -11,10 +11,11 @@ import pytest
 
 import lazydelta
 from lazydelta.errors import StorageError
+from lazydelta.protocol.actions import Add
+from lazydelta.storage import local, open_store
 from lazydelta.storage.local import FileStore
-from lazydelta.write.job import WriteJob
-from lazydelta.write.task_result import TaskResult
-from lazydelta.write.write_options import WriteOptions
+from lazydelta.write.job import TaskResult, WriteJob, clear_earlier_attempts
+from lazydelta.write.options import WriteOptions
 from tests.maintenance.old_tables import data_files
 from tests.oracle.replay import replay
 from tests.scan.hand_log import watching
@@ -95,3 +96,22 @@ def test_names_of_one_job_have_half_in_common_and_are_unique(tmp_path: Path) -> 
     assert families[0] == families[1] != families[2]
     assert all(len(each) == 1 for each in families)
     assert len({path for each in names for path in each}) == sum(map(len, names))
+
+
+def test_files_of_a_partition_that_shares_its_folder_with_another_spelling_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system that folds case lists the files of p=A in p=a, too."""
+    opened, listed = local._entered, FileStore._file
+    monkeypatch.setattr(local, "_entered", lambda fd, name, place, *, make: opened(fd, name.lower(), place, make=make))
+    monkeypatch.setattr(FileStore, "_file", lambda self, path: listed(self, path.lower()))
+    store = open_store(tmp_path)
+    names = [f"part-00000-01234567-89ab-cdef-0000-00000000000{number}.c000.parquet" for number in range(3)]
+    adds = [
+        Add(path=f"p={part}/{name}", size=4, modification_time=1, partition_values={"p": part})
+        for part, name in zip("aA", names, strict=False)
+    ]
+    for path in [*(each.path for each in adds), f"p=A/{names[2]}"]:
+        store.put(path, b"rows")
+    clear_earlier_attempts(store, [TaskResult(adds=tuple(adds), run_again=True)], adds)
+    assert sorted(each.name for each in (tmp_path / "p=a").iterdir()) == names[:2]

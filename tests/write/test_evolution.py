@@ -104,13 +104,13 @@ def test_runs_are_decoded() -> None:
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
-def test_an_instant_keeps_its_moment_whatever_its_unit_and_zone(unit: str) -> None:
-    moment = dt.datetime(1965, 3, 1, 12, tzinfo=dt.UTC)
-    given = pa.array([moment, None], pa.timestamp(unit, "America/New_York"))
-    assert conformed(given, pa.timestamp("us", "UTC")) == [moment, None]
+def test_an_instant_keeps_its_timestamp_whatever_its_unit_and_zone(unit: str) -> None:
+    timestamp = dt.datetime(1965, 3, 1, 12, tzinfo=dt.UTC)
+    given = pa.array([timestamp, None], pa.timestamp(unit, "America/New_York"))
+    assert conformed(given, pa.timestamp("us", "UTC")) == [timestamp, None]
 
 
-def test_a_moment_finer_than_a_microsecond_is_refused() -> None:
+def test_a_timestamp_finer_than_a_microsecond_is_refused() -> None:
     with pytest.raises(SchemaMismatchError, match=r"'c' is timestamp\[ns\] in the data.*would lose data"):
         conformed(pa.array([1000, 1001], pa.timestamp("ns")), pa.timestamp("us"))
 

@@ -91,6 +91,7 @@ def test_what_is_not_so_is_refused_and_nothing_is_committed(root: Path) -> None:
         ([good, good], {}, ValueError, "same file path"),
         ([good, RemoveAction(good.path, False, 5)], {}, ValueError, "same file path"),  # noqa: FBT003
         ([RemoveAction("p=a/gone.parquet", True, 5)], {}, OptionError, "not part of version 1"),  # noqa: FBT003
+        ([written(root, 46, path=active.path, size=_size(root, active.path))], {}, OptionError, "is part of version 1"),
         ([active], {"mode": "overwrite"}, ValueError, "overwrite"),
         ([good], {"mode": "merge"}, OptionError, "makes no sense"),
         ([good], {"partition_by": ["id"]}, SchemaMismatchError, "partitioned by"),
@@ -102,6 +103,17 @@ def test_what_is_not_so_is_refused_and_nothing_is_committed(root: Path) -> None:
         with pytest.raises(kind, match=words):
             table.create_write_transaction(actions, **given)
     assert DeltaTable(root).version() == 1
+
+
+def _size(root: Path, path: str) -> int:
+    return (root / path).stat().st_size
+
+
+def test_a_size_that_the_caller_gets_wrong_makes_no_checksum_wrong(root: Path) -> None:
+    table = DeltaTable(root)
+    removed = RemoveAction(table.files().collect()[0].path, True, 5, size=1, partition_values={"p": "a"})  # noqa: FBT003
+    table.create_write_transaction([removed], "append", SCHEMA)
+    assert len(ids(root)) == 3
 
 
 def test_an_append_only_table_and_another_writer_are_respected(

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 
 from lazydelta.errors import OptionError, WriteError
-from lazydelta.types.partition_text import folder_name, logged_path, partition_texts
-from lazydelta.write.layout import BOUNDARIES, boundary_of
+from lazydelta.protocol.values import folder_name, logged_path, partition_texts
+from lazydelta.write.alignment import BOUNDARIES, boundary_of
 
 FORMATS = {"month": "%Y%m", "day": "%Y%m%d", "hour": "%Y%m%d%H", "minute": "%Y%m%d%H%M", "second": "%Y%m%d%H%M%S"}
 UTC = pa.timestamp("us", "UTC")
 
 
-def values(moments: list[Any], boundary: str, kind: pa.DataType = UTC) -> list[str | None]:
-    found: list[str | None] = boundary_of(boundary).values(pa.array(moments, kind)).to_pylist()
+def values(timestamps: list[Any], boundary: str, kind: pa.DataType = UTC) -> list[str | None]:
+    found: list[str | None] = boundary_of(boundary).values(pa.array(timestamps, kind)).to_pylist()
     return found
 
 
@@ -45,18 +45,20 @@ def test_the_partition_columns_are_named_after_their_boundary() -> None:
     ]
 
 
-MOMENTS = st.datetimes(dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999_999))  # noqa: DTZ001 - made UTC below
+TIMESTAMPS = st.datetimes(dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999_999))  # noqa: DTZ001 - made UTC below
 
 
-@given(st.lists(st.none() | MOMENTS, max_size=10), st.sampled_from(list(FORMATS)))
-def test_every_moment_gets_the_digits_that_python_writes(moments: list[dt.datetime | None], boundary: str) -> None:
+@given(st.lists(st.none() | TIMESTAMPS, max_size=10), st.sampled_from(list(FORMATS)))
+def test_every_timestamp_gets_the_digits_that_python_writes(
+    timestamps: list[dt.datetime | None], boundary: str
+) -> None:
     expected = [
         None if each is None else each.strftime(FORMATS[boundary]).zfill(len(boundary_of(boundary).pattern))
-        for each in moments
+        for each in timestamps
     ]
-    aware = [None if each is None else each.replace(tzinfo=dt.UTC) for each in moments]
+    aware = [None if each is None else each.replace(tzinfo=dt.UTC) for each in timestamps]
     assert values(aware, boundary) == expected
-    assert values(moments, boundary, pa.timestamp("us")) == expected
+    assert values(timestamps, boundary, pa.timestamp("us")) == expected
 
 
 def test_the_last_instant_of_an_hour_before_1970_belongs_to_that_hour() -> None:
@@ -84,23 +86,23 @@ def test_a_date_is_its_midnight(kind: pa.DataType) -> None:
 
 
 def test_a_slice_gives_the_values_of_the_slice() -> None:
-    moments = pa.array([0, None, 3_600_000_000, 7_200_000_000], UTC).slice(1, 2)
-    assert boundary_of("hour").values(moments).to_pylist() == [None, "1970010101"]
+    timestamps = pa.array([0, None, 3_600_000_000, 7_200_000_000], UTC).slice(1, 2)
+    assert boundary_of("hour").values(timestamps).to_pylist() == [None, "1970010101"]
 
 
-def test_null_moments_may_be_refused() -> None:
+def test_null_timestamps_may_be_refused() -> None:
     with pytest.raises(WriteError, match=r"1 rows have no value in the timestamp column 'at'.*null-partition"):
         boundary_of("hour").values(pa.array([None, 0], UTC), nulls="reject", column="at")
 
 
-@pytest.mark.parametrize("moment", [253_402_300_800_000_000, -62_167_219_200_000_001])
-def test_a_year_that_four_digits_cannot_write_is_refused(moment: int) -> None:
+@pytest.mark.parametrize("timestamp", [253_402_300_800_000_000, -62_167_219_200_000_001])
+def test_a_year_that_four_digits_cannot_write_is_refused(timestamp: int) -> None:
     with pytest.raises(WriteError, match="outside the years 0 to 9999"):
-        values([moment], "hour")
+        values([timestamp], "hour")
 
 
-def test_a_column_that_is_no_moment_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"'c' has type int64, which is no moment"):
+def test_a_column_that_is_no_timestamp_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"'c' has type int64, which is not a timestamp"):
         boundary_of("hour").values(pa.array([1]), column="c")
 
 

@@ -10,9 +10,9 @@ _COMMIT = """
 import sys
 import pyarrow as pa
 import lazydelta
-moments = pa.Array.from_buffers(pa.timestamp("us", "UTC"), 2, [None, pa.py_buffer(bytes(16))])
-lazydelta.write_arrow(sys.argv[1], pa.table({"at": moments}), timestamp_column="at")
-lazydelta.write_arrow(sys.argv[1], pa.table({"at": moments}), timestamp_column="at")
+timestamps = pa.Array.from_buffers(pa.timestamp("us", "UTC"), 2, [None, pa.py_buffer(bytes(16))])
+lazydelta.write_arrow(sys.argv[1], pa.table({"at": timestamps}), timestamp_column="at")
+lazydelta.write_arrow(sys.argv[1], pa.table({"at": timestamps}), timestamp_column="at")
 print(lazydelta.DeltaTable(sys.argv[1]).version(), "pandas" in sys.modules)
 """
 

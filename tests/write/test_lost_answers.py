@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lazydelta.errors import StorageError
-from lazydelta.log.actions import Txn
+from lazydelta.protocol.actions import Txn
 from lazydelta.storage import open_store
-from lazydelta.write import publish
+from lazydelta.write import transaction as publish
 from tests.write.commits import append, begin, files, new_table, put_file, removal, rows, versions
 from tests.write.lossy import Loss, LossyService
 

@@ -16,13 +16,15 @@ import pytest
 
 from lazydelta import DeltaTable
 from lazydelta.errors import OptionError, StorageError
-from lazydelta.handle import TableHandle
-from lazydelta.log.hint import HINT_PATH, read_hint
-from lazydelta.log.snapshot_opening import open_snapshot
-from lazydelta.maintenance.due import is_due
-from lazydelta.maintenance.once import after_commit
-from lazydelta.maintenance.own_thread import BackgroundMaintenance, MaintenanceStatus
-from lazydelta.sidecar.building.refresher import refresh_at
+from lazydelta.log.hint.reader import HINT_PATH, read_hint
+from lazydelta.log.opening import open_snapshot
+from lazydelta.maintenance.after_commit import after_commit
+from lazydelta.maintenance.background import BackgroundMaintenance, MaintenanceStatus
+from lazydelta.maintenance.policy import is_due
+from lazydelta.runtime.cache import shared
+from lazydelta.sidecar.building.refresh import refresh_at
+from lazydelta.sidecar.format.columns import DELTA_MANIFEST
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import Request, Store, observe, open_store
 from tests.oracle.observe import observed_facts
 from tests.scan.hand_log import HandLog, Watch, add, remove, watching
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from lazydelta.log.actions import Metadata
+    from lazydelta.protocol.actions import Metadata
     from tests.support.azurite import Azurite
 
 MANIFEST = "_delta_log/_sidecars/v10.manifest.json"
@@ -71,6 +73,26 @@ def test_a_checkpoint_is_due_every_so_many_commits(
     assert [version for version in range(25) if is_due(version, metadata)] == due
 
 
+def test_delta_sidecars_are_kept_where_checkpoints_are_far_apart(table: Path) -> None:
+    log = history(table, 126, {"delta.checkpointInterval": "1000"})
+    store = open_store(table)
+    handle, metadata = TableHandle.of(store), metadata_of(store)
+    assert [version for version in range(201) if is_due(version, metadata)] == [50, 100, 150, 200]
+    for version in range(120, 126):
+        after_commit(handle, version, metadata)  # another writer was at version 100
+    assert not store.exists(DELTA_MANIFEST)
+    after_commit(handle, 150, metadata, sidecar=False)
+    assert not store.exists(DELTA_MANIFEST)
+    after_commit(handle, 150, metadata)
+    assert store.exists(DELTA_MANIFEST)
+    shared.clear()
+    with watching() as watch:
+        stream = DeltaTable(table).files()
+        assert sorted(file.path for file in stream) == sorted(path for path, _ in log.state().files)
+    assert stream.metrics.delta_commits == 125  # the first one has protocol and metadata
+    assert watch.commits == 1
+
+
 def test_a_commit_after_which_nothing_is_due_makes_no_request(table: Path) -> None:
     history(table, 10)
     store = open_store(table)
@@ -108,7 +130,7 @@ def test_the_options_of_the_table_hold_for_its_maintenance(
         seen.append(given.options.commit_parallelism)
         return refresh_at(given, **keywords)
 
-    monkeypatch.setattr("lazydelta.maintenance.once.refresh_at", watched)
+    monkeypatch.setattr("lazydelta.maintenance.after_commit.refresh_at", watched)
     if in_background:
         with BackgroundMaintenance(handle) as maintenance:
             maintenance.offer(10, handle.newest().metadata)
@@ -434,10 +456,12 @@ def test_a_writer_leaves_its_maintenance_to_the_thread_that_is_at_it(table: Path
 
 _TOGETHER = """
 import sys
-from lazydelta.log.snapshot_opening import open_snapshot
-from lazydelta.handle import TableHandle
+from lazydelta.log.opening import open_snapshot
+from lazydelta.runtime.cache import shared
+from lazydelta.sidecar.format.columns import DELTA_MANIFEST
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import open_store
-from lazydelta.maintenance.own_thread import BackgroundMaintenance
+from lazydelta.maintenance.background import BackgroundMaintenance
 store = open_store(sys.argv[1])
 metadata = open_snapshot(store).metadata
 with BackgroundMaintenance(TableHandle.of(store)) as maintenance:
@@ -477,10 +501,12 @@ def test_two_processes_may_do_it_at_once(table: Path) -> None:
 
 _PROGRAM = """
 import pickle, sys
-from lazydelta.log.snapshot_opening import open_snapshot
-from lazydelta.handle import TableHandle
+from lazydelta.log.opening import open_snapshot
+from lazydelta.runtime.cache import shared
+from lazydelta.sidecar.format.columns import DELTA_MANIFEST
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import open_store
-from lazydelta.maintenance.own_thread import BackgroundMaintenance
+from lazydelta.maintenance.background import BackgroundMaintenance
 store = pickle.loads(bytes.fromhex(sys.argv[1]))
 maintenance = BackgroundMaintenance(TableHandle.of(store))
 maintenance.offer(10, open_snapshot(store).metadata)
@@ -516,10 +542,12 @@ def test_a_program_that_writes_to_azure_ends_only_when_its_maintenance_is_done(t
 
 _FORKED = """
 import os, sys
-from lazydelta.log.snapshot_opening import open_snapshot
-from lazydelta.handle import TableHandle
+from lazydelta.log.opening import open_snapshot
+from lazydelta.runtime.cache import shared
+from lazydelta.sidecar.format.columns import DELTA_MANIFEST
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import open_store
-from lazydelta.maintenance.own_thread import BackgroundMaintenance
+from lazydelta.maintenance.background import BackgroundMaintenance
 store = open_store(sys.argv[1])
 metadata = open_snapshot(store).metadata
 maintenance = BackgroundMaintenance(TableHandle.of(store))

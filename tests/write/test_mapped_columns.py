@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from lazydelta import DeltaTable, write_arrow
 from lazydelta.errors import CommitConflictError, UnsupportedFeatureError
 from lazydelta.write.job import WriteJob
-from lazydelta.write.write_options import WriteOptions
+from lazydelta.write.options import WriteOptions
 from tests.oracle.replay import read_commit
 from tests.scan.hand_log import HandLog
 
@@ -131,3 +132,22 @@ def test_a_mapping_that_the_protocol_does_not_have_is_refused(tmp_path: Path) ->
     log.commit()
     with pytest.raises(UnsupportedFeatureError, match="columnMapping"):
         write_arrow(log.table, pa.table({"id": [1], "name": ["x"]}), maintain=False)
+
+
+def test_an_id_is_not_given_again_after_deltalake_has_restored_an_older_version(tmp_path: Path) -> None:
+    """A restore sets the highest id back; a file of the version in between has a column of that id."""
+    configuration = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "1"}
+    columns = {"id": ("long", "p-id", 1)}
+    HandLog(tmp_path / "t", columns, features=["columnMapping"], configuration=configuration).commit()
+    write_arrow(tmp_path / "t", pa.table({"id": [1], "new": [7]}), schema_mode="merge", maintain=False)
+    deltalake.DeltaTable(tmp_path / "t").restore(0)
+    write_arrow(tmp_path / "t", pa.table({"id": [2], "new": ["x"]}), schema_mode="merge", maintain=False)
+    given = [_mapping(tmp_path / "t", version) for version in (1, 3)]
+    assert [each["delta.columnMapping.id"] for each in given] == [2, 3]
+    assert given[0]["delta.columnMapping.physicalName"] != given[1]["delta.columnMapping.physicalName"]
+
+
+def _mapping(table: Path, version: int) -> dict[str, Any]:
+    [metadata] = [each["metaData"] for each in read_commit(table / "_delta_log", version) if "metaData" in each]
+    found: dict[str, Any] = json.loads(metadata["schemaString"])["fields"][-1]["metadata"]
+    return found

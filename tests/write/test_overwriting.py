@@ -11,7 +11,7 @@ import pytest
 from lazydelta import DeltaTable, write_arrow
 from lazydelta.errors import CommitConflictError, OptionError, TableExistsError
 from lazydelta.write.job import WriteJob
-from lazydelta.write.write_options import WriteOptions
+from lazydelta.write.options import WriteOptions
 
 if TYPE_CHECKING:
     from pathlib import Path

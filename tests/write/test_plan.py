@@ -12,9 +12,10 @@ import pytest
 
 import lazydelta
 from lazydelta.errors import CommitConflictError, OptionError, SchemaMismatchError, WriteError
-from lazydelta.handle import TableHandle
-from lazydelta.log.actions import Add, Metadata, Txn
+from lazydelta.protocol.actions import Add, Metadata, Txn
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import Store, open_store
+from lazydelta.storage.staged_files import StagedFiles
 from lazydelta.write.data_files import DataFileWriter
 from lazydelta.write.file_commit import commit_files
 from lazydelta.write.plan import WritePlan, schema_of
@@ -55,7 +56,7 @@ def test_files_written_before_anybody_looked_again_are_committed_behind_what_hap
     plan, metadata = pickle.loads(pickle.dumps(planned(store, timestamp_column="at")))  # noqa: S301 - our own
     adds = written(store, plan, metadata, batch(1, 1, 2))
     lazydelta.write_arrow(tmp_path, batch(5), timestamp_column="at")
-    done = commit_files(TableHandle.of(store), plan, plan.incoming(SOURCE), metadata, adds)
+    done = commit_files(TableHandle.of(store), plan, plan.incoming(SOURCE), metadata, StagedFiles(store), adds)
     assert done.version == 1
     assert hours(tmp_path) == ["1970010101", "1970010101", "1970010102", "1970010105"]
 
@@ -67,7 +68,10 @@ def test_a_column_added_meanwhile_is_no_hindrance(tmp_path: Path) -> None:
     adds = written(store, plan, metadata, batch(2))
     more = pa.table({"at": pa.array([HOUR], UTC), "n": [1], "more": ["x"]})
     lazydelta.write_arrow(tmp_path, more, schema_mode="merge")
-    assert commit_files(TableHandle.of(store), plan, plan.incoming(SOURCE), metadata, adds).version == 2
+    assert (
+        commit_files(TableHandle.of(store), plan, plan.incoming(SOURCE), metadata, StagedFiles(store), adds).version
+        == 2
+    )
     assert hours(tmp_path) == ["1970010101", "1970010101", "1970010102"]
 
 
@@ -77,7 +81,7 @@ def test_a_table_that_was_replaced_by_one_with_other_columns_refuses_the_files(t
     adds = written(store, plan, metadata, batch(1))
     lazydelta.write_arrow(tmp_path, pa.table({"at": ["noon"], "n": [1]}))
     with pytest.raises((CommitConflictError, SchemaMismatchError)):
-        commit_files(TableHandle.of(store), plan, plan.incoming(SOURCE), metadata, adds)
+        commit_files(TableHandle.of(store), plan, plan.incoming(SOURCE), metadata, StagedFiles(store), adds)
     assert lazydelta.DeltaTable(tmp_path).version() == 0
 
 
@@ -87,7 +91,15 @@ def test_the_same_transaction_is_committed_once(tmp_path: Path) -> None:
     incoming = plan.incoming(SOURCE)
     for expected in (False, True):
         adds = written(store, plan, metadata, batch(1))
-        done = commit_files(TableHandle.of(store), plan, incoming, metadata, adds, txn=Txn(app_id="stream", version=0))
+        done = commit_files(
+            TableHandle.of(store),
+            plan,
+            incoming,
+            metadata,
+            StagedFiles(store),
+            adds,
+            txn=Txn(app_id="stream", version=0),
+        )
         assert (done.version, done.already_committed) == (0, expected)
     assert hours(tmp_path) == ["1970010101"]
 
@@ -112,8 +124,8 @@ def test_data_without_the_column_that_the_table_is_aligned_by_is_refused(tmp_pat
         lazydelta.write_arrow(tmp_path, other, timestamp_column="seen", schema_mode="merge")
 
 
-def test_a_column_that_has_no_moments_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="no moment in time"):
+def test_a_column_that_has_no_timestamps_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="not a timestamp"):
         lazydelta.write_arrow(tmp_path / "t", batch(1), timestamp_column="n")
     assert not (tmp_path / "t").exists()
 
@@ -136,7 +148,7 @@ def test_rows_set_aside_by_several_writers_make_one_file_a_partition(tmp_path: P
                 adds += files.close()
         adds += gathering.close()
     assert len(adds) == (9 if most == 0 else 3)
-    commit_files(TableHandle.of(store), plan, plan.incoming(SOURCE), metadata, adds)
+    commit_files(TableHandle.of(store), plan, plan.incoming(SOURCE), metadata, StagedFiles(store), adds)
     assert hours(tmp_path) == ["1970010101"] * 3 + ["1970010102"] * 3 + [None] * 3
 
 

@@ -21,17 +21,12 @@ import pytest
 import lazydelta
 from lazydelta import DeltaTable
 from lazydelta.errors import StorageError, WriteError
-from lazydelta.log.checkpoint.checkpoint_units import Unit
-from lazydelta.log.checkpoint.writing.checkpoint_writer import write_checkpoint
-from lazydelta.log.checkpoint.writing.spread_checkpoint import (
-    PartWritten,
-    SpreadCheckpoint,
-    preview,
-    write_checkpoint_in_parts,
-)
-from lazydelta.log.hint.hint_writer import write_last_checkpoint
-from lazydelta.log.snapshot_opening import open_snapshot
+from lazydelta.log.checkpoint.units import Unit
+from lazydelta.log.hint.writer import write_last_checkpoint
+from lazydelta.log.opening import open_snapshot
 from lazydelta.storage import open_store
+from lazydelta.write.checkpoint.distributed import PartWritten, SpreadCheckpoint, preview, write_checkpoint_in_parts
+from lazydelta.write.checkpoint.writer import write_checkpoint
 from tests.oracle.observe import observed_facts
 from tests.oracle.random_log import random_log
 from tests.oracle.replay import file_key
@@ -241,7 +236,7 @@ def test_parts_of_somebody_else_are_not_taken_for_ours(table: Path) -> None:
         pq.write_table(same, place)
         return done
 
-    with pytest.raises(WriteError, match="somebody else"):
+    with pytest.raises(WriteError, match="another writer"):
         write_checkpoint_in_parts(store, disturbed, unit_rows=1)
     assert _base(table) == 3
 
@@ -251,7 +246,7 @@ def test_parts_of_somebody_else_are_not_taken_for_ours(table: Path) -> None:
         pq.write_table(pa.table({"add": [1]}), place)
         return in_turn(job, units)
 
-    with pytest.raises(WriteError, match="somebody else"):
+    with pytest.raises(WriteError, match="another writer"):
         write_checkpoint_in_parts(store, disturbed_before, unit_rows=1)
 
 

@@ -13,12 +13,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from lazydelta.log.properties import TableProperties
+from lazydelta.protocol.arrow_types import to_schema_string
+from lazydelta.protocol.properties import TableProperties
+from lazydelta.protocol.schema import TableSchema
 from lazydelta.stats import has_range, ranges_from_json, ranges_from_parsed
-from lazydelta.stats.chosen_columns import stats_columns
-from lazydelta.stats.collector import StatsCollector, indexed_columns
-from lazydelta.types.from_arrow import to_schema_string
-from lazydelta.types.schema import TableSchema
+from lazydelta.stats.collector import StatsCollector, indexed_columns, stats_columns
 
 LAST = "\U0010ffff"
 
@@ -133,7 +132,7 @@ def test_a_wall_clock_has_no_zone() -> None:
     assert bounds([0], pa.timestamp("us")) == ("1970-01-01T00:00:00.000",) * 2
 
 
-def test_moments_that_no_four_digit_year_can_write_are_no_bounds() -> None:
+def test_timestamps_that_no_four_digit_year_can_write_are_no_bounds() -> None:
     year_10000 = 253_402_300_800_000_000
     assert bounds([0, year_10000], pa.timestamp("us", "UTC")) == ("1970-01-01T00:00:00.000Z", None)
     assert bounds([0, year_10000 - 1], pa.timestamp("us", "UTC"))[1] is None  # rounding up leads there
@@ -300,7 +299,7 @@ def test_statistics_do_not_import_pandas() -> None:
     """Its import takes a second, in each Spark worker anew."""
     program = """
 import sys, pyarrow as pa
-from lazydelta.arrays import typed_array
+from lazydelta.runtime.arrays import typed_array
 from lazydelta.stats.collector import StatsCollector
 schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.float64()), ("t", pa.timestamp("us"))])
 values = [[1, None], ["x", "y"], [1.5, float("nan")], [0, 1]]

@@ -18,12 +18,12 @@ from lazydelta.errors import (
     UnsupportedFeatureError,
     WriteError,
 )
-from lazydelta.handle import TableHandle
-from lazydelta.log.actions import DeletionVector, Protocol, Remove, Txn
-from lazydelta.pruning import Where
+from lazydelta.predicates import Where
+from lazydelta.protocol.actions import DeletionVector, Protocol, Remove, Txn
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import Request, Store, observe, open_store
 from lazydelta.storage.local import FileStore
-from lazydelta.write import publish
+from lazydelta.write import transaction as publish
 from lazydelta.write import transaction as transactions
 from lazydelta.write.transaction import Transaction
 from tests.scan.hand_log import HandLog, add, vector, watching
@@ -212,13 +212,31 @@ def test_there_is_nothing_to_commit_to_without_a_table(tmp_path: Path) -> None:
         transaction.commit()
 
 
-def test_a_commit_costs_five_requests(store: Store) -> None:
-    """The hint, the listing and the checksum to begin with, the commit and its checksum to end with."""
+def test_a_commit_whose_place_cannot_be_checked_is_a_storage_error_that_says_so(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish, "_PAUSES", (0.0,))
+    transaction = begin(store)
+    transaction.add(put_file(store, [1]))
+    asked: list[Request] = []
+
+    def unreachable(request: Request) -> None:
+        asked.append(request)
+        if request.verb == "LIST" and any(each.verb == "PUT" for each in asked):
+            raise StorageError("unreachable", path=request.path)
+
+    with observe(unreachable), pytest.raises(StorageError, match=r"version 1 was put, .* not known.*keep its data"):
+        transaction.commit()
+    assert rows(store) == [1]
+
+
+def test_a_commit_costs_seven_requests(store: Store) -> None:
+    """The hint, the listing and the checksum to begin with; then the commit between two listings, and its checksum."""
     append(store, [1])
     with watching() as watch:
         transaction = begin(store)
         transaction.commit()
-    assert [each.verb for each in watch.requests] == ["GET", "LIST", "GET", "PUT", "PUT"]
+    assert [each.verb for each in watch.requests] == ["GET", "LIST", "GET", "LIST", "PUT", "LIST", "PUT"]
 
 
 def test_a_commit_reads_no_more_of_a_large_table_than_of_a_small_one(tmp_path: Path) -> None:
@@ -352,7 +370,6 @@ def test_a_table_that_uses_what_we_do_not_write_is_refused_before_anything_is_wr
         "v2Checkpoint",
         "typeWidening",
         "icebergCompatV1",
-        "allowColumnDefaults",
         "something-new",
     ],
 )
@@ -458,7 +475,8 @@ def test_an_outcome_that_stays_unknown_is_a_storage_error_that_says_so(
     transaction.add(put_file(store, [1]))
 
     def unreachable(request: Request) -> None:
-        raise StorageError("unreachable", path=request.path)
+        if request.verb != "LIST":
+            raise StorageError("unreachable", path=request.path)
 
     with observe(unreachable), pytest.raises(StorageError, match=r"not known.*keep its data files"):
         transaction.commit()

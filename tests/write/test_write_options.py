@@ -16,7 +16,7 @@ import lazydelta
 from lazydelta.errors import OptionError
 from lazydelta.storage import open_store
 from lazydelta.write.job import WriteJob
-from lazydelta.write.write_options import WriteOptions
+from lazydelta.write.options import WriteOptions
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
 ROWS = pa.table({"id": [1, 2]})
@@ -25,6 +25,7 @@ GIVEN: dict[str, Any] = {
     "timestamp_column": "at",
     "boundary": "day",
     "partition_column": "_day",
+    "partition_format": "%Y-%m-%d",
     "partition_by": ("a, b", "c`d"),
     "target_file_size": 1 << 20,
     "memory_budget": 1 << 21,

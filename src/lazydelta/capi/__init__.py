@@ -1,5 +1,5 @@
-"""``libdelta_lazy.so``: lazy scans for C, C++, C# and whatever else calls C, with a Python inside.
+"""``libdelta_lazy.so``: lazy scans for C, C++, C# and other languages that call C, with Python embedded.
 
-``python -m lazydelta.capi.build`` makes it, with the extra ``capi`` and a C compiler; ``delta_lazy.h`` says what it
-has.
+``python -m lazydelta.capi.build`` builds it; this needs the extra ``capi`` and a C compiler. ``delta_lazy.h`` documents
+its functions.
 """

@@ -1,4 +1,4 @@
-"""The command ``lazydelta``: the outermost edge, a thin layer of options and rendering over ``DeltaTable``."""
+"""The ``lazydelta`` command: a thin layer of options and rendering over ``DeltaTable``."""
 
 from __future__ import annotations
 

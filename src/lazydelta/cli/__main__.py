@@ -1,4 +1,4 @@
-"""``python -m lazydelta.cli``, for an environment whose scripts are not on the path."""
+"""``python -m lazydelta.cli``, for environments whose scripts are not on the path."""
 
 from __future__ import annotations
 

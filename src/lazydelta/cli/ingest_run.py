@@ -1,7 +1,7 @@
-"""How ``lazydelta ingest`` runs: Spark's work in a thread, Ctrl-C and the progress in the main one.
+"""Runs ``lazydelta ingest``: Spark works in a thread, and the main thread handles Ctrl-C and progress.
 
-An interrupt is never to strike in the middle of a commit. So the main thread only waits, and tells the other one what
-was asked for; that one knows what may still be stopped.
+An interrupt must never strike in the middle of a commit. So the main thread only waits and forwards the request to
+stop. The worker thread knows what can still be stopped.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pyspark.sql import SparkSession
 from lazydelta.cli import sentences
 from lazydelta.cli.output import INTERRUPTED, Output, note, output
 from lazydelta.errors import LazyDeltaError, TableNotFoundError
-from lazydelta.handle import TableHandle
-from lazydelta.sources.source_files import Source
-from lazydelta.spark.files_ingestion import Progress, ingest_files
-from lazydelta.spark.files_stream import FilesStream, MicroBatch, start_files_stream
+from lazydelta.ingest.files import SourceFormat
+from lazydelta.runtime.threads import start_thread
+from lazydelta.sidecar.handle import TableHandle
+from lazydelta.spark.errors import error_of_ours
+from lazydelta.spark.files import FilesStream, MicroBatch, Progress, ingest_files, start_files_stream
 from lazydelta.spark.session import start_session
-from lazydelta.spark.sparks_words import error_of_ours
 from lazydelta.write.job import WriteResult
-from lazydelta.write.write_options import WriteOptions
+from lazydelta.write.options import WriteOptions
 
 __all__ = ["run"]
 
@@ -39,7 +39,7 @@ _TRIGGERS: dict[str, dict[str, Any]] = {"once": {"once": True}, "available-now":
 
 
 def run(source: str, table: str, *, as_json: bool, stream: bool, **options: Any) -> None:
-    """Ingest, and report; ends the command with its exit code after Ctrl-C."""
+    """Ingest and report. After Ctrl-C, end the command with its exit code."""
     out = output(as_json=as_json)
     master, conf = options.pop("master"), options.pop("conf")
     plain = _library_options(options)
@@ -47,9 +47,9 @@ def run(source: str, table: str, *, as_json: bool, stream: bool, **options: Any)
     is_ours = SparkSession.getActiveSession() is None
     with out.watch(lambda: "starting Spark"):
         spark = start_session("lazydelta ingest", master=master, conf=conf)
-    # Spark's own handler cancels everything at once, a micro-batch at work included.
+    # Spark's own handler cancels everything at once, including a running micro-batch.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    work: _Work = _Stream(spark, source, table, out, plain) if stream else _Batch(spark, source, table, plain)
+    work: _IngestTask = _Stream(spark, source, table, out, plain) if stream else _Batch(spark, source, table, plain)
     try:
         interrupted = _wait_for(work, out)
         if work.error is not None and not (interrupted and work.is_stopped):
@@ -65,56 +65,55 @@ def run(source: str, table: str, *, as_json: bool, stream: bool, **options: Any)
 
 
 def _check(source: str, table: str, options: Mapping[str, Any]) -> None:
-    """Refuse at once what would be refused after Spark has started, which takes a while."""
+    """Refuse invalid options before Spark starts, which takes a while."""
     known = {each.name for each in fields(WriteOptions)}
     WriteOptions(**{name: value for name, value in options.items() if name in known})
-    Source.parse(source, options["source_storage_options"] or options["storage_options"]).check()
+    SourceFormat.parse(source, options["source_storage_options"] or options["storage_options"]).check()
     with suppress(TableNotFoundError):
         TableHandle.open(table, options["storage_options"]).newest()
 
 
-class _Work(Protocol):
-    """What is done in the thread."""
+class _IngestTask(Protocol):
+    """The work of the thread."""
 
     error: BaseException | None
 
     @property
     def is_stopped(self) -> bool:
-        """Tell whether it ended because it was asked to."""
+        """Return whether it ended because it was asked to stop."""
 
     def run(self) -> None:
-        """Do it."""
+        """Run the task."""
 
     def describe(self) -> str:
-        """Say how far it is."""
+        """Describe the progress."""
 
     def stop(self) -> str:
-        """Ask it to end, from another thread, any number of times; returns what is going to happen."""
+        """Request a stop, from another thread, any number of times. Return a description of what happens next."""
 
     def report(self, out: Output, *, interrupted: bool) -> None:
-        """Print what was done."""
+        """Print the result."""
 
 
-def _wait_for(work: _Work, out: Output) -> bool:
-    """Run it to its end; return whether Ctrl-C was pressed."""
+def _wait_for(work: _IngestTask, out: Output) -> bool:
+    """Run the task to its end. Return whether Ctrl-C was pressed."""
 
     def guarded() -> None:
         try:
             work.run()
-        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+        except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
             work.error = _ours(error)
 
-    thread = threading.Thread(target=guarded, name="lazydelta-ingest", daemon=True)
     interrupted = False
     with out.watch(work.describe):
-        thread.start()
+        thread = start_thread(guarded, "lazydelta-ingest")
         while thread.is_alive():
             try:
                 thread.join(_TICK_S)
                 if interrupted:
                     work.stop()
             except KeyboardInterrupt:
-                if interrupted:  # for the second time: whoever waits has no more patience
+                if interrupted:  # for the second time: the user does not want to wait
                     raise
                 interrupted = True
                 note(work.stop())
@@ -156,7 +155,7 @@ class _Batch:
 
     def stop(self) -> str:
         if not self._progress.cancel():
-            return "the commit is under way and cannot be stopped; a moment"
+            return "the commit is under way and cannot be stopped; please wait"
         self._spark.sparkContext.cancelAllJobs()
         return "stopping"
 
@@ -217,12 +216,12 @@ class _Stream:
             raise error
 
     def _checkpoints(self) -> str:
-        """Return where the account of done files lies unless somebody says otherwise: with the table, by the source.
+        """Return the default location of the stream's checkpoint: inside the table, by source.
 
-        Names that begin with an underscore are no business of VACUUM's, whoever runs it.
+        VACUUM, of any engine, ignores names that start with an underscore.
         """
         options = self._options["source_storage_options"] or self._options["storage_options"]
-        source = Source.parse(self._source, options)
+        source = SourceFormat.parse(self._source, options)
         name = hashlib.sha256(f"{source.store.uri}/{source.pattern or ''}".encode()).hexdigest()[:16]
         place = self._table.place(f"_checkpoints/ingest-{name}")
         return place if "://" in place else f"file://{place}"
@@ -281,7 +280,7 @@ def _written(result: WriteResult) -> dict[str, Any]:
 
 
 def _library_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of the command as the functions take them."""
+    """Convert the options of the command for the library functions."""
     storage, source = options.pop("storage_option"), options.pop("source_option")
     sizes = options.pop("target_file_size")
     columns = options.pop("partition_by")

@@ -1,39 +1,48 @@
-"""The arguments that every table command takes, declared once."""
+"""The arguments that all table commands share."""
 
 from __future__ import annotations
 
 import functools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Concatenate, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, TypeAlias, TypeVar
 
 import click
 
+from lazydelta.cli.output import Output, output
 from lazydelta.cli.wording import printable
-from lazydelta.errors import OptionError
+from lazydelta.errors import OptionError, require
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pyspark.sql import SparkSession
 
-    from lazydelta.delta_table import DeltaTable
+    from lazydelta.table.delta_table import DeltaTable
 
 __all__ = [
     "CONTEXT",
-    "DEBUG",
     "TableSource",
+    "TableTarget",
     "check_uri",
+    "chosen_engine",
+    "csv_option",
     "debug_option",
+    "engine_options",
     "external_option",
     "in_debug_mode",
     "json_option",
     "library_option",
     "pairs",
-    "prefixed_pairs",
     "refuse_extra_arguments",
     "scan_options",
+    "session",
     "storage_option",
     "table_command",
+    "target_command",
     "where_option",
 ]
+
 
 F = TypeVar("F", bound="Callable[..., Any] | click.Command")
 
@@ -44,7 +53,7 @@ CONTEXT = {"allow_extra_args": True}
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """Which table, at which version, how to reach it, and for whom to print."""
+    """The table, its version and access options, and the output format."""
 
     uri: str
     version: int | None
@@ -56,7 +65,7 @@ class TableSource:
 
     def open(self) -> DeltaTable:
         """Open the table."""
-        from lazydelta.delta_table import DeltaTable  # noqa: PLC0415 - loaded by whoever runs the command, not by its help
+        from lazydelta.table.delta_table import DeltaTable  # noqa: PLC0415 - not needed for --help
 
         check_uri(self.uri)
         pinned = self.timestamp if self.version is None else self.version
@@ -70,7 +79,7 @@ class TableSource:
 
 
 def debug_option(function: F) -> F:
-    """Add ``--debug``, which is the same before and after the subcommand."""
+    """Add ``--debug``, which has the same effect before and after the subcommand."""
     return click.option(
         "--debug",
         is_flag=True,
@@ -81,17 +90,17 @@ def debug_option(function: F) -> F:
 
 
 def in_debug_mode(ctx: click.Context) -> bool:
-    """Tell whether ``--debug`` was given anywhere on the command line."""
+    """Return whether ``--debug`` was given anywhere on the command line."""
     return bool(ctx.meta.get(DEBUG))
 
 
 def pairs(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    """Read the values of an option that is given as key=value, any number of times."""
+    """Parse the values of a repeatable key=value option."""
     found: dict[str, str] = {}
     for text in given:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            # What was given is not repeated in the message: it may be a secret.
+            # The message does not repeat the value, because it may be a secret.
             raise click.BadParameter("write it as key=value.", ctx, parameter)
         found[key.strip()] = value
     return found
@@ -100,7 +109,7 @@ def pairs(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]
 def prefixed_pairs(
     ctx: click.Context, parameter: click.Parameter, given: tuple[tuple[str, str], ...]
 ) -> dict[str, dict[str, str]]:
-    """Read the values of an option that is given as a prefix and key=value, any number of times for each prefix."""
+    """Parse the values of a repeatable option with a prefix and key=value."""
     found: dict[str, dict[str, str]] = {}
     for prefix, pair in given:
         found.setdefault(prefix, {}).update(pairs(ctx, parameter, (pair,)))
@@ -134,9 +143,11 @@ json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON for programs instead of text for people."
 )
 
+csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values with a header.")
+
 
 def check_uri(uri: str) -> None:
-    """Refuse what the shell passed if it is no text: stores name objects by text."""
+    """Refuse a URI that is not valid text: stores name objects by strings."""
     try:
         uri.encode()
     except UnicodeEncodeError:
@@ -145,9 +156,9 @@ def check_uri(uri: str) -> None:
 
 
 def refuse_extra_arguments() -> None:
-    """Refuse arguments that are left over, in our words.
+    """Refuse extra arguments with our own message.
 
-    Click would print them, and `--storage-option key = secret` leaves a secret over.
+    Click would print them, and `--storage-option key = secret` leaves a secret as an extra argument.
     """
     ctx = click.get_current_context()
     if ctx.args:
@@ -156,7 +167,7 @@ def refuse_extra_arguments() -> None:
 
 
 def table_command(function: Callable[Concatenate[TableSource, ...], None]) -> Callable[..., None]:
-    """Give a command its table: the URI and the options that all table commands share."""
+    """Add the URI and the options that all table commands share."""
 
     @functools.wraps(function)
     def command(
@@ -181,7 +192,7 @@ def table_command(function: Callable[Concatenate[TableSource, ...], None]) -> Ca
         click.option(
             "--timestamp",
             metavar="T",
-            help="Read the version of this moment: ISO 8601, UTC unless it has a zone.",
+            help="Read the version at this timestamp: ISO 8601, UTC unless it has a zone.",
         ),
         storage_option,
         external_option,
@@ -196,7 +207,7 @@ def table_command(function: Callable[Concatenate[TableSource, ...], None]) -> Ca
 
 
 def scan_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that shape a scan of files."""
+    """Add the options of a file scan."""
     for decorate in (
         click.option(
             "--strategy",
@@ -237,7 +248,122 @@ def where_option(help_text: str) -> Callable[[Callable[..., None]], Callable[...
     return click.option("--where", metavar="PREDICATE", help=help_text)
 
 
-def _remember_debug(ctx: click.Context, _parameter: click.Parameter, given: bool) -> None:  # noqa: FBT001 - click's call
+def _remember_debug(ctx: click.Context, _parameter: click.Parameter, given: bool) -> None:  # noqa: FBT001 - for click
     # `meta` is one dictionary for the whole chain of contexts.
     if given:
         ctx.meta[DEBUG] = True
+
+
+# The table that a command changes or maintains: its URI and access options, declared once.
+
+
+if TYPE_CHECKING:
+    from lazydelta.sidecar.handle import TableHandle
+
+    Command: TypeAlias = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class TableTarget:
+    """The table, its access options, and the output."""
+
+    uri: str
+    storage_options: dict[str, str]
+    options: dict[str, str]
+    out: Output
+
+    @property
+    def handle(self) -> TableHandle:
+        """Open the table, which need not exist."""
+        from lazydelta.sidecar.handle import TableHandle  # noqa: PLC0415 - not needed for --help
+
+        return TableHandle.open(self.uri, self.storage_options or None, self.options or None)
+
+
+def target_command(
+    *, library_options: bool = True
+) -> Callable[[Callable[Concatenate[TableTarget, ...], None]], Command]:
+    """Add the table and the options that all such commands share. Not all of them take ``--option``."""
+
+    def decorate(function: Callable[Concatenate[TableTarget, ...], None]) -> Command:
+        @functools.wraps(function)
+        def command(
+            *,
+            uri: str,
+            storage_option: dict[str, str],
+            as_json: bool,
+            option: dict[str, str] | None = None,
+            **rest: Any,
+        ) -> None:
+            refuse_extra_arguments()
+            check_uri(uri)
+            function(TableTarget(uri, storage_option, option or {}, output(as_json=as_json)), **rest)
+
+        shared = [debug_option, json_option, *([library_option] if library_options else []), storage_option]
+        decorated: Command = command
+        for each in (*shared, click.argument("uri")):
+            decorated = each(decorated)
+        return decorated
+
+    return decorate
+
+
+# Commands that run in this process or on a Spark cluster: their options, the choice of engine, the session.
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def engine_options(function: Function) -> Function:
+    """Add ``--engine``, ``--master`` and ``--conf``."""
+    decorated = click.option(
+        "--conf", multiple=True, metavar="K=V", callback=pairs, help="A setting of Spark; repeatable."
+    )(function)
+    decorated = click.option("--master", metavar="M", help="Spark's master; local[*] unless spark-submit has set it.")(
+        decorated
+    )
+    return click.option(
+        "--engine",
+        type=click.Choice(["auto", "local", "spark"]),
+        default="auto",
+        show_default=True,
+        help="Work in this process or on Spark; auto takes Spark for much work where there is a cluster.",
+    )(decorated)
+
+
+def chosen_engine(engine: str, master: str | None, conf: dict[str, str], files: Callable[[], int], *, many: int) -> str:
+    """Return local or spark: the requested engine, or by size if --master or spark-submit name a cluster.
+
+    ``files`` counts the files and is only called in the second case. Spark is chosen from ``many`` files on.
+    """
+    if engine == "local" and (master is not None or conf):
+        raise click.UsageError("--master and --conf make no sense with --engine local.", click.get_current_context())
+    has_cluster = master is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+    if engine == "auto":
+        engine = "spark" if has_cluster and files() >= many else "local"
+    if engine == "spark":
+        require("spark", "pyspark")
+    return engine
+
+
+@contextmanager
+def session(name: str, master: str | None, conf: dict[str, str], out: Output | None) -> Iterator[SparkSession]:
+    """Start Spark for the duration of a block, or use the active session.
+
+    ``out``, if given, shows that Spark is starting.
+    """
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - loaded only for Spark
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    from lazydelta.spark import start_session  # noqa: PLC0415
+
+    is_ours = SparkSession.getActiveSession() is None
+    with nullcontext() if out is None else out.watch(lambda: "starting Spark"):
+        spark = start_session(name, master=master, conf=conf)
+    try:
+        yield spark
+    finally:
+        if is_ours:
+            with suppress(Py4JError, PySparkException, OSError, KeyboardInterrupt):
+                spark.stop()

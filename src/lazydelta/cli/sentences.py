@@ -1,40 +1,137 @@
-"""What commands that change or check something say to people: lines of text, from what the library returned."""
+"""Messages of commands that change or check something: lines of text for people, from library results."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lazydelta.cli import wording as text
-from lazydelta.cli.sidecar_picture import picture
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from lazydelta.maintenance.watching import Foreseen, Look
+    from lazydelta.maintenance.watch import Foreseen, Look
     from lazydelta.sidecar import BuildResult, CleanResult, DeltaResult, SidecarInfo, VerifyReport
-    from lazydelta.sidecar.building.build_preview import BuildPreview
-    from lazydelta.sidecar.inspection.delta_verification import DeltaReport
+    from lazydelta.sidecar.building.build import BuildPreview
+    from lazydelta.sidecar.delta_verification import DeltaReport
+    from lazydelta.sidecar.inspection import ShownRowGroup
 
-__all__ = [
-    "appended",
-    "checkpoint_foreseen",
-    "checkpointed",
-    "created",
-    "deleted",
-    "deltas_built",
-    "ingested",
-    "log_cleaned",
-    "optimized",
-    "sidecar_built",
-    "sidecar_cleaned",
-    "sidecar_foreseen",
-    "sidecar_shown",
-    "sidecar_verified",
-    "streamed",
-    "vacuumed",
-    "watch_foreseen",
-    "watch_looked",
-]
+
+# A sidecar drawn as text: a bar for each row group, from its minimum to its maximum on a common axis.
+
+
+_MOST_BARS = 40
+_NARROWEST = 16
+# The formats of time boundaries as partition values, by their length.
+_BOUNDARIES = {6: "%Y%m", 8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    label: str
+    num_rows: int
+    size: int
+    min: str | None
+    max: str | None
+    has_missing: bool
+
+
+def picture(info: SidecarInfo, width: int, *, everything: bool, blocks: bool) -> Iterator[str]:
+    """Yield the lines of the drawing. Many row groups are drawn by part, and many parts share a bar."""
+    bars, unit = _bars(info, everything=everything)
+    ends = [end for bar in bars for end in (bar.min, bar.max) if end is not None]
+    if not bars:
+        yield "no files, nothing to draw"
+        return
+    column = info.sort[0] if info.sort else "path"
+    heads = [(bar.label, text.count(bar.num_rows), text.size(bar.size)) for bar in bars]
+    widths = [
+        max(len(name), *(len(head[place]) for head in heads)) for place, name in enumerate((unit, "files", "size"))
+    ]
+    room = max(_NARROWEST, width - sum(widths) - 3 * 2 - 1)
+    axis = _Axis(ends)
+    yield f"{unit:<{widths[0]}}  {'files':>{widths[1]}}  {'size':>{widths[2]}}  {text.printable(column)}"
+    for bar, head in zip(bars, heads, strict=True):
+        drawn = axis.drawn(bar, room, "█" if blocks else "#")
+        missing = "+" if bar.has_missing else " "
+        yield f"{head[0]:<{widths[0]}}  {head[1]:>{widths[1]}}  {head[2]:>{widths[2]}}  {drawn}{missing}".rstrip()
+    if ends:
+        low, high = text.printable(axis.lowest), text.printable(axis.highest)
+        gap = max(1, room - len(low) - len(high))
+        yield f"{'':<{sum(widths) + 3 * 2}}{low}{' ' * gap}{high}" if low != high else f"{'':<{sum(widths) + 6}}{low}"
+    if any(bar.has_missing for bar in bars):
+        yield f"+ holds files without {text.printable(column)}"
+
+
+def _bars(info: SidecarInfo, *, everything: bool) -> tuple[list[_Bar], str]:
+    groups = [
+        (f"{number}/{group.index}", [group]) for number, part in enumerate(info.parts, 1) for group in part.row_groups
+    ]
+    if everything or len(groups) <= _MOST_BARS:
+        return [_bar(label, members) for label, members in groups], "part/group"
+    parts = [(number, part.row_groups) for number, part in enumerate(info.parts, 1) if part.row_groups]
+    step = -(-len(parts) // _MOST_BARS)
+    bars = []
+    for start in range(0, len(parts), step):
+        some = parts[start : start + step]
+        label = str(some[0][0]) if len(some) == 1 else f"{some[0][0]}-{some[-1][0]}"
+        bars.append(_bar(label, [group for _, members in some for group in members]))
+    return bars, "part"
+
+
+def _bar(label: str, groups: Sequence[ShownRowGroup]) -> _Bar:
+    # Rows are sorted: the first group has the minimum, and the last group with a value has the maximum.
+    known = [group for group in groups if group.min is not None and group.max is not None]
+    return _Bar(
+        label,
+        sum(group.num_rows for group in groups),
+        sum(group.size_bytes for group in groups),
+        known[0].min if known else None,
+        known[-1].max if known else None,
+        any(len(group.last) > 1 and group.last[0] is None for group in groups),
+    )
+
+
+class _Axis:
+    """Maps values to positions between the minimum and the maximum: by time or number, or by rank for strings."""
+
+    def __init__(self, values: Sequence[str]) -> None:
+        numbers = [_number(value) for value in values]
+        self._places: dict[str, float] = {}
+        if all(number is not None for number in numbers):
+            self._places = {value: number for value, number in zip(values, numbers, strict=True) if number is not None}
+        else:
+            self._places = {value: float(rank) for rank, value in enumerate(sorted(set(values)))}
+        ordered = sorted(self._places, key=self._places.__getitem__)
+        self.lowest, self.highest = (ordered[0], ordered[-1]) if ordered else ("", "")
+
+    def drawn(self, bar: _Bar, room: int, mark: str) -> str:
+        if bar.min is None or bar.max is None:
+            return " " * room
+        low, high = self._places[self.lowest], self._places[self.highest]
+        scale = (room - 1) / (high - low) if high > low else 0.0
+        start = round((self._places[bar.min] - low) * scale)
+        end = max(start, round((self._places[bar.max] - low) * scale))
+        return (" " * start + mark * (end - start + 1)).ljust(room)
+
+
+def _number(value: str) -> float | None:
+    form = _BOUNDARIES.get(len(value)) if value.isdigit() else None
+    if form is not None:
+        try:
+            return datetime.strptime(value, form).replace(tzinfo=UTC).timestamp()
+        except ValueError:
+            pass
+    try:
+        return float(value)
+    except ValueError:
+        pass
+    try:
+        timestamp = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return (timestamp if timestamp.tzinfo is not None else timestamp.replace(tzinfo=UTC)).timestamp()
+
 
 _LISTED = 20
 _BUILT = {
@@ -46,12 +143,12 @@ _BUILT = {
 
 
 def created(result: dict[str, Any]) -> Iterator[str]:
-    """Say which table there is now."""
+    """Describe the table that was created."""
     yield f"{_at(result)}"
 
 
 def appended(result: dict[str, Any]) -> Iterator[str]:
-    """Say what was appended, or that it had been before."""
+    """Describe what was appended, or that it had been appended before."""
     if result["already_committed"]:
         yield f"{text.printable(result['uri'])} had these rows already, in version {result['version']} at the latest"
         return
@@ -59,7 +156,7 @@ def appended(result: dict[str, Any]) -> Iterator[str]:
 
 
 def ingested(result: dict[str, Any]) -> Iterator[str]:
-    """Say what a batch has done."""
+    """Describe the result of a batch."""
     if result["already_committed"]:
         yield f"{text.printable(result['uri'])} had these rows already, in version {result['version']} at the latest"
         return
@@ -71,7 +168,7 @@ def ingested(result: dict[str, Any]) -> Iterator[str]:
 
 
 def streamed(result: dict[str, Any]) -> Iterator[str]:
-    """Say what all micro-batches of a stream have done."""
+    """Describe the result of all micro-batches of a stream."""
     if result["version"] is None:
         yield f"{text.printable(result['uri'])}: nothing new"
         return
@@ -82,7 +179,7 @@ def streamed(result: dict[str, Any]) -> Iterator[str]:
 
 
 def checkpoint_foreseen(found: dict[str, Any]) -> Iterator[str]:
-    """Say what would be written."""
+    """Describe the checkpoint that would be written."""
     place = "on Spark" if found["engine"] == "spark" else "in this process"
     deed = "is there already" if found["action"] == "keep" else f"would be written, {place}"
     yield f"The checkpoint of version {found['version']} {deed}"
@@ -90,22 +187,24 @@ def checkpoint_foreseen(found: dict[str, Any]) -> Iterator[str]:
 
 
 def checkpointed(result: dict[str, Any]) -> Iterator[str]:
-    """Say which checkpoint there is now."""
+    """Describe the checkpoint that was written."""
     deed = "was written" if result["action"] == "written" else "is there already"
     files = result["num_of_add_files"]
     counted = "" if files is None else f"{text.count(files)} files, "
     yield f"The checkpoint of version {result['version']} {deed}: {counted}{text.size(result['size_in_bytes'])}"
+    if (built := result["sidecar"]) is not None:
+        yield f"The sidecar of version {built['version']} {_BUILT.get(built['action'], built['action'])}"
 
 
 def log_cleaned(result: dict[str, Any]) -> Iterator[str]:
-    """Name what was deleted from the log."""
+    """List what was deleted from the log."""
     yield from _listed(result["paths"])
     floor = "" if result["floor"] is None else f"; version {result['floor']} and later can be read"
     yield f"{_deleted(result['paths'], result['size'], dry_run=result['dry_run'])}{floor}"
 
 
 def sidecar_built(result: BuildResult) -> Iterator[str]:
-    """Say what a build or refresh did."""
+    """Describe the result of a build or refresh."""
     yield (
         f"The sidecar of version {result.version} {_BUILT.get(result.action, result.action)}: "
         f"{_counted(result.num_files, 'file')} in {_counted(result.num_parts, 'part')}, {text.size(result.size_bytes)}"
@@ -118,7 +217,7 @@ def sidecar_built(result: BuildResult) -> Iterator[str]:
 
 
 def deltas_built(result: DeltaResult) -> Iterator[str]:
-    """Say which delta sidecars there are now."""
+    """Describe the delta sidecars that exist now."""
     since = "since the table was created" if result.checkpoint is None else f"since checkpoint {result.checkpoint}"
     yield (
         f"{result.covered:,} of {_counted(result.commits, 'commit')} {since} are in "
@@ -132,7 +231,7 @@ def deltas_built(result: DeltaResult) -> Iterator[str]:
 
 
 def sidecar_foreseen(found: BuildPreview) -> Iterator[str]:
-    """Say what a build would do."""
+    """Describe what a build would do."""
     deed = {
         "keep": "is there; it would be read from end to end, and kept if it is good",
         "replace": "is there, and would be built anew",
@@ -144,7 +243,7 @@ def sidecar_foreseen(found: BuildPreview) -> Iterator[str]:
 
 
 def sidecar_verified(report: VerifyReport) -> Iterator[str]:
-    """Say whether a sidecar equals the log, and where it does not."""
+    """Report whether a sidecar equals the log, and where it differs."""
     for problem in report.problems:
         yield text.one_line(problem)
     if report.not_compared:
@@ -201,7 +300,7 @@ def _deltas_shown(info: SidecarInfo) -> Iterator[str]:
 
 
 def sidecar_shown(info: SidecarInfo, *, everything: bool, width: int, blocks: bool) -> Iterator[str]:
-    """Say what a sidecar consists of, and draw it; delta sidecars are listed."""
+    """Describe and draw a sidecar, and list its delta sidecars."""
     if info.version is None:
         yield f"{text.printable(info.uri)} has no sidecar of a checkpoint; `lazydelta sidecar build` makes one"
         yield from _deltas_shown(info)
@@ -230,7 +329,7 @@ def sidecar_shown(info: SidecarInfo, *, everything: bool, width: int, blocks: bo
 
 
 def watch_looked(look: Look) -> Iterator[str]:
-    """Say what one look at a watched table did."""
+    """Describe the result of one check of a watched table."""
     table = text.printable(look.table)
     if look.error is not None:
         yield f"{table}: failed: {text.one_line(look.error)}"
@@ -255,7 +354,7 @@ def watch_looked(look: Look) -> Iterator[str]:
 
 
 def watch_foreseen(found: Foreseen) -> Iterator[str]:
-    """Say what a look at a table would do."""
+    """Describe what a check of a table would do."""
     deeds = [
         words
         for words, is_due in (
@@ -270,7 +369,7 @@ def watch_foreseen(found: Foreseen) -> Iterator[str]:
 
 
 def sidecar_cleaned(result: CleanResult) -> Iterator[str]:
-    """Name what was deleted of sidecars."""
+    """List the sidecar files that were deleted."""
     yield from _listed(result.deleted)
     kept = ", ".join(map(str, result.kept_versions)) or "none"
     deleted = _deleted(result.deleted, result.size_bytes, dry_run=result.dry_run)
@@ -300,7 +399,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def deleted(result: dict[str, Any]) -> Iterator[str]:
-    """Say which rows are gone."""
+    """Describe the rows that were deleted."""
     if not result["removed_files"]:
         yield "No row matches: nothing was committed" if not result["dry_run"] else "No row matches"
         return
@@ -318,7 +417,7 @@ def deleted(result: dict[str, Any]) -> Iterator[str]:
 
 
 def optimized(result: dict[str, Any]) -> Iterator[str]:
-    """Say what was packed."""
+    """Describe what was compacted."""
     before, after = result["removed"], result["added"]
     place = f"in {_counted(result['partitions'], 'partition')}"
     if not before["count"]:
@@ -335,7 +434,7 @@ def optimized(result: dict[str, Any]) -> Iterator[str]:
 
 
 def vacuumed(result: dict[str, Any]) -> Iterator[str]:
-    """Say what was deleted."""
+    """Describe what was deleted."""
     paths = result["paths"]
     yield from map(text.printable, paths[:_LISTED])
     if len(paths) > _LISTED:
@@ -344,5 +443,5 @@ def vacuumed(result: dict[str, Any]) -> Iterator[str]:
     folders = f" and {len(result['folders']):,} empty folders" if result["folders"] else ""
     yield (
         f"{len(paths):,} files{folders} {deed}, {text.size(result['size_bytes'])}; "
-        f"what was removed since {text.moment(result['cutoff'])} stays"
+        f"what was removed since {text.timestamp(result['cutoff'])} stays"
     )

@@ -1,8 +1,9 @@
-"""The group ``sidecar``: build, refresh, delta, watch, verify, show, clean and drop; the library does the work."""
+"""The ``sidecar`` group: build, refresh, delta, watch, verify, show, clean and drop."""
 
 from __future__ import annotations
 
 import functools
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate
 
@@ -10,29 +11,42 @@ import click
 import msgspec
 
 from lazydelta.cli import sentences
-from lazydelta.cli.command_group import CommandGroup
-from lazydelta.cli.output import Output
-from lazydelta.cli.parameters import CONTEXT
-from lazydelta.cli.spark_engine import chosen_engine, engine_options, session
-from lazydelta.cli.table_target import TableTarget, target_command
+from lazydelta.cli.app import CommandGroup
+from lazydelta.cli.output import Output, output
+from lazydelta.cli.parameters import (
+    CONTEXT,
+    TableTarget,
+    check_uri,
+    chosen_engine,
+    debug_option,
+    engine_options,
+    json_option,
+    library_option,
+    session,
+    storage_option,
+    target_command,
+)
+from lazydelta.errors import LazyDeltaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from lazydelta.maintenance.watch import Look
     from lazydelta.sidecar import SidecarInfo
 
 __all__ = ["sidecar"]
 
+
 DIFFERENT = 1
 _MIB = 1 << 20
 _PICTURE_WIDTH = 100
-# Below this one process is through before a cluster has started its executors and moved the files between them.
+# Below this, one process finishes before a cluster has started its executors and shuffled the files.
 MANY_FILES = 10_000_000
 
 
 @dataclass(slots=True)
 class Target:
-    """Which table, how to reach it, and where to report."""
+    """The table, its access options, and the output."""
 
     uri: str
     common: dict[str, Any]
@@ -41,11 +55,11 @@ class Target:
     total: int | None = None
 
     def progress(self, done: int, total: int | None) -> None:
-        """Note how far the work has come."""
+        """Record the progress."""
         self.done, self.total = done, total
 
     def watched(self, deed: str) -> Any:
-        """Return a block during which progress is shown."""
+        """Return a context manager that shows progress."""
 
         def describe() -> str:
             of = "" if self.total is None else f" of {self.total:,}"
@@ -55,7 +69,7 @@ class Target:
 
 
 def _sidecar_command(function: Callable[Concatenate[Target, ...], None]) -> Callable[..., None]:
-    """Give a command its table and a report of progress."""
+    """Add the table and the progress report to a command."""
 
     @target_command()
     @functools.wraps(function)
@@ -80,7 +94,7 @@ _memory_option = click.option(
 )
 
 
-@click.group("sidecar", cls=CommandGroup, homes={"watch": "lazydelta.cli.watch_command"})
+@click.group("sidecar", cls=CommandGroup, homes={"watch": "lazydelta.cli.sidecar"})
 def sidecar() -> None:
     """Make, check and remove the sidecars that let scans find files fast."""
 
@@ -111,8 +125,8 @@ def build(  # noqa: PLR0913 - each is an option
     not before.
     """
     from lazydelta import sidecar as library  # noqa: PLC0415
-    from lazydelta.handle import TableHandle  # noqa: PLC0415
-    from lazydelta.sidecar.building.build_preview import preview  # noqa: PLC0415
+    from lazydelta.sidecar.building.build import preview  # noqa: PLC0415
+    from lazydelta.sidecar.handle import TableHandle  # noqa: PLC0415
 
     names = None if sort_by is None else [name for each in sort_by.split(",") if (name := each.strip())]
     handle = TableHandle.open(target.uri, **target.common)
@@ -236,7 +250,7 @@ def show(target: Target, *, version: int | None, everything: bool) -> None:
 )
 @click.option("--dry-run", is_flag=True, help="Delete nothing, and tell what would be deleted.")
 def clean(target: Target, *, grace_hours: float, dry_run: bool) -> None:
-    """Delete sidecar files that nobody needs any more.
+    """Delete sidecar files that no manifest needs.
 
     Sidecars whose checkpoint the log still has stay, and so does the newest valid one.
     """
@@ -259,3 +273,141 @@ def drop(target: Target, *, dry_run: bool) -> None:
     with target.watched("deleted"):
         result = library.drop(target.uri, dry_run=dry_run, progress=target.progress, **target.common)
     target.out.tell(result, sentences.sidecar_cleaned)
+
+
+# ``lazydelta sidecar watch``: maintains the sidecars of tables that other processes write, until it is stopped.
+
+
+# Checks that changed nothing are not shown. Programs still receive every check, because its metrics change.
+_QUIET = frozenset({"unchanged", "resting", "busy"})
+
+
+@click.command("watch", context_settings=CONTEXT)
+@click.argument("uri", nargs=-1, required=True)
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
+    default=10.0,
+    show_default=True,
+    help="Look at all tables this often.",
+)
+@click.option(
+    "--checkpoint",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Write a checkpoint after N commits without one; by default checkpoints are left to the writers.",
+)
+@click.option(
+    "--checksum",
+    is_flag=True,
+    help="Write the version checksum at the head where its writer wrote none, from a replay of the whole table.",
+)
+@click.option(
+    "--delta",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=100,
+    show_default=True,
+    help="Write a delta sidecar for N commits since the checkpoint that are in none; 0 for never.",
+)
+@click.option("--once", is_flag=True, help="Look once, and end; the exit code is 2 if something failed.")
+@click.option(
+    "--memory",
+    type=click.IntRange(min=16),
+    metavar="MIB",
+    default=512,
+    show_default=True,
+    help="Build within this much memory; what does not fit goes to temporary files.",
+)
+@click.option("--dry-run", is_flag=True, help="Look once, change nothing, and tell what would be done.")
+@storage_option
+@library_option
+@json_option
+@debug_option
+def watch(  # noqa: PLR0913 - each is an option
+    *,
+    uri: tuple[str, ...],
+    interval: float,
+    checkpoint: int | None,
+    checksum: bool,
+    delta: int,
+    once: bool,
+    memory: int,
+    dry_run: bool,
+    storage_option: dict[str, str],
+    option: dict[str, str],
+    as_json: bool,
+) -> None:
+    """Keep the sidecars of tables up to date until Ctrl-C, for checkpoints by any writer.
+
+    A look costs one listing and one small request for each table; one at a time looks after a table on a machine.
+    """
+    from lazydelta.maintenance.watch import TableWatch, WatchSettings, watch_tables  # noqa: PLC0415
+    from lazydelta.sidecar.handle import TableHandle  # noqa: PLC0415 - not needed for --help
+
+    for each in uri:
+        # The rest of `--storage-option key = secret` is not a table, and must not be shown as one.
+        if each.startswith("="):
+            raise click.UsageError("an argument begins with '='; write an option's value as key=value.")
+        check_uri(each)
+    out = output(as_json=as_json)
+    settings = WatchSettings(checkpoint, checksum, memory * _MIB, delta or None)
+    watching = _Watching(out)
+    watches = [
+        TableWatch(TableHandle.open(each, storage_option or None, option), settings, progress=watching.progress)
+        for each in uri
+    ]
+    if dry_run:
+        for table in watches:
+            out.step(table.foresee(), sentences.watch_foreseen)
+        return
+    with out.watch(watching.describe):
+        if once:
+            for table in watches:
+                watching.report(table.look(), always=True)
+        else:
+            watch_tables(watches, watching.report, interval=interval, stop=threading.Event())
+    watching.check()
+
+
+class _Watching:
+    """The checks so far."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._done: tuple[int, int | None] | None = None
+        self._last: dict[str, Look] = {}
+        self._failed: Look | None = None
+
+    def progress(self, done: int, total: int | None) -> None:
+        """Record the progress of a build."""
+        self._done = done, total
+
+    def describe(self) -> str:
+        """Describe the current state."""
+        if self._done is not None:
+            done, total = self._done
+            return f"{done:,}{'' if total is None else f' of {total:,}'} files read"
+        behind = sum(each.metrics.lag_commits or 0 for each in self._last.values())
+        return f"watching {len(self._last):,} tables, {behind:,} commits behind"
+
+    def report(self, look: Look, *, always: bool = False) -> None:
+        """Report a check."""
+        self._done = None
+        before = self._last.get(look.table)
+        self._last[look.table] = look
+        if look.error is not None:
+            self._failed = look
+        is_news = always or look.state not in _QUIET | {"waiting"} or before is None
+        words = sentences.watch_looked if is_news else _nothing
+        self._out.step(look, words)
+
+    def check(self) -> None:
+        """Raise the last error, for a single check."""
+        if self._failed is not None:
+            raise LazyDeltaError(f"{self._failed.table}: {self._failed.error}")
+
+
+def _nothing(_look: Look) -> Iterator[str]:
+    return iter(())

@@ -1,4 +1,4 @@
-"""What commands that look at a table show to people: Rich's tables, from what the library returned; its consoles."""
+"""Rich tables for people, from library results, and the consoles that print them."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 from lazydelta.cli import wording as text
-from lazydelta.scan.explanation import meaning
+from lazydelta.scan.explain import meaning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lazydelta.cli.commands import TableInfo
+    from lazydelta.table.information import TableInfo
 
 __all__ = ["console", "explanation", "history", "info"]
 
-# A pipe has no width: lines there are as long as they need to be, for grep and cut.
+# A pipe has no width: lines are as long as needed, for grep and cut.
 _ENDLESS = 4000
 _METRICS = "delta.lazy."
-# What operations report, by the names that Delta-Spark and delta-rs use.
+# The metrics of operations, by the names that Delta-Spark and delta-rs use.
 _DEEDS = (
     ("+{} files", ("numFiles", "numAddedFiles", "num_added_files", "numFilesAdded")),
     ("-{} files", ("numRemovedFiles", "num_removed_files", "numFilesRemoved", "numDeletedFiles")),
@@ -33,12 +33,12 @@ _DEEDS = (
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Leave it to the command, which knows the exit code; Rich would exit here."""
+        """Let the command handle it, because it knows the exit code. Rich would exit here."""
         raise BrokenPipeError
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console on a standard stream that takes text literally: paths are full of brackets and colons."""
+    """Return a console on a standard stream without markup: paths are full of brackets and colons."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _ENDLESS
     return _Console(file=stream, width=width, markup=False, highlight=False, emoji=False)
@@ -47,7 +47,7 @@ def console(*, stderr: bool = False) -> Console:
 def info(found: TableInfo) -> Iterator[Table]:
     """Show names and values, then the columns."""
     facts = _facts()
-    commit = [text.moment(found.timestamp), found.operation or ""] if found.timestamp is not None else []
+    commit = [text.timestamp(found.timestamp), found.operation or ""] if found.timestamp is not None else []
     features = dict.fromkeys([*found.reader_features, *found.writer_features])
     commits = f"{text.count(found.tail_commits)} commits"
     known = found.checkpoint_version
@@ -59,7 +59,7 @@ def info(found: TableInfo) -> Iterator[Table]:
         ("id", found.id),
         ("version", text.count(found.version)),
         ("committed", "  ".join(filter(None, commit))),
-        ("created", text.moment(found.created_time) if found.created_time is not None else None),
+        ("created", text.timestamp(found.created_time) if found.created_time is not None else None),
         ("partitioned by", ", ".join(found.partition_columns)),
         ("protocol", f"reader {found.min_reader_version}, writer {found.min_writer_version}"),
         ("features", ", ".join(features)),
@@ -78,12 +78,38 @@ def info(found: TableInfo) -> Iterator[Table]:
 
 
 def history(versions: list[dict[str, Any]]) -> Iterator[Table]:
-    """Show one line a version."""
+    """Show one line per version."""
     table = _table("version", "committed (UTC)", "operation", "what it did", right=("version",))
     for each in versions:
         operation = text.printable(str(each.get("operation") or "-"))
-        table.add_row(str(each.get("version")), text.moment(each.get("timestamp")), operation, _deeds(each))
+        table.add_row(str(each.get("version")), text.timestamp(each.get("timestamp")), operation, _deeds(each))
     yield table
+
+
+# What a short explanation always says, and what it says only if there is something to say.
+_ESSENTIAL = frozenset(
+    {
+        *("table", "version", "base_version", "tail_commits", "strategy", "reason", "sidecar", "predicate"),
+        *("conditions", "limit", "row_limit", "files_emitted", "files_pruned", "row_groups_read", "row_groups_pruned"),
+        *("requests", "bytes_read", "time_to_first_file_ms", "total_ms"),
+    }
+)
+_TROUBLE = frozenset(
+    {
+        *("sidecar_failure", "files_without_stats", "fallback_triggered", "checksum_mismatches", "unknown_actions"),
+        *("compactions_rejected", "delta_sidecars_rejected", "checkpoints_replaced", "stats_passed_by"),
+    }
+)
+
+
+def short_explanation(found: dict[str, dict[str, Any]]) -> Iterator[RenderableType]:
+    """Show what the scan found and what it cost, and everything that went wrong on the way."""
+    facts = _facts()
+    for name, fact in _flat(found).items():
+        if name in _ESSENTIAL or (name in _TROUBLE and fact):
+            _add_fact(facts, name, fact)
+    yield facts
+    yield "(--all shows every counter and what it means)"
 
 
 def explanation(found: dict[str, dict[str, Any]]) -> Iterator[Table]:
@@ -91,13 +117,17 @@ def explanation(found: dict[str, dict[str, Any]]) -> Iterator[Table]:
     facts = _facts()
     facts.add_column(style="dim", overflow="fold")
     for name, fact in _flat(found).items():
-        if name == "conditions":  # a line for each: they are sentences
-            for each in fact:
-                facts.add_row("condition", text.printable(each), meaning(name))
-            continue
-        label = name.removesuffix("_ms").removesuffix("_bytes").replace("_", " ")
-        facts.add_row(label, text.printable(_measure(name, fact)), meaning(name))
+        _add_fact(facts, name, fact, meaning(name))
     yield facts
+
+
+def _add_fact(facts: Table, name: str, fact: Any, *meant: str) -> None:
+    if name == "conditions":  # a line for each: they are sentences
+        for each in fact:
+            facts.add_row("condition", text.printable(each), *meant)
+        return
+    label = name.removesuffix("_ms").removesuffix("_bytes").replace("_", " ")
+    facts.add_row(label, text.printable(_measure(name, fact)), *meant)
 
 
 def _facts() -> Table:
@@ -127,7 +157,7 @@ def _deeds(version: dict[str, Any]) -> str:
 
 
 def _flat(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return plan and metrics in one list, without what is empty and without what both have."""
+    """Return plan and metrics in one dictionary, without empty values and duplicates."""
     facts: dict[str, Any] = {}
     for section in found.values():
         for name, fact in section.items():

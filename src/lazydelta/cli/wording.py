@@ -1,4 +1,4 @@
-"""Numbers, moments and foreign text as people read them in a terminal."""
+"""Formats numbers, timestamps and untrusted text for a terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-__all__ = ["count", "duration", "moment", "one_line", "printable", "size", "value"]
+__all__ = ["count", "duration", "one_line", "printable", "size", "timestamp", "value"]
 
 _UNIT = 1024
 _THREE_DIGITS = 100
@@ -15,7 +15,7 @@ _MINUTE_S = 60
 
 
 def size(number: int | None) -> str:
-    """Return bytes in the largest unit that keeps a digit before the point; at most eight characters."""
+    """Return bytes in the largest unit that keeps a digit before the decimal point, in at most eight characters."""
     if number is None:
         return "-"
     scaled = float(number)
@@ -27,23 +27,23 @@ def size(number: int | None) -> str:
 
 
 def count(number: int | None) -> str:
-    """Return a number with its thousands apart."""
+    """Return a number with thousands separators."""
     return "-" if number is None else f"{number:,}"
 
 
-def moment(milliseconds: object) -> str:
-    """Return epoch milliseconds as UTC; logs hold nonsense at times, which is shown as it is."""
+def timestamp(milliseconds: object) -> str:
+    """Return epoch milliseconds as UTC. Invalid values, which logs sometimes hold, are shown unchanged."""
     if not isinstance(milliseconds, int):
         return "-" if milliseconds is None else printable(str(milliseconds))
     try:
-        # Faster than strftime, and there may be ten million of them; the zone is cut off.
+        # Faster than strftime, and there may be ten million of them. The time zone is cut off.
         return datetime.fromtimestamp(milliseconds // _SECOND_MS, UTC).isoformat(" ")[:19]
     except (OverflowError, ValueError, OSError):
         return str(milliseconds)
 
 
 def duration(milliseconds: float) -> str:
-    """Return a length of time with about three digits."""
+    """Return a duration with about three digits."""
     if milliseconds < _SECOND_MS:
         return f"{milliseconds:.3g} ms" if milliseconds < 1 else f"{milliseconds:.1f} ms"
     seconds = milliseconds / _SECOND_MS
@@ -53,10 +53,10 @@ def duration(milliseconds: float) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return text that does to a terminal nothing but appear: control characters and lone surrogates are escaped.
+    r"""Return text that is safe for a terminal: control characters and lone surrogates are escaped.
 
-    A path in a log may hold escape sequences that would rewrite the screen, or halves of characters that no encoding
-    takes. ``repr``'s notation is used for them, and for nothing else.
+    A path in a log may contain escape sequences that would rewrite the screen, or lone surrogates that cannot be
+    encoded. Only these are escaped, in the notation of ``repr``.
     """
     if text.isprintable():
         return text
@@ -64,12 +64,12 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a message on one line, whatever a server put into it."""
+    """Return a message on one line, even if a server sent several."""
     return printable(" ".join(text.split()))
 
 
 def value(plain: object) -> str:
-    """Return one cell of a row; nested values are compact JSON."""
+    """Return one cell of a row. Nested values are compact JSON."""
     if plain is None:
         return "null"
     if isinstance(plain, str):

@@ -1,7 +1,8 @@
-"""``connect``: a connection to a server of tables, made again when it breaks."""
+"""``connect``: a connection to a table server that reconnects when it breaks."""
 
 from __future__ import annotations
 
+import ipaddress
 import random
 import threading
 import time
@@ -9,11 +10,13 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from lazydelta.client.wire import ScanCommand, error_from
 from lazydelta.errors import (
     DeadlineError,
     LazyDeltaError,
@@ -24,9 +27,8 @@ from lazydelta.errors import (
     StreamClosedError,
     UnauthenticatedError,
 )
-from lazydelta.execution import ClosesItself
+from lazydelta.runtime.threads import ClosesItself
 from lazydelta.warned import LazyDeltaWarning
-from lazydelta.wire import ScanCommand, error_from
 
 if TYPE_CHECKING:
     import os
@@ -39,7 +41,7 @@ T = TypeVar("T")
 
 _SCHEMES = ("grpc://", "grpc+tcp://", "grpc+tls://", "grpc+unix://")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
-# Without the probe of the bandwidth, an idle reader holds 0.2 MB of the server's batches in its window and not 33.
+# Without the bandwidth probe, an idle reader buffers 0.2 MB of the server's batches instead of 33 MB.
 _CHANNEL = [("grpc.http2.bdp_probe", 0)]
 
 
@@ -52,17 +54,23 @@ def connect(
     private_key: str | os.PathLike[str] | bytes | None = None,
     attempts: int = 8,
     timeout: float | None = None,
+    plaintext: bool = False,
 ) -> Connection:
-    """Connect to what ``lazydelta serve`` printed: ``grpc://host:port``, or ``grpc+tls://host:port``.
+    """Connect to the location that ``lazydelta serve`` printed: ``grpc://host:port`` or ``grpc+tls://host:port``.
 
-    ``token`` is sent with each call. ``tls_root_certs`` is the authority that signed the server's certificate, where
-    the system does not know it; ``cert_chain`` and ``private_key`` are the client's own, for a server that asks for
-    one. Each is a file, or its bytes. A call that meets a broken connection is made again, so often as ``attempts``
-    says without any progress between; ``timeout`` is how many seconds a stream may take in all.
+    ``token`` is sent with each call. Without TLS it is only sent to this machine, unless ``plaintext`` states that the
+    connection is protected by other means. ``tls_root_certs`` is the authority that signed the server's certificate, if
+    the system does not know it. ``cert_chain`` and ``private_key`` are the client's own, for a server that requires a
+    client certificate. Each is a file or its bytes. A call on a broken connection is retried up to ``attempts`` times
+    without progress. ``timeout`` limits the total seconds of a stream.
     """
     if not location.startswith(_SCHEMES):
         message = f"{location!r} is no location of a server"
         raise OptionError(message, hint="it begins with grpc:// or grpc+tls://, as lazydelta serve prints it")
+    if token is not None and not plaintext and _is_read_by_others(location):
+        message = f"The token would be sent to {location} in plain text"
+        hint = "connect with grpc+tls://, or give plaintext=True where a tunnel or proxy protects the connection"
+        raise OptionError(message, hint=hint)
     tls: dict[str, Any] = {
         name: _content(value)
         for name, value in (
@@ -76,7 +84,7 @@ def connect(
 
 
 class Connection(ClosesItself):
-    """A server of tables; safe to share between threads. Leaving its ``with`` block closes it."""
+    """A connection to a table server. It is thread-safe, and leaving its ``with`` block closes it."""
 
     def __init__(
         self,
@@ -103,10 +111,10 @@ class Connection(ClosesItself):
         self._pause = pause
 
     def tables(self, prefix: str = "") -> list[str]:
-        """Return the names of the tables that the server offers to this client and that begin with ``prefix``.
+        """Return the names of the tables that this client may read and that start with ``prefix``.
 
-        Those below a root are named by their folders (``lake/sales/orders``). A server names so many at once; where
-        there may be others, it is warned of (``LazyDeltaWarning``), and a longer ``prefix`` finds them.
+        Tables below a root are named by their folders (``lake/sales/orders``). A server limits the number of names in
+        one listing. If there may be more, a ``LazyDeltaWarning`` is issued, and a longer ``prefix`` finds them.
         """
         found = self.retried(lambda client: list(client.list_flights(prefix.encode(), self.options())))
         if any(info.app_metadata for info in found):
@@ -115,18 +123,18 @@ class Connection(ClosesItself):
         return [b"/".join(info.descriptor.path).decode() for info in found]
 
     def table(self, name: str, version: int | str | None = None) -> RemoteTable:
-        """Open a table at its newest version, or at another one: a number, or a moment as text."""
-        from lazydelta.client.remote_table import RemoteTable  # noqa: PLC0415 - it knows the connection
+        """Open a table at its newest version or at another one, given as a number or a timestamp string."""
+        from lazydelta.client.remote_table import RemoteTable  # noqa: PLC0415 - it imports this module
 
         return RemoteTable(self, name, version)
 
     def health(self) -> dict[str, Any]:
-        """Return what the server says of itself."""
+        """Return the health that the server reports."""
         found: dict[str, Any] = msgspec.json.decode(self.action("health", b""))
         return found
 
     def close(self) -> None:
-        """Close the connection; streams that are open end with an error."""
+        """Close the connection. Open streams end with an error."""
         with self._lock:
             self._closed = True
             client, self._client = self._client, None
@@ -139,12 +147,12 @@ class Connection(ClosesItself):
     # --- for tables and streams
 
     def plan(self, command: ScanCommand) -> Any:
-        """Return what the server would send for a command: schema, tickets, version."""
+        """Return the server's plan for a command: schema, tickets, version."""
         descriptor = fl.FlightDescriptor.for_command(msgspec.json.encode(command))
         return self.retried(lambda client: client.get_flight_info(descriptor, self.options()))
 
     def action(self, kind: str, body: bytes) -> bytes:
-        """Run an action and return its answer."""
+        """Run an action and return its response."""
 
         def run(client: Any) -> bytes:
             results = [bytes(each.body) for each in client.do_action(fl.Action(kind, body), self.options())]
@@ -153,14 +161,14 @@ class Connection(ClosesItself):
         return self.retried(run)
 
     def begin(self, ticket: bytes) -> Any:
-        """Begin a stream; where the connection is broken, this fails at once or with the first batch."""
+        """Start a stream. If the connection is broken, this fails at once or with the first batch."""
         try:
             return self.client().do_get(fl.Ticket(ticket), self.options())
         except (fl.FlightError, pa.ArrowException, OSError) as error:
             raise our_error(error, self.location) from None
 
     def retried(self, call: Callable[[Any], T]) -> T:
-        """Make a call, again if the connection is broken or the server busy, until the attempts are used up."""
+        """Make a call. Retry it while the connection is broken or the server busy, until the attempts are used up."""
         failed = 0
         while True:
             try:
@@ -173,13 +181,13 @@ class Connection(ClosesItself):
             self.pause(failed)
 
     def pause(self, failed: int) -> None:
-        """Wait before another attempt, longer each time, and connect anew: gRPC would wait longer by itself."""
+        """Wait before the next attempt, longer each time, and reconnect: gRPC itself would wait longer."""
         self._pause(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (failed - 1)) * random.uniform(0.5, 1))  # noqa: S311
         with self._lock:
-            self._client = None  # streams of other threads hold the old one, and end with it if they must
+            self._client = None  # streams of other threads hold the old one and end with it if they must
 
     def client(self) -> Any:
-        """Return the connection of this moment."""
+        """Return the current Flight client."""
         with self._lock:
             if self._closed:
                 raise StreamClosedError("The connection is closed", hint="connect again")
@@ -188,12 +196,23 @@ class Connection(ClosesItself):
             return self._client
 
     def options(self) -> Any:
-        """Return what goes with each call."""
+        """Return the options of each call."""
         return fl.FlightCallOptions(headers=self._headers, timeout=self._timeout)
 
 
+def _is_read_by_others(location: str) -> bool:
+    """Return whether data sent to a server passes other machines unencrypted."""
+    if location.startswith(("grpc+tls://", "grpc+unix://")):
+        return False
+    host = urlsplit(location).hostname or ""
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost" and not host.endswith(".localhost")
+
+
 def our_error(error: BaseException, location: str) -> LazyDeltaError:
-    """Return the error of ours that a server described, or what has become of the connection."""
+    """Convert an error: return the error that a server described, or a connection error."""
     described = error_from(getattr(error, "extra_info", None) or b"")
     if described is not None:
         return described
@@ -209,7 +228,7 @@ def our_error(error: BaseException, location: str) -> LazyDeltaError:
 
 
 def is_passing(error: LazyDeltaError) -> bool:
-    """Tell whether another attempt may go well."""
+    """Return whether a retry may succeed."""
     return isinstance(error, ServerUnreachableError | ServerBusyError)
 
 

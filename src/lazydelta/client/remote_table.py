@@ -1,34 +1,104 @@
-"""``RemoteTable``: a table that a server offers, pinned at one version, with the API of ``DeltaTable``."""
+"""``RemoteTable``: a table on a server, pinned at one version, with the API of ``DeltaTable``."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import msgspec
 import pyarrow as pa
 
 from lazydelta.client.connection import Connection
-from lazydelta.client.not_over_the_wire import NotOverTheWire
-from lazydelta.client.remote_files import RemoteFileStream
-from lazydelta.client.remote_rows import RemoteRowStream
-from lazydelta.client.resuming import DeliveredFiles, DeliveredRows, ResumedStream
-from lazydelta.deltalake_api.deprecated_parameters import instead_of
-from lazydelta.errors import OptionError
-from lazydelta.log.actions import Metadata, Protocol
-from lazydelta.log.table_description import ProtocolVersions, TableMetadata
-from lazydelta.types.delta_types import Schema, schema_object
-from lazydelta.types.schema import TableSchema
-from lazydelta.wire import ScanCommand
+from lazydelta.client.streams import DeliveredFiles, DeliveredRows, RemoteFileStream, RemoteRowStream, ResumedStream
+from lazydelta.client.wire import ScanCommand
+from lazydelta.deltalake_names.parameters import instead_of
+from lazydelta.errors import OptionError, PositionLostError, UnsupportedOperationError, require
+from lazydelta.log.description import ProtocolVersions, TableMetadata
+from lazydelta.protocol.actions import Metadata, Protocol
+from lazydelta.protocol.delta_types import Schema, schema_object
+from lazydelta.protocol.schema import TableSchema
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from lazydelta.row_scan.pieces import RowEstimate
+    from lazydelta.rows.scanner import RowEstimate
 
-__all__ = ["RemoteTable"]
+__all__ = ["NotOverTheWire", "RemoteTable"]
+
+
+# The methods of ``DeltaTable`` that a remote table does not support. Each exists and says what to do instead.
+#
+# A missing name would look like a mistake. A server only reads and reveals no locations, so methods that write,
+# maintain or work with locations require opening the table itself.
+
+
+_OPEN_IT = "open the table where it is stored: DeltaTable(uri)"
+
+
+def _refuse(name: str, why: str, hint: str) -> NoReturn:
+    raise UnsupportedOperationError(f"A table of a server has no {name}: {why}", hint=hint)
+
+
+def _method(name: str, why: str, hint: str = _OPEN_IT) -> Callable[..., NoReturn]:
+    def method(self: object, *_: Any, **__: Any) -> NoReturn:  # noqa: ARG001 - whatever DeltaTable's takes
+        _refuse(f"{name}()", why, hint)
+
+    method.__name__ = name
+    method.__qualname__ = f"RemoteTable.{name}"
+    method.__doc__ = f"Refuse: {why}; {hint}."
+    return method
+
+
+def _noun(name: str, why: str, hint: str = _OPEN_IT) -> property:
+    return property(lambda _: _refuse(name, why, hint), doc=f"Refuse: {why}; {hint}.")
+
+
+_READS = "servers only read"
+_PLACES = "servers tell no places"
+
+
+class NotOverTheWire:
+    """The unsupported names of ``DeltaTable``. Each raises ``UnsupportedOperationError``."""
+
+    alter = _noun("alter", _READS)
+    build_sidecar = _method("build_sidecar", _READS)
+    changes = _method("changes", "servers send files and rows of one version")
+    cleanup_metadata = _method("cleanup_metadata", _READS)
+    compact_logs = _method("compact_logs", _READS)
+    create = _method("create", _READS)
+    create_checkpoint = _method("create_checkpoint", _READS)
+    create_write_transaction = _method("create_write_transaction", _READS)
+    delete = _method("delete", _READS)
+    deletion_vectors = _method("deletion_vectors", _PLACES, "rows() leaves deleted rows out")
+    doctor = _method("doctor", _PLACES)
+    file_uris = _method("file_uris", _PLACES, "files() has the paths as logged, rows() what is in the files")
+    generate = _method("generate", _READS)
+    get_stats_for_files = _method(
+        "get_stats_for_files", "servers look files up by conditions", "ask files(stats_columns=…).batches()"
+    )
+    info = _method("info", "servers tell no places", "metadata(), protocol() and schema() say what the table is")
+    is_deltatable = _method("is_deltatable", _PLACES, "Connection.tables() has the tables that there are")
+    kql = _method("kql", "streams carry rows", "send the query by Flight SQL, which the same port answers")
+    load_cdf = _method("load_cdf", "servers send files and rows of one version")
+    merge = _method("merge", _READS)
+    optimize = _noun("optimize", _READS)
+    refresh_sidecar = _method("refresh_sidecar", _READS)
+    repair = _method("repair", _READS)
+    restore = _method("restore", _READS)
+    retention_guard = _method("retention_guard", "the server reads the files, so it is the one to guard them")
+    shallow_clone = _method("shallow_clone", _PLACES)
+    sidecar_status = _method("sidecar_status", _PLACES)
+    sql = _method("sql", "streams carry rows", "send the query by Flight SQL, which the same port answers")
+    table_config = _noun("table_config", "it is deltalake's, and deprecated there", "leave it out")
+    to_polars = _method("to_polars", "its frames read files themselves", "polars.DataFrame(table) takes the rows")
+    to_pyarrow_dataset = _method(
+        "to_pyarrow_dataset", "a dataset reads files itself", "to_pyarrow_reader(columns, filters) streams the rows"
+    )
+    transaction_version = _method("transaction_version", "it is for those who write")
+    update = _method("update", _READS)
+    vacuum = _method("vacuum", _READS)
 
 
 class _Description(msgspec.Struct):
@@ -38,9 +108,9 @@ class _Description(msgspec.Struct):
 
 
 class RemoteTable(NotOverTheWire):
-    """A table of a server at one version, pinned when it is opened.
+    """A table on a server at one version, pinned when it is opened.
 
-    Predicates are SQL text, JSON or tuples, as for ``DeltaTable``; a PyArrow expression cannot be sent.
+    Predicates are SQL strings, JSON or tuples, as for ``DeltaTable``. A PyArrow expression cannot be sent.
     """
 
     def __init__(self, connection: Connection, name: str, version: int | str | None = None) -> None:
@@ -53,7 +123,7 @@ class RemoteTable(NotOverTheWire):
         return self._described.version
 
     def schema(self) -> Schema:
-        """Return the schema of the table's rows; ``schema().to_arrow()`` is the PyArrow schema."""
+        """Return the schema of the table's rows. ``schema().to_arrow()`` is the PyArrow schema."""
         metadata = self._described.metadata
         return schema_object(TableSchema.parse(metadata.schema_string, partition_columns=()).fields)
 
@@ -62,13 +132,33 @@ class RemoteTable(NotOverTheWire):
         return TableMetadata(self._described.metadata)
 
     def protocol(self) -> ProtocolVersions:
-        """Return the reader and writer versions and features that the table asks for."""
+        """Return the reader and writer versions and features that the table requires."""
         return ProtocolVersions.of(self._described.protocol)
 
     @property
     def table_uri(self) -> str:
-        """The server's location and the table's name there."""
+        """The server's location and the table's name on it."""
         return f"{self._connection.location}/{self.name}"
+
+    @property
+    def uri(self) -> str:
+        """The server's location and the table's name on it."""
+        return self.table_uri
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return [field.name for field in self.schema().fields]
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """The Arrow type of each column, as text."""
+        return {field.name: str(field.type) for field in self.schema().to_arrow()}
+
+    @property
+    def partition_columns(self) -> list[str]:
+        """The names of the partition columns."""
+        return list(self._described.metadata.partition_columns)
 
     def domain_metadata(self) -> dict[str, str]:
         """Return the configuration of every metadata domain."""
@@ -76,12 +166,12 @@ class RemoteTable(NotOverTheWire):
         return found
 
     def history(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """Return the provenance of the versions, newest first, as far back as their commits are kept."""
+        """Return the history, newest version first, as far back as the commits are retained."""
         found: list[dict[str, Any]] = self._told("history", self._command(None, limit=limit))
         return found
 
     def load_as_version(self, version: int | str) -> None:
-        """Pin another version, by number or by moment."""
+        """Pin another version, by number or by timestamp."""
         self._described = self._describe(version)
 
     def update_incremental(self) -> None:
@@ -101,7 +191,7 @@ class RemoteTable(NotOverTheWire):
         last: str | dt.timedelta | None = None,
         now: str | dt.datetime | None = None,
     ) -> RemoteFileStream:
-        """Return the active files that may hold rows matching ``where``, as a lazy stream; as ``DeltaTable.files``."""
+        """Return a lazy stream of the active files that may hold rows matching ``where``, like ``DeltaTable.files``."""
         command = self._command(
             where,
             limit=limit,
@@ -113,12 +203,13 @@ class RemoteTable(NotOverTheWire):
             last=_span(last),
             now=now.isoformat() if isinstance(now, dt.datetime) else now,
         )
-        info = self._connection.plan(command)
-        asked = _pinned(command, info)
-        return RemoteFileStream(lambda: self._stream(asked, info, 0, DeliveredFiles()), lambda: self._explain(asked))
+        info, asked = self._planned(command)
+        return RemoteFileStream(
+            info.schema, lambda: self._stream(asked, info, 0, DeliveredFiles()), lambda: self._explain(asked)
+        )
 
     def file_infos(self, predicate: Any = None, **keywords: Any) -> RemoteFileStream:
-        """Return the active files that may match ``predicate``; keywords as for ``files``."""
+        """Return the active files that may match ``predicate``. Keywords are those of ``files``."""
         return self.files(predicate, **keywords)
 
     def rows(
@@ -136,7 +227,7 @@ class RemoteTable(NotOverTheWire):
 
     def get_add_actions(self, flatten: bool = False) -> pa.Table:  # noqa: FBT001, FBT002 - DeltaTable's parameter
         """Return every active file as a row: path, size, time, record count, statistics, partition values."""
-        from lazydelta.scan.add_actions import AddActions  # noqa: PLC0415 - few ask for it
+        from lazydelta.scan.listings import AddActions  # noqa: PLC0415 - rarely used
 
         metadata = self._described.metadata
         schema = TableSchema.parse(metadata.schema_string, partition_columns=metadata.partition_columns)
@@ -147,62 +238,115 @@ class RemoteTable(NotOverTheWire):
     def partitions(
         self, partition_filters: Any = None, *, file_pruning_predicate: Any = None
     ) -> list[dict[str, str | None]]:
-        """Return the distinct partitions of the active files, which the server finds out."""
+        """Return the distinct partitions of the active files, computed by the server."""
         where = instead_of("partition_filters", partition_filters, file_pruning_predicate)
         found: list[dict[str, str | None]] = self._told("partitions", self._command(where))
         return found
 
     def estimate(self, where: Any = None) -> RowEstimate:
-        """Return how many files, bytes and rows a scan would read at most, by the log alone."""
-        from lazydelta.row_scan.pieces import RowEstimate  # noqa: PLC0415 - as above
+        """Return the maximum number of files, bytes and rows that a scan would read, from the log alone."""
+        from lazydelta.rows.scanner import RowEstimate  # noqa: PLC0415 - as above
 
         found = self._told("estimate", self._command(where))
         return RowEstimate(found["files"], found["size"], found["rows"])
 
-    def scan(self, columns: list[str] | None = None, predicate: Any = None) -> pa.RecordBatchReader:
-        """Return the rows that match ``predicate`` as a stream of record batches."""
-        return self.rows(columns, predicate).to_reader()
+    def scan(
+        self, columns: list[str] | None = None, predicate: Any = None, *, where: Any = None, limit: int | None = None
+    ) -> pa.RecordBatchReader:
+        """Return the rows that match ``where``, or deltalake's ``predicate``, as a PyArrow reader."""
+        return self.rows(columns, _one_of(predicate, where), limit=limit).to_reader()
+
+    def explain(self, where: Any = None, **keywords: Any) -> dict[str, Any]:
+        """Return how the server runs ``files(where, …)``, which it does to find out."""
+        return self.files(where, **keywords).explain()
+
+    def head(self, n: int = 10, columns: Sequence[str] | None = None, *, where: Any = None) -> pa.Table:
+        """Return a few of the newest rows."""
+        return self.rows(columns, where, limit=n).read_all()
+
+    def show(self, n: int = 10, columns: Sequence[str] | None = None, *, where: Any = None) -> None:
+        """Print a few of the newest rows."""
+        from lazydelta.runtime.display import text_table  # noqa: PLC0415 - for people only
+
+        print(text_table(self.head(n, columns, where=where)))  # noqa: T201 - what it is for
+
+    def to_arrow(
+        self, columns: Sequence[str] | None = None, *, where: Any = None, limit: int | None = None
+    ) -> pa.Table:
+        """Return the rows as a PyArrow table."""
+        return self.rows(columns, where, limit=limit).read_all()
+
+    def to_list(
+        self, columns: Sequence[str] | None = None, *, where: Any = None, limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the rows as a list of dictionaries."""
+        return self.rows(columns, where, limit=limit).to_list()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing: the connection is closed by its owner."""
 
     def fragments(
         self, number: int, *, columns: Sequence[str] | None = None, where: Any = None
     ) -> list[RemoteRowStream]:
-        """Return the rows in ``number`` streams of about the same size, to be read side by side."""
+        """Return the rows as ``number`` streams of about the same size, to be read in parallel."""
         named = None if columns is None else list(columns)
         return self._row_streams(self._command(where, of="rows", columns=named, endpoints=number))
 
     def count_rows(self, where: Any = None) -> int:
-        """Return the number of rows that match; the server counts them."""
+        """Return the number of matching rows, counted by the server."""
         rows: int = self._told("count", self._command(where, of="rows"))["rows"]
         return rows
 
-    def count(self) -> int:
-        """Return the number of live rows."""
-        return self.count_rows()
+    def count(self, *, where: Any = None) -> int:
+        """Return the number of live rows, or of those that match."""
+        return self.count_rows(where)
 
     def to_pyarrow_reader(
-        self, columns: Sequence[str] | None = None, filters: Any = None, *, limit: int | None = None
+        self,
+        columns: Sequence[str] | None = None,
+        filters: Any = None,
+        *,
+        where: Any = None,
+        limit: int | None = None,
     ) -> pa.RecordBatchReader:
-        """Return the rows as a PyArrow reader; closing or dropping it ends the scan."""
-        return self.rows(columns, filters, limit=limit).to_reader()
+        """Return the rows as a PyArrow reader. Closing or dropping it ends the scan."""
+        return self.rows(columns, _one_of(filters, where), limit=limit).to_reader()
 
-    def to_pyarrow_table(self, columns: Sequence[str] | None = None, filters: Any = None) -> pa.Table:
+    def to_pyarrow_table(
+        self,
+        columns: Sequence[str] | None = None,
+        filters: Any = None,
+        *,
+        where: Any = None,
+        limit: int | None = None,
+    ) -> pa.Table:
         """Return the rows as a table."""
-        return self.rows(columns, filters).read_all()
+        return self.rows(columns, _one_of(filters, where), limit=limit).read_all()
 
-    def to_pandas(self, columns: Sequence[str] | None = None, filters: Any = None) -> pd.DataFrame:
+    def to_pandas(
+        self,
+        columns: Sequence[str] | None = None,
+        filters: Any = None,
+        *,
+        where: Any = None,
+        limit: int | None = None,
+    ) -> pd.DataFrame:
         """Return the rows as a pandas data frame."""
-        return self.to_pyarrow_table(columns, filters).to_pandas()
+        require("pandas", "pandas")
+        return self.to_pyarrow_table(columns, filters, where=where, limit=limit).to_pandas()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Hand all rows to another library; nothing is read before it pulls."""
+        """Export all rows as an Arrow stream. Nothing is read until the consumer pulls."""
         return self.rows().__arrow_c_stream__(requested_schema)
 
     def __repr__(self) -> str:
         return f"RemoteTable({self._connection.location!r}, {self.name!r}, version={self.version()})"
 
     def _row_streams(self, command: ScanCommand) -> list[RemoteRowStream]:
-        info = self._connection.plan(command)
-        asked = _pinned(command, info)
+        info, asked = self._planned(command)
 
         def stream(number: int) -> RemoteRowStream:
             return RemoteRowStream(
@@ -218,7 +362,7 @@ class RemoteTable(NotOverTheWire):
             self._connection,
             info.endpoints[number].ticket.ticket,
             delivered,
-            lambda: bytes(self._connection.plan(command).endpoints[number].ticket.ticket),
+            lambda: bytes(self._planned(command)[0].endpoints[number].ticket.ticket),
             limit=command.limit,
         )
 
@@ -235,13 +379,28 @@ class RemoteTable(NotOverTheWire):
         return msgspec.json.decode(data, type=_Description)
 
     def _command(self, where: Any, **given: Any) -> ScanCommand:
-        return ScanCommand(table=self.name, version=self.version(), **_predicate(where), **given)
+        table_id = self._described.metadata.id
+        return ScanCommand(table=self.name, version=self.version(), table_id=table_id, **_predicate(where), **given)
+
+    def _planned(self, command: ScanCommand) -> tuple[Any, ScanCommand]:
+        """Return the server's tickets, and a command that means the same whenever it is sent.
+
+        The command has the timestamp that the server used, and this object's table and version. A stream is therefore
+        never continued with batches of another table or version.
+        """
+        info = self._connection.plan(command)
+        told = msgspec.json.decode(info.app_metadata)
+        if (told["table_id"], told["version"]) != (command.table_id, command.version):
+            what = f"Another table, version {told['version']}, is in the place of {self!r}"
+            raise PositionLostError(what, hint="open the table again and begin anew")
+        return info, msgspec.structs.replace(command, at=told["at"])
 
 
-def _pinned(command: ScanCommand, info: Any) -> ScanCommand:
-    """Return a command that means the same whenever it is given: the moment is the one that the server took."""
-    told = msgspec.json.decode(info.app_metadata)
-    return msgspec.structs.replace(command, at=told["at"])
+def _one_of(theirs: Any, where: Any) -> Any:
+    """Return the predicate, given under deltalake's name or as ``where``."""
+    if theirs is not None and where is not None:
+        raise OptionError("The predicate is given twice", hint="pass only `where`")
+    return where if theirs is None else theirs
 
 
 def _predicate(where: Any) -> dict[str, Any]:
@@ -258,7 +417,7 @@ def _predicate(where: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it; the server gives texts the type of their column."""
+    """Return a value for JSON. The server converts strings to the type of their column."""
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, dt.datetime | dt.date):

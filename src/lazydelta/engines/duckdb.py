@@ -1,8 +1,8 @@
-"""DuckDB: tables under names of a connection, and ``delta('URI')`` in the text of a query.
+"""DuckDB: tables registered in a connection, and ``delta('URI')`` in queries.
 
-DuckDB pushes columns and most filters down to us and pulls rows as it needs them; ``con.sql(…).to_arrow_reader()``
-streams, ``con.execute(…)`` reads to the end. Its Python API has neither table functions nor a hook for unknown tables,
-so that ``delta('URI')`` is replaced in the tree that DuckDB's own parser makes of the query.
+DuckDB pushes down columns and most filters and pulls rows as needed. ``con.sql(…).to_arrow_reader()`` streams,
+``con.execute(…)`` reads to the end. The Python API has neither table functions nor a hook for unknown tables, so
+``delta('URI')`` is replaced in the syntax tree that DuckDB's own parser returns.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from typing import Any
 
 import msgspec
 
-import lazydelta.pruning.expression  # noqa: F401 - DuckDB hands its filters over as such: the first query is no later
+import lazydelta.predicates.expression  # noqa: F401 - imported early: the first query with a filter needs it
 from lazydelta.engines.table_source import TableOrUri, engine, engine_dataset
 from lazydelta.errors import QueryError
 from lazydelta.options import Options
-from lazydelta.row_scan.reading_pool import ReadingPool
-from lazydelta.row_scan.rows_dataset import RowsDataset
+from lazydelta.rows.dataset import RowsDataset
+from lazydelta.rows.flow import ReadingPool
+from lazydelta.runtime.database import connect
 
-__all__ = ["names_of", "query", "register", "tables_of"]
+__all__ = ["connect", "names_of", "query", "register", "tables_of"]
 
 _FUNCTION = "delta"
 _KNOWS_NAN = 2
@@ -35,10 +36,10 @@ def register(
     pool: ReadingPool | None = None,
     opened: Callable[[str, RowsDataset], None] | None = None,
 ) -> Any:
-    """Make a table known to a connection as ``name``; return the connection.
+    """Register a table as ``name`` and return the connection.
 
-    The version is pinned now. ``pool`` holds the threads and the memory that several tables share. ``opened`` is told
-    of the dataset.
+    The version is pinned now. ``pool`` holds threads and memory that several tables share. ``opened`` is called with
+    the name and the dataset.
     """
     dataset = _dataset(table, storage_options, version, pool)
     con.register(name, dataset)
@@ -55,47 +56,79 @@ def query(
     pool: ReadingPool | None = None,
     opened: Callable[[str, RowsDataset], None] | None = None,
 ) -> Any:
-    """Return the relation of a SELECT in which ``delta('URI')`` or ``delta('URI', version := 3)`` stands for a table.
+    """Return the relation of a SELECT in which ``delta('URI')`` or ``delta('URI', version := 3)`` refers to a table.
 
-    Nothing is read before rows are asked for. All tables of the query share the threads and the memory of one pool.
-    ``opened`` is told of each table.
+    Nothing is read before rows are requested. All tables of the query share the threads and memory of one pool.
+    ``opened`` is called with the URI and the dataset of each table.
     """
-    duckdb = engine("duckdb", "duckdb")
-    tree = _parsed(con, sql)
+    engine("duckdb", "duckdb")
     shared = pool or ReadingPool.for_store(Options().memory_budget, remote=True)
+    tree = with_tables(con, parsed(con, sql), storage_options=storage_options, pool=shared, opened=opened)
+    return relation(con, tree)
+
+
+def with_tables(
+    con: Any,
+    tree: dict[str, Any],
+    *,
+    storage_options: Mapping[str, str] | None,
+    pool: ReadingPool,
+    opened: Callable[[str, RowsDataset], None] | None,
+    open_table: Callable[[str], Any] | None = None,
+) -> dict[str, Any]:
+    """Register the tables of the ``delta(…)`` calls in a syntax tree, and return it with their names.
+
+    ``open_table`` opens a table by its URI, for callers with options of their own.
+    """
     taken: set[str] = set()
     for node in _table_functions(tree):
         uri, version = _arguments(node["function"])
-        dataset = _dataset(uri, storage_options, version, shared)
+        table: Any = uri if open_table is None else open_table(uri)
+        dataset = _dataset(table, storage_options if open_table is None else None, version, pool)
         name = f"delta:{uri}" if version is None else f"delta:{uri}@{version}"
         con.register(name, dataset)
         if opened is not None:
-            opened(uri, dataset)
+            opened(name, dataset)
         alias = node["alias"] or (_FUNCTION if _FUNCTION not in taken else "")
         taken.add(alias)
         _become_table(con, node, name, alias)
-    text = _answer(con, "SELECT json_deserialize_sql($1::JSON)", msgspec.json.encode(tree).decode())
+    return tree
+
+
+def text_of(con: Any, tree: dict[str, Any]) -> str:
+    """Return a syntax tree as SQL."""
+    return _answer(con, "SELECT json_deserialize_sql($1::JSON)", msgspec.json.encode(tree).decode())
+
+
+def relation(con: Any, tree: dict[str, Any]) -> Any:
+    """Return the relation of a syntax tree. Nothing is read before rows are requested."""
+    duckdb = engine("duckdb", "duckdb")
     try:
-        return con.sql(text)
+        return con.sql(text_of(con, tree))
     except duckdb.Error as error:
         raise QueryError(f"DuckDB refuses the query: {error}", hint="mind DuckDB's dialect of SQL") from error
 
 
 def tables_of(con: Any, sql: str) -> list[str]:
-    """Return the URIs that ``delta(…)`` names in a query, in their order."""
-    return [_arguments(node["function"])[0] for node in _table_functions(_parsed(con, sql))]
+    """Return the URIs of the ``delta(…)`` calls in a query, in order."""
+    return [_arguments(node["function"])[0] for node in _table_functions(parsed(con, sql))]
 
 
 def names_of(con: Any, sql: str) -> set[str]:
-    """Return the names of tables in a query, in small letters; those of its own WITH are among them."""
+    """Return the table names in a query in lower case, including those of its WITH clauses."""
+    return names_in(parsed(con, sql))
+
+
+def names_in(tree: dict[str, Any]) -> set[str]:
+    """Return the table names in a syntax tree in lower case."""
     found: set[str] = set()
-    pending: list[Any] = [_parsed(con, sql)]
+    pending: list[Any] = [tree]
     while pending:
         each = pending.pop()
         if isinstance(each, list):
             pending += each
         elif isinstance(each, dict):
-            if each.get("type") == "BASE_TABLE":
+            if each.get("type") in {"BASE_TABLE", "SHOW_REF"}:
                 found.add(str(each.get("table_name", "")).lower())
                 found |= {str(part).lower() for part in (each.get("qualified_name") or {}).get("path", [])}
             pending += each.values()
@@ -105,18 +138,18 @@ def names_of(con: Any, sql: str) -> set[str]:
 def _dataset(
     table: TableOrUri, storage_options: Mapping[str, str] | None, version: int | None, pool: ReadingPool | None
 ) -> RowsDataset:
-    # From 2.0 on, DuckDB pushes a comparison of floats only where PyArrow answers as DuckDB itself, NaN included.
+    # DuckDB 2.0 and later push a float comparison only if PyArrow evaluates it as DuckDB does, including NaN.
     before = int(engine("duckdb", "duckdb").__version__.split(".")[0]) < _KNOWS_NAN
     return engine_dataset(table, storage_options, version=version, pool=pool, nan_is_largest=before)
 
 
 def _answer(con: Any, sql: str, value: str) -> str:
-    # In a cursor of its own: the connection may be in the middle of another result.
+    # Use a separate cursor, because the connection may still be reading another result.
     with con.cursor() as cursor:
         return str(cursor.execute(sql, [value]).fetchall()[0][0])
 
 
-def _parsed(con: Any, sql: str) -> dict[str, Any]:
+def parsed(con: Any, sql: str) -> dict[str, Any]:
     tree: dict[str, Any] = msgspec.json.decode(_answer(con, "SELECT json_serialize_sql($1::VARCHAR)", sql))
     if tree.get("error"):
         message = f"DuckDB cannot read the query: {tree.get('error_message')}"
@@ -127,7 +160,7 @@ def _parsed(con: Any, sql: str) -> dict[str, Any]:
 
 
 def _table_functions(node: Any) -> Iterator[dict[str, Any]]:
-    """Yield the nodes of a tree in which ``delta(…)`` stands for a table."""
+    """Yield the nodes of a syntax tree in which ``delta(…)`` is used as a table."""
     pending = [node]
     while pending:
         each = pending.pop()
@@ -164,9 +197,9 @@ def _arguments(function: dict[str, Any]) -> tuple[str, int | None]:
 
 
 def _become_table(con: Any, node: dict[str, Any], name: str, alias: str) -> None:
-    """Turn a node into a reference to the registered table, in the shape that this version of DuckDB has for it."""
+    """Turn a node into a reference to the registered table, in the form that this version of DuckDB uses."""
     quoted = name.replace('"', '""')
-    table = _parsed(con, f'FROM "{quoted}"')["statements"][0]["node"]["from_table"]
+    table = parsed(con, f'FROM "{quoted}"')["statements"][0]["node"]["from_table"]
     table |= {"alias": alias, "sample": node.get("sample")}
     if node.get("column_name_alias"):
         table["column_name_alias"] = node["column_name_alias"]

@@ -1,4 +1,4 @@
-"""Polars: a table as a lazy frame; Polars filters the rows, after its predicate has ruled out files and row groups."""
+"""Polars: a table as a lazy frame. The predicate prunes files and row groups, and Polars filters the rows."""
 
 from __future__ import annotations
 
@@ -6,33 +6,35 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lazydelta.engines.polars_predicate import pruning_predicate
 from lazydelta.engines.table_source import TableOrUri, engine, pinned
-from lazydelta.handle import TableHandle
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.row_scan.row_request import RowRequest
-from lazydelta.row_scan.row_scanner import RowScanner
+from lazydelta.predicates.polars_expression import pruning_predicate
+from lazydelta.rows.request import RowRequest
+from lazydelta.rows.scanner import RowScanner
+from lazydelta.sidecar.handle import TableHandle
 
 if TYPE_CHECKING:
     import polars as pl
 
 __all__ = ["scan"]
 
-# Polars' streaming engine asks for a few frames more than it turns out to need, whatever their size, and tells a source
-# of no limit where there is a filter. So the first batches come in small frames: a few of them are less than a file.
+
+# Polars' streaming engine requests a few more frames than it needs, whatever their size, and passes no limit to a
+# source if there is a filter. The first batches are therefore split into small frames: a few of them are less than a
+# file.
 _FRAMES_A_BATCH = 8
 _BATCHES_CUT = 16
 
 
 def scan(table: TableOrUri) -> pl.LazyFrame:
-    """Return a table, or the one at a URI, as a lazy frame.
+    """Return a table, or the table at a URI, as a lazy frame.
 
-    The streaming engine (``collect(engine="streaming")``) stops when it has enough rows. The engine in memory passes
-    ``head`` on where there is no filter; with one it reads all that the filter may match.
+    The streaming engine (``collect(engine="streaming")``) stops once it has enough rows. The in-memory engine passes
+    ``head`` on only without a filter; with one, it reads everything that the filter may match.
     """
     polars = engine("polars", "polars")
     handle, snapshot = pinned(table)
-    source = _Source(handle, snapshot)
+    source = _PolarsSource(handle, snapshot)
     empty = polars.from_arrow(snapshot.schema.to_arrow().empty_table())
     lazy: pl.LazyFrame = polars.io.plugins.register_io_source(
         source, schema=empty.schema, validate_schema=False, explain_name="lazydelta", explain_detail=handle.uri
@@ -40,8 +42,8 @@ def scan(table: TableOrUri) -> pl.LazyFrame:
     return lazy
 
 
-class _Source:
-    """What Polars calls for each scan of the frame."""
+class _PolarsSource:
+    """The callable that Polars invokes for each scan of the frame."""
 
     def __init__(self, handle: TableHandle, snapshot: Snapshot) -> None:
         self._handle = handle
@@ -50,7 +52,7 @@ class _Source:
     def __call__(
         self, columns: list[str] | None, predicate: pl.Expr | None, limit: int | None, batch_size: int | None
     ) -> Iterator[pl.DataFrame]:
-        del batch_size  # a hint; batches end with row groups
+        del batch_size  # only a hint; batches end at row group boundaries
         schema = self._snapshot.schema
         needed = columns
         if columns is not None and predicate is not None:
@@ -84,7 +86,7 @@ class _Source:
 
 
 def _cut(frame: pl.DataFrame, parts: int) -> Iterator[pl.DataFrame]:
-    """Yield a frame in so many parts of one size, none of them empty."""
+    """Yield a frame in at most ``parts`` parts of equal size, none of them empty."""
     size = max(1, -(-frame.height // parts))
     for start in range(0, frame.height, size):
         yield frame.slice(start, size)

@@ -1,4 +1,4 @@
-"""What engines take for a table: its URI, or a ``DeltaTable`` at the version that it has pinned."""
+"""Table arguments of the engines: a URI, or a ``DeltaTable`` at its pinned version."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, TypeAlias
 
-from lazydelta.errors import OptionError
-from lazydelta.handle import TableHandle
+from lazydelta.errors import OptionError, require
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.row_scan.reading_pool import ReadingPool
-from lazydelta.row_scan.rows_dataset import RowsDataset
+from lazydelta.rows.dataset import RowsDataset
+from lazydelta.rows.flow import ReadingPool
+from lazydelta.sidecar.handle import TableHandle
 
 __all__ = ["TableOrUri", "engine", "engine_dataset", "pinned"]
 
@@ -21,17 +21,15 @@ TableOrUri: TypeAlias = "str | os.PathLike[str] | Any"
 
 
 def engine(name: str, extra: str) -> ModuleType:
-    """Import an engine, or say how to get it."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise OptionError(f"{name} is not installed", hint=f"pip install 'lazydelta[{extra}]'") from error
+    """Import an engine, or raise an error that says how to install it."""
+    require(extra, name)
+    return importlib.import_module(name)
 
 
 def pinned(
     table: TableOrUri, storage_options: Mapping[str, str] | None = None, version: int | None = None
 ) -> tuple[TableHandle, Snapshot]:
-    """Return the handle and the version of a table; one that is given by its URI is opened now."""
+    """Return the handle and snapshot of a table. A table given by URI is opened now."""
     handle, snapshot = getattr(table, "_handle", None), getattr(table, "_snapshot", None)
     if isinstance(handle, TableHandle) and isinstance(snapshot, Snapshot):
         if storage_options is not None:

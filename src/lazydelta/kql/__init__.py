@@ -1,26 +1,80 @@
-"""KQL, the language of Azure Data Explorer, over Delta tables.
+"""KQL, the query language of Azure Data Explorer, over Delta tables.
 
-``query`` runs a documented subset (see ``docs/kql.md``) in DuckDB over rows that are read while they are asked for.
-``rewrite`` turns a query into one for a cluster. It needs the extra ``kql``.
+``query`` runs a documented subset (see ``docs/kql.md``) in DuckDB and reads rows on demand. ``rewrite`` turns a query
+into one for a cluster. Both need the extra ``kql``.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any, cast
 
-from lazydelta.errors import KqlError
-from lazydelta.kql.running.cluster_rewrite import rewrite
-from lazydelta.kql.running.kql_query import KqlResult, run
-from lazydelta.kql.running.kql_tables import Queryable
+from lazydelta.errors import KqlError, require
 
-__all__ = ["KqlError", "KqlResult", "query", "rewrite"]
+require("kql", "duckdb", "lark")
+
+from lazydelta.kql.execution.cluster_rewrite import rewrite  # noqa: E402 - after the check for the extra
+from lazydelta.kql.execution.query import KqlResult, QuerySettings, result_count, run  # noqa: E402
+from lazydelta.kql.execution.tables import Queryable  # noqa: E402
+
+__all__ = ["KqlError", "KqlResult", "query", "query_all", "rewrite"]
 
 
-def query(text: str, tables: Mapping[str, Queryable] | None = None, now: dt.datetime | None = None) -> KqlResult:
-    """Return the rows that a KQL query asks for, as a stream of record batches.
+def query(
+    text: str,
+    tables: Mapping[str, Queryable] | None = None,
+    now: dt.datetime | None = None,
+    *,
+    parameters: Mapping[str, Any] | None = None,
+) -> KqlResult:
+    """Return the result of a KQL query as a stream of record batches.
 
-    ``tables`` gives the names of the query their tables: a ``DeltaTable``, the URI of one, or a ``pyarrow.Table``.
-    ``now`` is the moment that ``now()`` and ``ago()`` go by; one query has one.
+    ``tables`` maps the table names in the query to a ``DeltaTable``, the URI of one, or a ``pyarrow.Table``. ``now`` is
+    the time that ``now()`` and ``ago()`` use; it is fixed for the whole query. ``parameters`` are values of what the
+    query declares with ``declare query_parameters``, as texts of literals.
     """
-    return run(text, tables or {}, now=now)
+    return run(text, tables or {}, settings=QuerySettings(now, parameters or {}))
+
+
+def query_all(
+    text: str,
+    tables: Mapping[str, Queryable] | None = None,
+    now: dt.datetime | None = None,
+    *,
+    parameters: Mapping[str, Any] | None = None,
+) -> Iterator[KqlResult]:
+    """Yield each result of a KQL query that may have several, as ``fork`` and ``facet`` make them; see ``query``.
+
+    A result is closed when the next one is asked for. Rows are read anew for each result.
+    """
+    timestamp = now or dt.datetime.now(dt.UTC)
+    for number in range(result_count(text)):
+        with run(text, tables or {}, settings=QuerySettings(timestamp, parameters or {}, result=number)) as result:
+            yield result
+
+
+class _CallablePackage(ModuleType):
+    """The package, which can be called: ``lazydelta.kql("T | count", {"T": uri})``."""
+
+    query = staticmethod(query)
+    query_all = staticmethod(query_all)
+    rewrite = staticmethod(rewrite)
+
+    def __call__(
+        self,
+        text: str,
+        tables: Mapping[str, Queryable] | None = None,
+        now: dt.datetime | None = None,
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        **named: Queryable,
+    ) -> KqlResult:
+        """Return the result of a KQL query; see ``query``. ``named`` are further tables by keyword."""
+        return self.query(text, {**(tables or {}), **named}, now, parameters=parameters)
+
+
+package = cast("_CallablePackage", sys.modules[__name__])
+package.__class__ = _CallablePackage

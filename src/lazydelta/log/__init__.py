@@ -1,1 +1,1 @@
-"""The Delta log: what its files are, what they say, and which of them make up a version."""
+"""The Delta log: parse its files, and resolve which of them make up a version."""

@@ -1,20 +1,23 @@
-"""Lines of JSON actions, read chunk by chunk: a commit of a million adds is never held whole."""
+"""JSON actions, read in chunks: a commit of a million adds is never held in memory as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
+from threading import Lock
 
 import msgspec
 
 from lazydelta.errors import CorruptLogError, MissingCommitError, ObjectNotFoundError, StorageError
-from lazydelta.log.actions import LogLine
-from lazydelta.log.names import FileKind, LogFile
-from lazydelta.storage import Store
+from lazydelta.protocol.actions import LogLine
+from lazydelta.protocol.file_names import FileKind, LogFile
+from lazydelta.runtime.cache import ByteLru
+from lazydelta.storage import ObjectInfo, Pending, Store
 
-__all__ = ["CHUNK_SIZE", "decode_actions", "read_actions"]
+__all__ = ["CHUNK_SIZE", "CommitCache", "Prefetch", "decode_actions", "read_actions"]
+
 
 CHUNK_SIZE = 1 << 20
-# No honest action comes near this; without a bound, a file without line ends would be read into memory whole.
+# No valid action comes near this size. Without a bound, a file without line ends would be read into memory whole.
 _MAX_LINE = 256 << 20
 
 _decoder = msgspec.json.Decoder(LogLine)
@@ -24,7 +27,7 @@ def read_actions(store: Store, file: LogFile) -> Iterator[list[LogLine]]:
     """Yield the actions of a JSON log file in lists of about one chunk; small files take a single request."""
     try:
         if 0 <= file.info.size <= CHUNK_SIZE:
-            # A commit never changes; a checkpoint may be replaced, and is read more than once.
+            # A commit never changes. A checkpoint may be replaced, and is read more than once.
             etag = file.info.etag if file.kind is FileKind.CHECKPOINT else None
             yield from decode_actions([bytes(store.get(file.path, if_match=etag))], file.path, file.version)
             return
@@ -51,7 +54,7 @@ def _not_empty(chunks: Iterable[bytes], file: LogFile) -> Iterator[bytes]:
 
 
 def decode_actions(chunks: Iterable[bytes], path: str, version: int) -> Iterator[list[LogLine]]:
-    """Decode chunks of a JSON log file; an undecodable line is an error that names the file and the line."""
+    """Decode chunks of a JSON log file; raise an error that names the file and the line if a line is invalid."""
     line_number = 1
     pieces: list[bytes] = []
     held = 0
@@ -94,3 +97,115 @@ def _first_bad_line(lines: bytes, first_line: int) -> tuple[int, Exception]:
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             return number, error
     return first_line, ValueError("the lines decode one by one but not together")
+
+
+# ``Prefetch``: objects requested before it is known whether they exist or are needed.
+
+
+class Prefetch:
+    """Pending requests and their answers, by path; thread-safe.
+
+    After the hint is read, the commits and checksums after the checkpoint and the objects next to it are requested
+    together with the listing, which saves a round trip. A missing object is a cheap miss, and an unneeded request is
+    cancelled. An answer stays here until it is stored in another cache.
+    """
+
+    def __init__(self) -> None:
+        self._requests: dict[str, Pending[bytes]] = {}
+        self._lock = Lock()
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._requests
+
+    def ask(self, store: Store, paths: Iterable[str]) -> None:
+        """Request objects that may exist, except those already requested."""
+        for path in paths:
+            with self._lock:
+                if path not in self._requests:
+                    self._requests[path] = store.fetch(path)
+
+    def keep_only(self, paths: Container[str]) -> None:
+        """Cancel the requests for all other paths."""
+        with self._lock:
+            unwanted = [path for path in self._requests if path not in paths]
+            dropped = [self._requests.pop(path) for path in unwanted]
+        for request in dropped:
+            request.cancel()
+
+    def read(self, path: str) -> bytes | None:
+        """Return the bytes of an object, waiting for them; None means the caller must request it."""
+        with self._lock:
+            request = self._requests.get(path)
+        if request is None:
+            return None
+        try:
+            return request.result()
+        except StorageError:
+            # The object did not exist yet, or the request failed: the caller's own request decides.
+            self.drop(path)
+            return None
+
+    def drop(self, path: str) -> bool:
+        """Drop an answer, and return whether there was one."""
+        with self._lock:
+            return self._requests.pop(path, None) is not None
+
+
+# ``CommitCache``: small log objects that were read already or are being fetched.
+#
+# Opening a table and scanning it read the same commits. A bound in bytes limits the memory that a long tail takes. If
+# the listing gives etags, entries are shared by all tables of the process: the same name and etag is the same object.
+
+
+_LIMIT = 8 << 20
+
+
+class CommitCache:
+    """The bytes of log objects by path for one snapshot, on top of the cache of the process.
+
+    The first entries stay, because every reader starts with the newest commits. Evicting the oldest entries would, at
+    the end of a long tail, have dropped exactly the ones that the next reader needs first. ``ahead`` holds the
+    prefetched objects. ``sound`` holds the object info of large compactions that were found valid, ``rejected`` the
+    paths of invalid ones.
+    """
+
+    def __init__(
+        self,
+        identity: object = None,
+        shared: ByteLru | None = None,
+        limit: int = _LIMIT,
+        *,
+        ahead: Prefetch | None = None,
+    ) -> None:
+        self._identity = identity
+        self._shared = shared
+        self._own: dict[str, bytes] = {}
+        self._left = limit
+        self._lock = Lock()
+        self.ahead = Prefetch() if ahead is None else ahead
+        self.sound: dict[str, ObjectInfo] = {}
+        self.rejected: set[str] = set()
+
+    def get(self, path: str, etag: str | None = None) -> bytes | None:
+        """Return the bytes of an object if they are cached or being fetched; None means the caller must request it."""
+        found = self.known(path, etag)
+        if found is None and (found := self.ahead.read(path)) is not None:
+            self.put(path, found, etag)
+        return found
+
+    def known(self, path: str, etag: str | None = None) -> bytes | None:
+        """Return the bytes of an object that was read before."""
+        found = self._own.get(path)
+        if found is None and etag is not None and self._shared is not None:
+            found = self._shared.get((self._identity, path, etag))
+        return found
+
+    def put(self, path: str, data: bytes, etag: str | None = None) -> None:
+        """Store the bytes of an object while there is room."""
+        with self._lock:
+            if path not in self._own and len(data) <= self._left:
+                self._own[path] = data
+                self._left -= len(data)
+        self.ahead.drop(path)
+        if etag is not None and self._shared is not None:
+            self._shared.put((self._identity, path, etag), data, len(data))

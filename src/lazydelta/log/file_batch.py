@@ -1,17 +1,17 @@
-"""``FileBatch``: files of the table as Arrow columns, from wherever in the log they were read."""
+"""``FileBatch``: files of the table as Arrow columns, independent of where in the log they were read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from lazydelta import compute as pc
-from lazydelta.arrays import from_numpy, int64_array, string_array, typed_array
-from lazydelta.log.actions import Add, DeletionVector
+from lazydelta.protocol.actions import Add, DeletionVector
+from lazydelta.runtime import compute as pc
+from lazydelta.runtime.arrays import from_numpy, int64_array, string_array, typed_array
 
 __all__ = [
     "DELETION_VECTOR",
@@ -19,9 +19,12 @@ __all__ = [
     "FILE_COLUMNS",
     "PARTITION_VALUES",
     "FileBatch",
+    "StatsColumns",
     "deletion_vector_array",
     "partition_values_array",
+    "with_later_stats",
 ]
+
 
 DELETION_VECTOR = pa.struct(
     [
@@ -44,13 +47,13 @@ EXTRA = pa.struct(
 
 
 class FileBatch(msgspec.Struct, frozen=True):
-    """Active files, one row each, as far as this scan has to know them.
+    """Active files, one row each, with the columns that the scan needs.
 
-    Partition values carry physical names and the strings of the log. Statistics come as the log has them: JSON
-    text, or a struct with native types, or neither when nobody asked; ``load_stats`` then reads the JSON or struct
-    of just these rows (see ``checkpoint``), so that listing files costs no statistics and asking for them still works.
-    ``extra`` is a struct of what else an ``add`` may carry, for those who copy files from one log object to another.
-    ``version`` is the one that added all of the files, ``versions`` has it for each where several did.
+    Partition values have physical names and the strings of the log. Statistics have the form in the log: a JSON string,
+    a struct with native types, or neither if they were not requested. In that case ``load_stats`` reads them for just
+    these rows (see ``checkpoint``), so listing files reads no statistics and they remain available. ``extra`` is a
+    struct of the other fields of an ``add``, for callers that copy files from one log object to another. ``version`` is
+    the version that added all of the files; ``versions`` holds it per file if they differ.
     """
 
     path: pa.Array
@@ -72,7 +75,7 @@ class FileBatch(msgspec.Struct, frozen=True):
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes that the columns hold."""
+        """Return the total size of the columns in bytes."""
         return sum(column.nbytes for name in FILE_COLUMNS if (column := getattr(self, name)) is not None)
 
     def filter(self, keep: pa.Array) -> FileBatch:
@@ -85,7 +88,7 @@ class FileBatch(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, **changes)
 
     def slice(self, offset: int, length: int | None = None) -> FileBatch:
-        """Return a zero-copy part of the rows."""
+        """Return a zero-copy slice of the rows."""
         changes: dict[str, Any] = {
             name: column.slice(offset, length) for name in FILE_COLUMNS if (column := getattr(self, name)) is not None
         }
@@ -94,7 +97,7 @@ class FileBatch(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, **changes)
 
     def reversed(self, memory_pool: pa.MemoryPool | None = None) -> FileBatch:
-        """Return the rows from the last to the first, made by this allocator."""
+        """Return the rows in reverse order, allocated from this memory pool."""
         if len(self) <= 1:
             return self
         back = from_numpy(np.arange(len(self) - 1, -1, -1, dtype=np.int64))
@@ -112,7 +115,7 @@ class FileBatch(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, versions=int64_array(versions))
 
     def with_stats(self) -> FileBatch:
-        """Return the batch with its statistics, reading them where they were left out."""
+        """Return the batch with its statistics, reading them if they were left out."""
         return self if self.load_stats is None else self.load_stats()
 
     @classmethod
@@ -157,6 +160,8 @@ def _validity(values: Sequence[object]) -> pa.Buffer | None:
 
 def partition_values_array(maps: Sequence[dict[str, str | None] | None]) -> pa.MapArray:
     """Build a column of maps without `pa.array`."""
+    if all(each is None for each in maps):
+        return pa.nulls(len(maps), PARTITION_VALUES)
     present = [each or {} for each in maps]
     offsets = np.zeros(len(maps) + 1, np.int32)
     np.cumsum([len(each) for each in present], out=offsets[1:])
@@ -192,3 +197,23 @@ def deletion_vector_array(vectors: Sequence[DeletionVector | None]) -> pa.Struct
         int64_array(pick("cardinality")),
     ]
     return pa.Array.from_buffers(DELETION_VECTOR, len(vectors), [_validity(vectors)], children=children)
+
+
+# Deferred statistics: read on demand for files that were listed without them.
+#
+# Every source of files works the same way: a reader that lists files without statistics provides a function that reads
+# the statistics of just these rows. No other column can change.
+
+
+StatsColumns = Mapping[str, pa.Array | None]
+"""``json_stats`` and ``parsed_stats``, if present."""
+
+
+def with_later_stats(files: FileBatch, read: Callable[[], StatsColumns]) -> FileBatch:
+    """Return the files with deferred statistics; ``read`` returns them for the same rows in the same order."""
+
+    def load() -> FileBatch:
+        columns: dict[str, Any] = dict(read())
+        return msgspec.structs.replace(files, **columns, load_stats=None)
+
+    return msgspec.structs.replace(files, load_stats=load)

@@ -1,4 +1,4 @@
-"""``LogSegment``: the files of the log that make up one version, and how they are found by listing."""
+"""``LogSegment``: the log files that make up one version, found by listing."""
 
 from __future__ import annotations
 
@@ -6,25 +6,32 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from itertools import pairwise
 
 import msgspec
 
-from lazydelta.errors import CorruptLogError, MissingCommitError, TableNotFoundError, VersionNotFoundError
-from lazydelta.log.hint import CheckpointHint
-from lazydelta.log.names import LOG, MAX_VERSION, FileKind, LogFile, first_name, parse_log_file
-from lazydelta.storage import Store
+from lazydelta.errors import CorruptLogError, MissingCommitError, OptionError, TableNotFoundError, VersionNotFoundError
+from lazydelta.log.hint.reader import CheckpointHint
+from lazydelta.protocol.file_names import LOG, MAX_VERSION, FileKind, LogFile, commit_name, first_name, parse_log_file
+from lazydelta.storage import ObjectInfo, Store
 
 __all__ = [
     "Checkpoint",
     "LogSegment",
+    "LogTailCommit",
     "available_versions",
     "checkpoints_from",
+    "commits_in_order",
+    "earliest_commit",
     "list_backward",
     "list_commits",
     "list_from",
     "list_from_hint",
     "load_segment",
+    "log_tail_files",
+    "on_older_checkpoint",
 ]
+
 
 logger = logging.getLogger(__name__)
 
@@ -33,19 +40,19 @@ _BACKOFF = (0.05, 0.2, 0.8)
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """A complete checkpoint: all parts of one writing, in order."""
+    """A complete checkpoint: all parts of one write, in order."""
 
     version: int
     files: tuple[LogFile, ...]
 
 
 class LogSegment(msgspec.Struct, frozen=True):
-    """What a version is read from.
+    """The files that a version is read from.
 
     ``commits`` is the tail: contiguous, ascending, from just above the checkpoint (or from 0) to ``version``.
-    ``checkpoint_commit`` is the commit of the checkpoint's own version, kept for its in-commit timestamp.
-    ``checksum`` is the newest one that is neither newer than ``version`` nor older than the checkpoint.
-    ``base_bytes`` is the size of the checkpoint as far as listing and hint tell.
+    ``checkpoint_commit`` is the commit of the checkpoint's own version, kept for its in-commit timestamp. ``checksum``
+    is the newest one that is neither newer than ``version`` nor older than the checkpoint. ``base_bytes`` is the size
+    of the checkpoint according to listing and hint.
     """
 
     version: int
@@ -59,7 +66,7 @@ class LogSegment(msgspec.Struct, frozen=True):
 
     @property
     def base_version(self) -> int:
-        """Return C, or -1 where there is no checkpoint and version 0 is the floor."""
+        """Return C, or -1 if there is no checkpoint and the log starts at version 0."""
         return -1 if self.checkpoint is None else self.checkpoint.version
 
     def tail(self, without: Container[str] = ()) -> list[LogFile]:
@@ -67,7 +74,7 @@ class LogSegment(msgspec.Struct, frozen=True):
         return self.cover(self.base_version + 1, self.version, without)
 
     def cover(self, first: int, last: int, without: Container[str] = ()) -> list[LogFile]:
-        """Return the files that hold the actions of some versions, and of no others; ``without`` are paths to avoid."""
+        """Return the files that hold exactly the actions of these versions; ``without`` lists paths to avoid."""
         longest: dict[int, LogFile] = {}
         for compaction in self.compactions:
             known = longest.get(compaction.version)
@@ -87,7 +94,7 @@ class LogSegment(msgspec.Struct, frozen=True):
 
 
 class _Listing(msgspec.Struct):
-    """Log files sorted into kinds while a listing streams by."""
+    """Log files grouped by kind while a listing is streamed."""
 
     commits: dict[int, LogFile] = msgspec.field(default_factory=dict)
     compactions: list[LogFile] = msgspec.field(default_factory=list)
@@ -124,8 +131,8 @@ class _Listing(msgspec.Struct):
 
 
 def _complete_group(files: Sequence[LogFile]) -> tuple[LogFile, ...] | None:
-    # Parts of different part counts come from different writings and never mix. All complete groups of a version
-    # are equivalent; Parquet is preferred to JSON because it can be projected, then the fewest requests win.
+    # Parts with different part counts come from different writes and never mix. All complete groups of a version are
+    # equivalent. Parquet is preferred to JSON because it allows projection, then the fewest requests win.
     groups: dict[int, dict[int, LogFile]] = defaultdict(dict)
     singles: list[LogFile] = []
     for file in files:
@@ -142,12 +149,12 @@ def _complete_group(files: Sequence[LogFile]) -> tuple[LogFile, ...] | None:
 
 
 def list_from(store: Store, start: int, end: int = MAX_VERSION) -> Iterator[LogFile]:
-    """List every log file of versions ``start`` to ``end``, ascending; stops asking for pages past the end."""
+    """List every log file of versions ``start`` to ``end``, ascending; requests no pages past the end."""
     for info in store.list(LOG, after=first_name(start)):
         name = info.path.rpartition("/")[2]
         if name[:1].isdigit() and name > first_name(end) + "~":
             return
-        if name[:1] > "9":  # names sort by bytes: behind the versions come _last_checkpoint, folders and strangers
+        if name[:1] > "9":  # names sort by bytes: _last_checkpoint, folders and other files come after the versions
             return
         file = parse_log_file(info)
         if file is not None and start <= file.version <= end:
@@ -159,8 +166,61 @@ def list_commits(store: Store, start: int, end: int = MAX_VERSION) -> Iterator[L
     return (file for file in list_from(store, start, end) if file.kind is FileKind.COMMIT)
 
 
+def earliest_commit(store: Store) -> int | None:
+    """Return the version of the first commit that the log still has; None if it has none."""
+    first = next(list_commits(store, 0), None)
+    return None if first is None else first.version
+
+
+def commits_in_order(
+    store: Store, first: int, last: int | None = None, ratified: Iterable[LogFile] = ()
+) -> Iterator[LogFile]:
+    """Yield the commits ``first`` to ``last``, or all that exist; the log is listed lazily.
+
+    This is the only way to follow the commits since a version: it never skips one. If a commit is missing although a
+    later commit or a checkpoint proves that its version existed, it raises an error, which names the earliest version
+    if the log was cleaned up. ``ratified`` are commits known to a catalog, which take precedence over listed ones.
+    """
+    known = {file.version: file for file in ratified}
+    end = MAX_VERSION if last is None else last
+    expected, newest = first, -1
+    for listed in list_from(store, first, end):
+        if listed.kind not in {FileKind.COMMIT, FileKind.CHECKPOINT}:
+            continue
+        newest = max(newest, listed.version)
+        while expected < listed.version:
+            if expected not in known:
+                raise _not_there(store, expected, newest)
+            yield known[expected]
+            expected += 1
+        if listed.kind is FileKind.COMMIT:
+            yield known.get(expected, listed)
+            expected += 1
+    while expected in known and expected <= end:
+        yield known[expected]
+        expected += 1
+    newest = newest if last is None else last
+    if expected <= newest:
+        raise _not_there(store, expected, newest)
+
+
+def _not_there(store: Store, version: int, later: int) -> VersionNotFoundError | MissingCommitError:
+    earliest = earliest_commit(store)
+    if earliest is None or earliest > version:
+        message = f"The commit of version {version} of {store.uri} was cleaned up, so what it changed is not known"
+        hint = "no commit is left: begin with the newest version"
+        if earliest is not None:
+            hint = f"the earliest that is left is {earliest}; what came before it is in the files of that version"
+        return VersionNotFoundError(
+            message, path=store.uri, version=version, earliest=earliest, latest=later, hint=hint
+        )
+    message = f"Commit {version} is missing from the log of {store.uri}, though version {later} is there"
+    hint = "wait for the store's listing to settle and try again, or restore the commit from a backup"
+    return MissingCommitError(message, path=f"{LOG}/{commit_name(version)}", version=version, hint=hint)
+
+
 def list_from_hint(store: Store, hint: CheckpointHint, end: int = MAX_VERSION) -> _Listing | None:
-    """List from the checkpoint that the hint names; None if no complete checkpoint is found from there on."""
+    """List from the checkpoint that the hint names; None if there is no complete checkpoint from there on."""
     listing = _Listing().extend(list_from(store, hint.version, end))
     if listing.newest_checkpoint(end) is None:
         logger.warning("the hint names checkpoint %d, which is not there; listing the log instead", hint.version)
@@ -169,7 +229,7 @@ def list_from_hint(store: Store, hint: CheckpointHint, end: int = MAX_VERSION) -
 
 
 def checkpoints_from(store: Store, first: int, last: int) -> tuple[dict[int, LogFile], list[Checkpoint]]:
-    """List the commits of some versions and their complete checkpoints, the newest first."""
+    """List the commits of a range of versions and its complete checkpoints, newest first."""
     listing = _Listing().extend(list_from(store, first, last))
     groups = {version: _complete_group(files) for version, files in listing.checkpoint_files.items()}
     found = [Checkpoint(version, files) for version, files in groups.items() if files]
@@ -186,7 +246,7 @@ def list_backward(store: Store, end: int, *, window: int = WINDOW, known: bool =
         if listing.newest_checkpoint(end) is not None:
             break
         if upper == end and not known and end not in listing.commits and end not in listing.checkpoint_files:
-            break  # the version is not there: going down would cost a listing for every window below it
+            break  # the version does not exist: going down would cost a listing for every window below it
         upper = lower - 1
     return listing
 
@@ -202,7 +262,8 @@ def load_segment(
 ) -> LogSegment:
     """Find the files of ``version`` (or of the newest version).
 
-    A gap between commits may be an eventually consistent listing, so it is looked at again before it is an error.
+    A gap between commits may be caused by an eventually consistent listing, so it is listed again before it is an
+    error.
     """
     end = _end_version(version, log_tail)
     for pause in (*_BACKOFF, None):
@@ -242,7 +303,7 @@ def _assemble(
 ) -> LogSegment:
     published = max(listing.commits, default=None)
     if log_tail:
-        # The catalog's word counts from its first commit on, whatever was published meanwhile.
+        # The catalog's commits take precedence from its first one on, whatever was published meanwhile.
         first = log_tail[0].version
         listing.commits = {v: file for v, file in listing.commits.items() if v < first}
         listing.commits.update({file.version: file for file in log_tail if version is None or file.version <= version})
@@ -257,7 +318,7 @@ def _assemble(
     base = -1 if checkpoint is None else checkpoint.version
     commits = tuple(listing.commits[v] for v in sorted(listing.commits) if base < v <= newest)
     if version is not None and checkpoint is None and commits[0].version > 0:
-        # Commits that no checkpoint supports any more: what is left of a cleanup. The answer is the range there is.
+        # These commits have no checkpoint any more, they are remnants of log cleanup. Report the available range.
         found = available_versions(store)
         if found is not None and version < found[0]:
             raise _version_not_found(store, version, log_tail)
@@ -279,11 +340,35 @@ def _assemble(
     )
 
 
+def on_older_checkpoint(store: Store, segment: LogSegment, version: int) -> LogSegment | None:
+    """Return the table at the segment's checkpoint, on the older checkpoint of ``version`` and the commits since.
+
+    Return None unless all of these are in the log: together they say the same as the newer checkpoint.
+    """
+    newer = segment.base_version
+    listing = _Listing().extend(list_from(store, version, newer))
+    files = _complete_group(listing.checkpoint_files.get(version, ()))
+    commits = tuple(listing.commits[each] for each in range(version + 1, newer + 1) if each in listing.commits)
+    known = segment.checkpoint_commit
+    is_another_log = known is not None and (not commits or commits[-1].info != known.info)
+    if not files or len(commits) != newer - version or any(each.info.size == 0 for each in commits) or is_another_log:
+        return None
+    checkpoint = Checkpoint(version, files)
+    return LogSegment(
+        version=newer,
+        commits=commits,
+        checkpoint=checkpoint,
+        compactions=tuple(each for each in listing.compactions if each.version > version and each.end <= newer),
+        checkpoint_commit=listing.commits.get(version),
+        base_bytes=_base_bytes(checkpoint, None),
+    )
+
+
 def _base_bytes(checkpoint: Checkpoint | None, hint: CheckpointHint | None) -> int:
     if checkpoint is None:
         return 0
     listed = sum(file.info.size for file in checkpoint.files)
-    # The main file of a V2 checkpoint is small; only the hint counts the sidecars in.
+    # The main file of a V2 checkpoint is small; only the hint includes the size of the sidecars.
     hinted = hint.size_in_bytes if hint is not None and hint.version == checkpoint.version else None
     return max(listed, hinted or 0)
 
@@ -302,18 +387,21 @@ def _check_contiguous(store: Store, commits: tuple[LogFile, ...], base: int, new
     else:
         message = f"Commit {expected} is missing from the log of {store.uri}, though version {newest} is there"
         hint = "wait for the store's listing to settle and try again, or restore the commit from a backup"
-    raise MissingCommitError(message, path=f"{LOG}/{first_name(expected)}.json", version=expected, hint=hint)
+    raise MissingCommitError(message, path=f"{LOG}/{commit_name(expected)}", version=expected, hint=hint)
 
 
 def _nothing_found(store: Store, version: int | None) -> Exception:
     if next(list_from(store, 0), None) is not None and version is not None:
         return _version_not_found(store, version)
     message = f"There is no Delta table at {store.uri}: {LOG} holds no commit and no checkpoint"
-    return TableNotFoundError(message, path=store.uri, hint="check the URI, and that the credentials may list it")
+    hint = "check the URI, and that the credentials may list it"
+    if store.uri.rstrip("/").endswith(f"/{LOG}"):
+        hint = "the table is the folder that contains _delta_log"
+    return TableNotFoundError(message, path=store.uri, hint=hint)
 
 
 def available_versions(store: Store) -> tuple[int, int] | None:
-    """Return the first and last version that can be read, by listing the whole log; None if there is none."""
+    """Return the first and last readable version by listing the whole log; None if there is none."""
     listing = _Listing().extend(list_from(store, 0))
     complete = [v for v, files in listing.checkpoint_files.items() if _complete_group(files)]
     newest = max([*listing.commits, *complete], default=None)
@@ -344,3 +432,47 @@ def _version_not_found(store: Store, version: int, log_tail: Sequence[LogFile] =
         path=store.uri,
         hint=f"versions {earliest} to {latest} can be read",
     )
+
+
+# Commits provided by a catalog: a contiguous run that ends at the newest version.
+
+
+UNKNOWN_SIZE = -1
+
+
+class LogTailCommit(msgspec.Struct, frozen=True):
+    """A commit as a catalog names it: its file, with size and time (epoch ms) if the catalog knows them.
+
+    ``path`` is relative to the table's root (``_delta_log/_staged_commits/….json``) or to ``_delta_log``.
+    """
+
+    path: str
+    size: int = UNKNOWN_SIZE
+    timestamp: int = 0
+
+
+def log_tail_files(commits: Sequence[LogTailCommit | str]) -> tuple[LogFile, ...]:
+    """Validate a log tail and return it as log files, ascending."""
+    files = tuple(_file(each if isinstance(each, LogTailCommit) else LogTailCommit(each)) for each in commits)
+    for before, after in pairwise(files):
+        if after.version != before.version + 1:
+            message = f"The log tail jumps from version {before.version} to {after.version}"
+            hint = "it must be a contiguous, ascending run of commits that ends at the newest version"
+            raise OptionError(message, path=after.path, hint=hint)
+    return files
+
+
+def _file(commit: LogTailCommit) -> LogFile:
+    path = commit.path.lstrip("/")
+    if not path.startswith(f"{LOG}/"):
+        path = f"{LOG}/{path}"
+    file = parse_log_file(ObjectInfo(path, commit.size, commit.timestamp, None))
+    if (
+        file is None
+        or path.rpartition("/")[0] not in {LOG, f"{LOG}/_staged_commits"}
+        or file.kind not in {FileKind.COMMIT, FileKind.STAGED_COMMIT}
+    ):
+        message = f"{commit.path!r} in the log tail is not a commit"
+        hint = "name files like _delta_log/_staged_commits/<20 digits>.<uuid>.json or _delta_log/<20 digits>.json"
+        raise OptionError(message, path=commit.path, hint=hint)
+    return file

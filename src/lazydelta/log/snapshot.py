@@ -1,38 +1,162 @@
-"""``Snapshot``: a pinned version with the protocol and metadata that are final for it."""
+"""``Snapshot``: a pinned version with its final protocol and metadata."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from threading import Lock
+from typing import Any, TypeVar
 
 import msgspec
 
 from lazydelta.errors import CorruptLogError, LazyDeltaError
-from lazydelta.log.actions import DomainMetadata, LogLine, Metadata, Protocol, Txn
-from lazydelta.log.checkpoint.checkpoint_columns import StatsWanted
-from lazydelta.log.checkpoint_mirror import CheckpointMirror, PendingState
-from lazydelta.log.checksum import VersionChecksum, read_checksum
-from lazydelta.log.commit_cache import CommitCache
-from lazydelta.log.compactions import KEY_MEMORY, TailReader
-from lazydelta.log.features import check_readable, column_mapping_mode
-from lazydelta.log.opening_cost import OpeningCost
-from lazydelta.log.replaced import checkpoint_actions, current_checkpoint, is_curable
-from lazydelta.log.reverse_commits import TailCommit
+from lazydelta.log.checkpoint.columns import StatsWanted
+from lazydelta.log.checkpoint.reader import checkpoint_actions, current_checkpoint, is_curable
+from lazydelta.log.checksum.reader import VersionChecksum, read_checksum
+from lazydelta.log.commits import CommitCache
+from lazydelta.log.replay import KEY_MEMORY, TailCommit, TailReader
 from lazydelta.log.segment import LogSegment
-from lazydelta.log.tail_spans import TailSpans
-from lazydelta.log.tripwire import FeatureTripwire, TailChange
-from lazydelta.storage import Store
-from lazydelta.types.schema import TableSchema
+from lazydelta.log.tail_spans import CheckpointMirror, PendingState, TailSpans
+from lazydelta.protocol.actions import DomainMetadata, LogLine, Metadata, Protocol, Txn
+from lazydelta.protocol.features import check_readable, column_mapping_mode
+from lazydelta.protocol.file_names import LogFile
+from lazydelta.protocol.schema import TableSchema
+from lazydelta.storage import IoCounters, Store
 
-__all__ = ["Snapshot", "load_snapshot"]
+__all__ = ["Charge", "OpeningCost", "ScannedBase", "Snapshot", "load_snapshot"]
 
 
-class Snapshot(msgspec.Struct, frozen=True, eq=False):
-    """Everything about a version but its files.
+# ``FeatureTripwire``: detect protocol and metadata changes in the tail.
 
-    ``checksum`` is the one of exactly this version, if there is one. ``changes`` are the protocol and metadata actions
-    that had to be looked for in the tail, newest first; where a checksum settles both there are none. ``mirrored`` says
-    that what lies beside the checkpoint was believed in its place.
+
+T = TypeVar("T")
+
+
+class TailChange(msgspec.Struct, frozen=True):
+    """A ``protocol`` or ``metaData`` action found in the tail."""
+
+    action: str
+    version: int
+
+
+class FeatureTripwire(msgspec.Struct):
+    """The newest protocol and metadata seen so far, where they were found, and the changes seen on the way.
+
+    Without a checksum at V, only the tail shows whether the checkpoint's protocol and metadata still apply. The
+    tripwire reads the tail newest first, before any file is emitted, and keeps the newest of each. ``commitInfo``,
+    ``txn``, ``cdc`` and ``domainMetadata`` do not affect files and do not trip it.
+    """
+
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
+    origin: str = ""
+    changes: list[TailChange] = msgspec.field(default_factory=list)
+
+    def settled(self) -> bool:
+        """Return whether both are known, so that older commits need not be read."""
+        return self.protocol is not None and self.metadata is not None
+
+    def watch(self, lines: Iterable[LogLine], file: LogFile) -> None:
+        """Process all actions of one commit, in order: the last action of a commit counts."""
+        protocol: msgspec.Raw | None = None
+        metadata: msgspec.Raw | None = None
+        for line in lines:
+            # Copy, because a line keeps the whole chunk that it was read from alive.
+            protocol = line.protocol.copy() if line.has("protocol") else protocol
+            metadata = line.meta_data.copy() if line.has("meta_data") else metadata
+        # The actions of version 0 create the table; they are not a change.
+        if protocol is not None and file.version > 0:
+            self.changes.append(TailChange("protocol", file.end))
+        if metadata is not None and file.version > 0:
+            self.changes.append(TailChange("metaData", file.end))
+        self.fill_from(protocol, metadata, file)
+
+    def fill_from(self, protocol: msgspec.Raw | None, metadata: msgspec.Raw | None, file: LogFile) -> None:
+        """Fill in what is still unknown from the actions of a file."""
+        self.fill(
+            None if protocol is None or self.protocol is not None else _decoded(protocol, Protocol, "protocol", file),
+            None if metadata is None or self.metadata is not None else _decoded(metadata, Metadata, "metaData", file),
+            file.path,
+        )
+
+    def fill(self, protocol: Protocol | None, metadata: Metadata | None, origin: str) -> None:
+        """Fill in what is still unknown."""
+        self.protocol = self.protocol or protocol
+        if self.metadata is None and metadata is not None:
+            self.metadata, self.origin = metadata, origin
+
+
+def _decoded(raw: msgspec.Raw, kind: type[T], name: str, file: LogFile) -> T:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        message = f"{file.path} holds a {name} action that cannot be decoded: {error}"
+        hint = "the file is damaged or was not written by a Delta writer"
+        raise CorruptLogError(message, path=file.path, version=file.version, hint=hint) from error
+
+
+# ``OpeningCost``: the cost of pinning a version, charged to its first scan.
+
+
+class Charge(msgspec.Struct, frozen=True):
+    """Milliseconds, requests, bytes and commits of the tail."""
+
+    ms: float = 0.0
+    requests: int = 0
+    bytes_read: int = 0
+    commits: int = 0
+
+
+class OpeningCost:
+    """Measures the cost of opening a table; only the first scan is charged, because later ones reuse the version."""
+
+    def __init__(self) -> None:
+        self.io = IoCounters()
+        self.commits = 0
+        self.ms = 0.0
+        self._began = time.perf_counter()
+        self._charged = False
+        self._lock = Lock()
+
+    def opened(self) -> None:
+        """Record that the version is pinned."""
+        self.ms = round((time.perf_counter() - self._began) * 1000, 3)
+
+    def charge(self) -> Charge:
+        """Return the cost of opening on the first call, and zero from then on."""
+        with self._lock:
+            if self._charged:
+                return Charge()
+            self._charged = True
+        return Charge(self.ms, self.io.requests, self.io.bytes_read, self.commits)
+
+
+class ScannedBase:
+    """What scans read in place of a snapshot's checkpoint; decided by the first one that gets there; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._known: tuple[LogSegment, TailSpans] | None = None
+
+    def of(self, snapshot: Snapshot, choose: Callable[[Snapshot], Snapshot | None]) -> Snapshot:
+        """Return the snapshot with the segment that ``choose`` selected first; None means that it could not choose."""
+        with self._lock:
+            if self._known is None:
+                chosen = choose(snapshot)
+                if chosen is None:
+                    return snapshot
+                self._known = chosen.segment, chosen.spans
+            segment, spans = self._known
+        return msgspec.structs.replace(snapshot, segment=segment, spans=spans)
+
+
+class Snapshot(msgspec.Struct, frozen=True, eq=False, dict=True):
+    """Everything about a version except its files.
+
+    ``checksum`` is the checksum of exactly this version, if it exists. ``changes`` are the protocol and metadata
+    actions found in the tail, newest first; there are none if a checksum provides both. ``mirrored`` is true if the
+    state came from the checkpoint's mirror.
     """
 
     store: Store
@@ -47,10 +171,11 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
     parallelism: int | None = None
     opening: OpeningCost = msgspec.field(default_factory=OpeningCost)
     spans: TailSpans = msgspec.field(default_factory=TailSpans)
+    scanned_base: ScannedBase = msgspec.field(default_factory=ScannedBase)
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        # What the process has read and counted of it stays behind. The other process asks for the same objects by the
-        # same names, and does not list the log again: it may have another checkpoint by then.
+        # Caches and counters are not pickled. The other process reads the same objects by name. It does not list the
+        # log again, because a different checkpoint may exist by then.
         return (
             _shipped,
             (self.store, self.segment, self.protocol, self.metadata, self.checksum, self.changes, self.parallelism),
@@ -62,7 +187,7 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
         return self.segment.version
 
     def transaction_version(self, app_id: str) -> int | None:
-        """Return how far the application has come, None if it never wrote."""
+        """Return the last version of the application, None if it never wrote."""
         if self.checksum is not None and self.checksum.set_transactions is not None:
             return next((txn.version for txn in self.checksum.set_transactions if txn.app_id == app_id), None)
         for line in self._newest_first("txn"):
@@ -71,27 +196,31 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
         return None
 
     def transactions(self) -> list[Txn]:
-        """Return how far every application has come."""
+        """Return the last version of every application."""
         if self.checksum is not None and self.checksum.set_transactions is not None:
             return list(self.checksum.set_transactions)
-        found: dict[str, Txn] = {}
-        for line in self._newest_first("txn"):
-            if line.txn is not None:
-                found.setdefault(line.txn.app_id, line.txn)
-        return list(found.values())
+        return list(self._replayed[0].values())
 
     def domains(self) -> list[DomainMetadata]:
-        """Return the live metadata domains."""
+        """Return the active metadata domains."""
         if self.checksum is not None and self.checksum.domain_metadata is not None:
             return [each for each in self.checksum.domain_metadata if not each.removed]
-        found: dict[str, DomainMetadata] = {}
-        for line in self._newest_first("domainMetadata"):
+        return [each for each in self._replayed[1].values() if not each.removed]
+
+    @cached_property
+    def _replayed(self) -> tuple[dict[str, Txn], dict[str, DomainMetadata]]:
+        """Return the newest action of each application and domain; a checkpoint and its checksum need both."""
+        applications: dict[str, Txn] = {}
+        domains: dict[str, DomainMetadata] = {}
+        for line in self._newest_first("txn", "domainMetadata"):
+            if line.txn is not None:
+                applications.setdefault(line.txn.app_id, line.txn)
             if line.domain_metadata is not None:
-                found.setdefault(line.domain_metadata.domain, line.domain_metadata)
-        return [each for each in found.values() if not each.removed]
+                domains.setdefault(line.domain_metadata.domain, line.domain_metadata)
+        return applications, domains
 
     def with_current_checkpoint(self, error: LazyDeltaError) -> Snapshot:
-        """Return the same version over the checkpoint that replaced ours; raise ``error`` if none did."""
+        """Return the same version on top of the checkpoint that replaced this one; raise ``error`` if none did."""
         checkpoint = self.segment.checkpoint
         paths = () if checkpoint is None else [file.path for file in checkpoint.files]
         if checkpoint is None or error.path not in paths or not is_curable(error):
@@ -102,13 +231,17 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
             self, segment=msgspec.structs.replace(self.segment, checkpoint=current, commits=commits)
         )
 
-    def _newest_first(self, action: str) -> Iterator[LogLine]:
-        """Yield the actions of a kind, newest first: the commits of the tail from their ends, then the checkpoint."""
-        field = {"txn": "txn", "domainMetadata": "domain_metadata"}[action]
+    def _newest_first(self, *kinds: str) -> Iterator[LogLine]:
+        """Yield ``txn`` or ``domainMetadata``, newest first: the tail's commits backwards, then the checkpoint."""
         for commit in self.tail(spans=True):
-            lines = [line for lines in commit.actions for line in lines if getattr(line, field) is not None]
-            yield from reversed(lines)
-        yield from checkpoint_actions(self.store, self.segment, action)
+            noted = [
+                line
+                for lines in commit.actions
+                for line in lines
+                if line.txn is not None or line.domain_metadata is not None
+            ]
+            yield from reversed(noted)
+        yield from checkpoint_actions(self.store, self.segment, *kinds)
 
     def tail(
         self,
@@ -119,11 +252,11 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
         spans: bool = False,
         wanted: StatsWanted | None = None,
     ) -> TailReader:
-        """Return a reader over the tail, newest first; ``store`` counts its requests elsewhere.
+        """Return a reader over the tail, newest first; ``store`` replaces the snapshot's own, with its own counters.
 
-        ``key_memory`` bounds what it takes to check a compaction; ``whole`` says that all of it will be wanted.
-        ``spans`` lets runs of commits come as rows, with the statistics ``wanted``, for those who need no more of an
-        action than a scan does.
+        ``key_memory`` bounds the memory for checking a compaction. ``whole`` says that all of the tail will be read.
+        ``spans`` allows runs of commits to come as rows, with the statistics ``wanted``, for callers that need only the
+        fields that a scan uses.
         """
         if spans:
             self.spans.found(store or self.store, self.segment, self.commits.ahead)
@@ -173,9 +306,9 @@ def load_snapshot(
     opening: OpeningCost | None = None,
     spans: TailSpans | None = None,
 ) -> Snapshot:
-    """Settle protocol and metadata: from the checksum, else the commits after it, else the tail and the checkpoint.
+    """Resolve protocol and metadata: from the checksum, else the commits after it, else the tail and the checkpoint.
 
-    In place of the checkpoint its ``mirror`` serves, where it is proven to be one; it is read beside the tail.
+    The checkpoint's ``mirror`` replaces it if it is verified; it is read in parallel with the tail.
     """
     cache = CommitCache() if cache is None else cache
     opening = OpeningCost() if opening is None else opening
@@ -199,7 +332,7 @@ def load_snapshot(
     if protocol is None or metadata is None:
         raise _absent(segment, "protocol" if protocol is None else "metaData")
     if spans.reject_strangers(metadata.id):
-        # What was passed by was no part of this table: look again, at the commits themselves.
+        # The skipped spans belonged to another table: read the commits themselves.
         return load_snapshot(
             store,
             segment,
@@ -228,11 +361,11 @@ def load_snapshot(
 
 
 def _watch(tripwire: FeatureTripwire, commits: Iterable[TailCommit]) -> int:
-    """Look at commits until both are known, and return how many it took."""
+    """Read commits until both are known, and return how many were read."""
     count = 0
     for commit in commits:
         count += 1 + commit.file.end - commit.file.version
-        # A commit of a million adds streams by; only the rare lines that matter are kept.
+        # A commit of a million adds is streamed; only the few relevant lines are kept.
         tripwire.watch((line for lines in commit.actions for line in lines if line.describes_table()), commit.file)
         if tripwire.settled():
             break
@@ -242,13 +375,13 @@ def _watch(tripwire: FeatureTripwire, commits: Iterable[TailCommit]) -> int:
 def _ask_checkpoint(
     tripwire: FeatureTripwire, store: Store, segment: LogSegment, state: PendingState | None = None
 ) -> bool:
-    """Ask for what the tail has not, and tell whether it came from beside the checkpoint."""
+    """Read what the tail does not have, and return whether it came from the checkpoint's mirror."""
     if segment.checkpoint is None or tripwire.settled():
         return False
     if state is not None and (mirrored := state()) is not None:
         tripwire.fill(mirrored.protocol, mirrored.metadata, mirrored.path)
         return True
-    # What the tail has superseded is not asked for: whatever is wrong with it does not matter any more.
+    # Actions that the tail has superseded are not read, so they may be invalid.
     known = {"protocol": tripwire.protocol, "metaData": tripwire.metadata}
     for line in checkpoint_actions(store, segment, *(name for name in known if known[name] is None)):
         tripwire.fill_from(

@@ -1,40 +1,51 @@
-"""``TailSpans``: runs of the tail's commits that lie ready elsewhere, as rows and not as JSON.
+"""``TailSpans``: runs of the tail's commits that are also available as rows instead of JSON.
 
-The log does not know what that is (delta sidecars of ours, see ``sidecar.reading.delta_spans``); it knows where in the
-tail they belong, and that the commits themselves are still there. So whatever fails about a span, at any moment, its
-commits are read instead. A span holds no protocol and no metadata: whoever looks for these passes it by.
+The log does not know their format (lazydelta's delta sidecars, see ``sidecar.reading.delta_spans``). It knows where in
+the tail they belong, and that the commits still exist. If a span fails at any point, its commits are read instead. A
+span holds no protocol and no metadata, so lookups of these skip it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 import numpy as np
 
-from lazydelta.log.actions import LogLine
-from lazydelta.log.asked_ahead import AskedAhead
-from lazydelta.log.checkpoint.checkpoint_columns import StatsWanted
+from lazydelta.log.checkpoint.columns import StatsWanted
+from lazydelta.log.commits import Prefetch
 from lazydelta.log.file_batch import FileBatch
-from lazydelta.log.names import LogFile
-from lazydelta.log.segment import LogSegment
+from lazydelta.log.segment import Checkpoint, LogSegment
+from lazydelta.protocol.actions import LogLine, Metadata
+from lazydelta.protocol.actions import Protocol as TableProtocol
+from lazydelta.protocol.file_names import LogFile
 from lazydelta.storage import Store
 
-__all__ = ["FoundSpans", "SpanError", "SpanRows", "SpanSource", "TailSpan", "TailSpans"]
+__all__ = [
+    "CheckpointMirror",
+    "FoundSpans",
+    "MirroredState",
+    "PendingState",
+    "SpanError",
+    "SpanRows",
+    "SpanSource",
+    "TailSpan",
+    "TailSpans",
+]
 
 
 class SpanError(Exception):
-    """A span that cannot be used. It never leaves a scan: its commits answer instead."""
+    """A span that cannot be used. It never leaves a scan: the span's commits are read instead."""
 
 
 class SpanRows(msgspec.Struct, frozen=True):
-    """Actions about files in the order in which they count: newest commit first, of each the adds before the removes.
+    """File actions in order of precedence: newest commit first, and within a commit the adds before the removes.
 
-    Of the rows of ``files`` those that ``is_add`` leaves out are removes, which have a path and a deletion vector and
-    nothing else. ``rest`` is the newest version that may still have rows to come: that of the last row, and behind
-    the last rows of all the version below the span.
+    Rows of ``files`` that are not in ``is_add`` are removes, which have only a path and a deletion vector. ``rest`` is
+    the newest version that may still have rows to come: the version of the last row, or after the final rows the
+    version below the span.
     """
 
     files: FileBatch
@@ -43,16 +54,16 @@ class SpanRows(msgspec.Struct, frozen=True):
 
 
 class SpanReading(Protocol):
-    """One reading of a span: what is needed first is asked for when it begins."""
+    """One read of a span; the objects needed first are requested when it begins."""
 
     def lines(self) -> list[LogLine]:
-        """Return the actions that are neither about files nor the table, oldest first; wait for them."""
+        """Return the actions that are neither about files nor the table, oldest first; blocks until they arrive."""
 
     def rows(self) -> Iterator[SpanRows]:
-        """Yield the actions about files, newest first; one batch without rows where there are none."""
+        """Yield the file actions, newest first; a single empty batch if there are none."""
 
     def close(self) -> None:
-        """Stop what is under way."""
+        """Cancel pending requests."""
 
 
 class TailSpan(Protocol):
@@ -60,35 +71,35 @@ class TailSpan(Protocol):
 
     @property
     def file(self) -> LogFile:
-        """Return the object that they are read from."""
+        """Return the object that holds the span."""
 
     @property
     def table_id(self) -> str:
-        """Return the id of the table that they were read from."""
+        """Return the id of the table that the span was built from."""
 
     def read(self, store: Store, wanted: StatsWanted | None) -> SpanReading:
-        """Begin to read it, with the statistics wanted; nothing is waited for, and nothing raised."""
+        """Start reading the span with the statistics wanted; does not block and does not raise."""
 
 
 class FoundSpans(msgspec.Struct, frozen=True):
-    """Spans of a tail, ascending and apart from each other, and what is not used, by its path, with the reason."""
+    """The disjoint spans of a tail, ascending, and the rejected ones by path with the reason."""
 
     spans: tuple[TailSpan, ...] = ()
     rejected: dict[str, str] = {}
 
 
 class SpanSource(Protocol):
-    """Knows where spans are."""
+    """Locates spans."""
 
-    def ask(self, store: Store, segment: LogSegment, ahead: AskedAhead) -> None:
-        """Ask early for what tells of the spans of a tail, where it is long enough."""
+    def ask(self, store: Store, segment: LogSegment, ahead: Prefetch) -> None:
+        """Prefetch the objects that describe the spans of a tail, if the tail is long enough."""
 
-    def find(self, store: Store, segment: LogSegment, ahead: AskedAhead) -> FoundSpans:
-        """Return the spans that are proven to be those of the listed commits."""
+    def find(self, store: Store, segment: LogSegment, ahead: Prefetch) -> FoundSpans:
+        """Return the spans that are verified to match the listed commits."""
 
 
 class TailSpans:
-    """The spans of one snapshot, found when they are first asked for; safe under threads."""
+    """The spans of one snapshot, located on first use; thread-safe."""
 
     def __init__(self, source: SpanSource | None = None) -> None:
         self.source = source
@@ -96,8 +107,8 @@ class TailSpans:
         self._found: FoundSpans | None = None
         self._lock = Lock()
 
-    def found(self, store: Store, segment: LogSegment, ahead: AskedAhead) -> tuple[TailSpan, ...]:
-        """Return the spans that can be used, but for those that were rejected since."""
+    def found(self, store: Store, segment: LogSegment, ahead: Prefetch) -> tuple[TailSpan, ...]:
+        """Return the usable spans, without those rejected since."""
         if self.source is None:
             return ()
         with self._lock:
@@ -107,13 +118,40 @@ class TailSpans:
             return tuple(span for span in self._found.spans if span.file.path not in self.rejected)
 
     def reject(self, path: str, reason: object) -> None:
-        """Use the span of this path no more."""
+        """Stop using the span at this path."""
         self.rejected[path] = str(reason)
 
     def reject_strangers(self, table_id: str) -> bool:
-        """Reject the spans found so far that are another table's, and tell whether there are any."""
+        """Reject the spans found so far that belong to another table, and return whether there were any."""
         known = () if self._found is None else self._found.spans
         others = [span for span in known if span.table_id != table_id and span.file.path not in self.rejected]
         for span in others:
             self.reject(span.file.path, f"it belongs to table {span.table_id}")
         return bool(others)
+
+
+# ``CheckpointMirror``: an object next to a checkpoint that holds the same state and takes fewer round trips.
+#
+# The log does not know its format (lazydelta's manifest, see ``sidecar.reading.discovery``), only when to request it.
+
+
+class MirroredState(NamedTuple):
+    """Protocol and metadata at a checkpoint, and the object that they were read from."""
+
+    protocol: TableProtocol
+    metadata: Metadata
+    path: str
+
+
+PendingState: TypeAlias = Callable[[], MirroredState | None]
+"""Waits for the pending requests; returns None if nothing proves that the mirror belongs to this checkpoint."""
+
+
+class CheckpointMirror(Protocol):
+    """Names and reads the objects next to a checkpoint."""
+
+    def paths(self, store: Store, version: int) -> Sequence[str]:
+        """Return the objects to request as soon as a checkpoint of this version may exist."""
+
+    def begin(self, store: Store, checkpoint: Checkpoint, ahead: Prefetch) -> PendingState:
+        """Start reading protocol and metadata at a checkpoint, in parallel with other reads."""

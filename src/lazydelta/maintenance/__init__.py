@@ -1,8 +1,8 @@
-"""What a table needs after commits, done once, in a thread, or in a process of its own."""
+"""Table maintenance after commits: inline, in a background thread, or in a separate process."""
 
 from __future__ import annotations
 
-from lazydelta.maintenance.own_thread import BackgroundMaintenance
-from lazydelta.maintenance.watch_thread import BackgroundWatch
+from lazydelta.maintenance.background import BackgroundMaintenance
+from lazydelta.maintenance.watch import BackgroundWatch
 
 __all__ = ["BackgroundMaintenance", "BackgroundWatch"]

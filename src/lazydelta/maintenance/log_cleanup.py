@@ -1,9 +1,9 @@
-"""Log cleanup: old commits and checkpoints that no version within the retention needs.
+"""Log cleanup: delete old commits and checkpoints that no version within the retention needs.
 
-The protocol's rule. The retention ends at a midnight (UTC). The newest commit that is not younger is the oldest
-version that must stay readable, and the newest complete checkpoint that is not above that version is what it is read
-from. That checkpoint, the commit of its version and everything above stay; everything below goes. Where there is no
-such checkpoint nothing goes, because all commits are needed then.
+This follows the protocol. The retention ends at midnight (UTC). The newest commit at or before that time is the oldest
+version that must stay readable. It is read from the newest complete checkpoint at or below that version. That
+checkpoint, the commit of its version and everything above are kept; everything below is deleted. Without such a
+checkpoint nothing is deleted, because all commits are needed.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from lazydelta.errors import CorruptLogError, VersionNotFoundError
-from lazydelta.handle import TableHandle
-from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader
-from lazydelta.log.features.writable import check_writable
-from lazydelta.log.names import FileKind, LogFile
-from lazydelta.log.properties import TableProperties
+from lazydelta.log.checkpoint.reader import CheckpointReader
 from lazydelta.log.segment import Checkpoint, list_from, load_segment
-from lazydelta.log.travel import milliseconds, version_at
+from lazydelta.log.time_travel import milliseconds, version_at
+from lazydelta.protocol.features import check_writable
+from lazydelta.protocol.file_names import FileKind, LogFile
+from lazydelta.protocol.properties import TableProperties
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import Store
 
 __all__ = ["CleanupResult", "clean_log"]
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CleanupResult:
-    """What was deleted, or would be; ``floor`` is the oldest version that can be read then, None if all stay."""
+    """Files that were deleted, or would be. ``floor`` is the oldest version that stays readable, None if all do."""
 
     paths: tuple[str, ...] = ()
     size: int = 0
@@ -38,9 +38,9 @@ class CleanupResult:
 
 
 def clean_log(handle: TableHandle, *, dry_run: bool = False, now: datetime | None = None) -> CleanupResult:
-    """Delete what ``delta.logRetentionDuration`` lets go, oldest first, so that stopping half-way does no harm.
+    """Delete the log files that ``delta.logRetentionDuration`` has expired, oldest first, so interruption is harmless.
 
-    A table whose property ``delta.enableExpiredLogCleanup`` is false keeps everything.
+    A table with ``delta.enableExpiredLogCleanup`` set to false keeps everything.
     """
     store, snapshot = handle.store, handle.newest()
     check_writable(snapshot.protocol, snapshot.metadata, path=store.uri)
@@ -50,14 +50,14 @@ def clean_log(handle: TableHandle, *, dry_run: bool = False, now: datetime | Non
     try:
         oldest = version_at(store, snapshot.metadata, _cutoff(now or datetime.now(UTC), properties.log_retention))
     except VersionNotFoundError:
-        return CleanupResult(dry_run=dry_run)  # every commit is younger
+        return CleanupResult(dry_run=dry_run)  # every commit is newer
     checkpoint = load_segment(store, version=oldest).checkpoint
     if checkpoint is None:
         return CleanupResult(dry_run=dry_run)
     _check(store, checkpoint)
     floor = checkpoint.version
     if floor < properties.protected_before:
-        # Before that version the log needs features that who cleans up might not know: all of it goes, or nothing.
+        # Below that version the log may use features that this writer does not know: delete all of it or nothing.
         return CleanupResult(dry_run=dry_run)
     expired = [file for file in list_from(store, 0, floor) if _is_expired(file, floor)]
     if not dry_run:
@@ -73,11 +73,11 @@ def _cutoff(now: datetime, retention: timedelta) -> int:
     try:
         return milliseconds(midnight - retention)
     except OverflowError:
-        return -1  # a retention longer than there is time: everything stays
+        return -1  # the retention exceeds the datetime range: keep everything
 
 
 def _check(store: Store, checkpoint: Checkpoint) -> None:
-    """Open the checkpoint that everything below is given up for; a name in a listing is no checkpoint yet."""
+    """Open the checkpoint that replaces everything below it. A name in a listing does not prove that it is readable."""
     if next(CheckpointReader(store, checkpoint).actions("protocol"), None) is None:
         path = checkpoint.files[0].path
         message = f"{path} holds no protocol, so the log below it is not cleaned up"

@@ -1,1 +1,1 @@
-"""The lazy scan: files while they are found, in memory that does not grow with the table."""
+"""Lazy scan: streams the files of a version in memory that does not grow with the table."""

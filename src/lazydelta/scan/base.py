@@ -1,35 +1,212 @@
-"""Where the files at the checkpoint are read from: the contract, and the checkpoint itself."""
+"""The base of a scan: the interface to read the files at the checkpoint, and the checkpoint itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import ceil
+from typing import TYPE_CHECKING, Protocol
+from zlib import crc32
 
 import msgspec
+import numpy as np
 
 from lazydelta.errors import ObjectChangedError
-from lazydelta.log.checkpoint.bounded_batches import MEMORY_BUDGET
-from lazydelta.log.checkpoint.checkpoint_columns import StatsWanted
-from lazydelta.log.checkpoint.checkpoint_reader import SIDECARS, CheckpointReader
+from lazydelta.log.checkpoint.columns import StatsWanted
+from lazydelta.log.checkpoint.pages import MEMORY_BUDGET
+from lazydelta.log.checkpoint.reader import (
+    CURABLE,
+    MAX_REPLACEMENTS,
+    SIDECARS,
+    CheckpointReader,
+    current_checkpoint,
+    current_sidecar,
+    is_curable,
+    too_often,
+)
 from lazydelta.log.commits import CHUNK_SIZE
 from lazydelta.log.file_batch import FileBatch
-from lazydelta.log.replaced import CURABLE, MAX_REPLACEMENTS, current_checkpoint, current_sidecar, is_curable, too_often
-from lazydelta.log.segment import Checkpoint
+from lazydelta.log.keys import Hashes, RemoveSet, hash_keys
+from lazydelta.log.segment import Checkpoint, LogSegment
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.metrics import ScanMetrics
-from lazydelta.pruning import Predicate, partition_columns
-from lazydelta.scan.emitted import EmittedKeys
-from lazydelta.scan.named_files import NamedFiles
-from lazydelta.scan.scan_range import BasePlace
+from lazydelta.predicates import Predicate, partition_columns
+from lazydelta.runtime.arrays import boolean_array, numpy_of
+from lazydelta.runtime.metrics import ScanMetrics
+from lazydelta.scan.request import NamedFiles
 from lazydelta.storage import ObjectInfo, Store
 
-__all__ = ["BaseScan", "OpenBase", "PlacesOfBase", "ShareOfBase", "checkpoint_files", "checkpoint_places"]
+if TYPE_CHECKING:
+    import tempfile
+
+__all__ = [
+    "BasePlace",
+    "BaseScan",
+    "CheckpointBase",
+    "EmittedKeys",
+    "ScanBase",
+    "ScanRange",
+    "checkpoint_files",
+    "checkpoint_places",
+    "divided",
+    "tail_bytes",
+]
+
+
+# ``EmittedKeys``: the files of the base already emitted, in case the checkpoint is replaced during the scan.
+#
+# A new checkpoint has the same files in another order, so only their keys tell which are left. The hashed keys are
+# appended, to a file once there are many, and sorted only if needed: sixteen bytes per file on disk, bounded memory.
+
+
+_IN_MEMORY = 1 << 20
+_AT_ONCE = 1 << 16
+_KEY_BYTES = 16
+
+
+class EmittedKeys:
+    """Keys recorded in order, and looked up after ``look_up``."""
+
+    def __init__(self, key_memory: int = 64 << 20) -> None:
+        self._key_memory = key_memory
+        self._file: tempfile.SpooledTemporaryFile[bytes] | None = None
+        self._known: RemoveSet | None = None
+        self.unrecorded = 0
+
+    def rest(self, batch: FileBatch, *, record: bool) -> FileBatch:
+        """Return the files of a batch not emitted yet, and record them. With ``record`` False, only count them."""
+        if not len(batch) or (self._known is None and not record):
+            self.unrecorded += len(batch)
+            return batch
+        hashes = hash_keys(batch.path, batch.deletion_vector)
+        if self._known is not None and (gone := self._known.contains(hashes)).any():
+            batch, hashes = batch.filter(boolean_array(~gone)), hashes[:, ~gone]
+        if record:
+            self._write(hashes)
+        else:
+            self.unrecorded += len(batch)
+        return batch
+
+    def look_up(self) -> None:
+        """Start to skip the files emitted so far."""
+        if self._known is None:
+            self._known = RemoveSet(self._key_memory)
+        if self._file is None:
+            return
+        self._file.seek(0)
+        while data := self._file.read(_AT_ONCE * _KEY_BYTES):
+            # Written as pairs, key by key; the set needs the two halves separately.
+            self._known.add_hashes(np.ascontiguousarray(np.frombuffer(data, np.uint64).reshape(-1, 2).T))
+        self._file.close()
+        self._file = None
+
+    def close(self) -> None:
+        """Free memory and temporary files."""
+        if self._file is not None:
+            self._file.close()
+        if self._known is not None:
+            self._known.close()
+        self._file = self._known = None
+
+    def _write(self, hashes: Hashes) -> None:
+        if self._file is None:
+            import tempfile  # noqa: PLC0415 - few scans get here
+
+            self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - closed with the scan
+        self._file.write(np.ascontiguousarray(hashes.T).tobytes())
+
+
+# ``ScanRange``: a part of a scan for another worker, described without naming any file.
+#
+# A scan is divided before its files are read. A range is the tail, or row groups of a file of the base, optionally
+# sliced. Only its path determines the slice of a file, not its order, tier or compaction. The ranges together hold each
+# file exactly once.
+
+
+_MOST_RANGES = 10_000
+_BYTES_OF_AN_ADD = 500
+
+
+class BasePlace(msgspec.Struct, frozen=True):
+    """Row groups ``start`` to ``stop`` of a file that the base is read from, with ``files`` files.
+
+    ``files_of_it`` filters files to those in this place, for a sidecar that is lost between planning and reading: the
+    checkpoint has the same files in another order. A place in a checkpoint itself has none. ``leaf`` is where a sidecar
+    with many files describes this one.
+    """
+
+    file: str
+    start: int
+    stop: int
+    files: int
+    files_of_it: Callable[[FileBatch], FileBatch] | None = None
+    leaf: int = 0
+
+
+class ScanRange(msgspec.Struct, frozen=True):
+    """One of ``slices`` slices of the files in a place of the base, or of the tail if there is no place.
+
+    A file larger than ``share_bytes`` is in several slices, one per ``share_bytes``, for callers that divide its rows
+    among them. Workers of the other slices need not open it.
+    """
+
+    place: BasePlace | None = None
+    number: int = 0
+    slices: int = 1
+    share_bytes: int | None = None
+
+    def only(self, files: FileBatch) -> FileBatch:
+        """Return only the files of this slice."""
+        if self.slices == 1 or not len(files):
+            return files
+        marks = np.array([_mark(each) for each in files.path.to_pylist()], np.int64)
+        # The index of this slice, counted from the first slice that contains the file.
+        behind = (self.number - marks) % self.slices
+        keep = behind == 0
+        if self.share_bytes is not None:
+            shares = -(-numpy_of(files.size) // self.share_bytes)
+            keep |= behind < np.minimum(shares, self.slices)
+        return files.filter(boolean_array(keep))
+
+    def share_of(self, path: str, size: int) -> tuple[int, int] | None:
+        """Return the share of a file that belongs to this slice, as number and count; None for the whole file."""
+        if self.share_bytes is None:
+            return None
+        shares = min(-(-size // self.share_bytes), self.slices)
+        return ((self.number - _mark(path)) % self.slices, shares) if shares > 1 else None
+
+
+def divided(
+    segment: LogSegment, places: Sequence[BasePlace], files_a_range: float, *, share_bytes: int | None = None
+) -> list[ScanRange]:
+    """Return the ranges of a scan: all places of its base and its tail, in slices of about this many files.
+
+    A value below one makes several slices of each file; readers divide the file by ``share_bytes``.
+    """
+    tail = -(-tail_bytes(segment) // _BYTES_OF_AN_ADD)
+    total = tail + sum(place.files for place in places)
+    # Each range is a task with a few requests. More ranges than this do not help.
+    wanted = max(files_a_range, total / _MOST_RANGES)
+    found: list[ScanRange] = []
+    for place, files in (*((place, place.files) for place in places), *([(None, tail)] if tail else [])):
+        slices = max(1, ceil(files / wanted))
+        whole = ScanRange(place, 0, slices, share_bytes if slices > 1 else None)
+        found += [msgspec.structs.replace(whole, number=number) for number in range(slices)]
+    return found
+
+
+def tail_bytes(segment: LogSegment) -> int:
+    """Return the total size of the tail's commits, as far as the listing has it."""
+    return sum(max(1, file.info.size) for file in segment.tail())
+
+
+def _mark(path: str) -> int:
+    return crc32(path.encode("utf-8", "surrogatepass"))
 
 
 class BaseScan(msgspec.Struct, frozen=True):
-    """What a base needs to know of the scan: what to read, in which order, through which store.
+    """The parameters of reading a base: the projection, the order and the store.
 
-    ``store`` counts and ends with the scan; ``snapshot.store`` outlives it. ``place`` is the one part of the base that
-    is meant, None the whole of it.
+    ``store`` counts requests and ends with the scan; ``snapshot.store`` outlives it. ``place`` is the part of the base
+    to read, None for all of it. ``without_sidecar`` is the version of the newest checkpoint if an older one is read.
     """
 
     snapshot: Snapshot
@@ -43,22 +220,54 @@ class BaseScan(msgspec.Struct, frozen=True):
     memory_budget: int = MEMORY_BUDGET
     named: NamedFiles | None = None
     place: BasePlace | None = None
+    without_sidecar: int | None = None
 
 
 _LISTING_BATCH_FACTOR = 2
-_BYTES_OF_A_LINE = 500  # in a checkpoint of JSON
+_BYTES_OF_A_LINE = 500  # in a JSON checkpoint
 STORAGE_ORDER = "as stored: a checkpoint is not sorted"
 
-OpenBase = Callable[[BaseScan], Iterator[FileBatch]]
-"""Yields the files at the checkpoint, with the statistics wanted; files that cannot match may be left out."""
-ShareOfBase = Callable[[Store, Snapshot, Predicate | None], float | None]
-"""Returns which share of the base a lower bound on what it is sorted by leaves, None where that is not known early."""
-PlacesOfBase = Callable[[BaseScan, int], list[BasePlace]]
-"""Returns the places of the base that may hold a matching file, of about so many files each, but for large groups."""
+
+class ScanBase(Protocol):
+    """Where the files at the checkpoint come from."""
+
+    def settled(self, store: Store, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot, or its checkpoint's version on an older checkpoint that a scan is faster on."""
+
+    def share(self, store: Store, snapshot: Snapshot, predicate: Predicate | None) -> float | None:
+        """Return the share of the base left by a lower bound on its sort column; None if it is not known early."""
+
+    def files(self, scan: BaseScan) -> Iterator[FileBatch]:
+        """Yield the files at the checkpoint with the requested statistics. May skip files that cannot match."""
+
+    def places(self, scan: BaseScan, files: int) -> list[BasePlace]:
+        """Return the places that may hold a matching file, each of about this many files or one large group."""
+
+
+class CheckpointBase:
+    """The checkpoint itself."""
+
+    def settled(self, store: Store, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot as it is."""
+        del store
+        return snapshot
+
+    def share(self, store: Store, snapshot: Snapshot, predicate: Predicate | None) -> float | None:
+        """Return None: a checkpoint is not sorted."""
+        del store, snapshot, predicate
+        return None
+
+    def files(self, scan: BaseScan) -> Iterator[FileBatch]:
+        """Yield the files in storage order."""
+        return checkpoint_files(scan)
+
+    def places(self, scan: BaseScan, files: int) -> list[BasePlace]:
+        """Return the row groups."""
+        return checkpoint_places(scan, files)
 
 
 def checkpoint_files(scan: BaseScan) -> Iterator[FileBatch]:
-    """Yield the files of the checkpoint in storage order, and of the one that replaces it, each file once."""
+    """Yield the files of the checkpoint in storage order, and of one that replaces it, each file once."""
     checkpoint = scan.snapshot.segment.checkpoint
     if checkpoint is None:
         return
@@ -79,7 +288,7 @@ def checkpoint_files(scan: BaseScan) -> Iterator[FileBatch]:
                 if not is_curable(error):
                     raise
                 if scan.place is not None:
-                    # What replaced it has other row groups, and other workers may have read theirs.
+                    # Its replacement has other row groups, and other workers may have read theirs.
                     raise _lost_place(scan.place) from error
                 path = error.path or ""
                 moved = current_sidecar(scan.store, path, sidecars.get(path)) if path.startswith(SIDECARS) else None
@@ -99,7 +308,8 @@ def checkpoint_files(scan: BaseScan) -> Iterator[FileBatch]:
 
 
 def _reader(scan: BaseScan, checkpoint: Checkpoint, sidecars: Mapping[str, ObjectInfo]) -> CheckpointReader:
-    # Listing without statistics is cheap enough a row that the cost of a batch shows: larger ones then, in forward.
+    # Listing without statistics is so cheap per row that the cost per batch matters: use larger batches in forward
+    # scans.
     factor = 1 if scan.newest_first or scan.wanted is not None else _LISTING_BATCH_FACTOR
     return CheckpointReader(
         scan.store,
@@ -117,9 +327,9 @@ def _reader(scan: BaseScan, checkpoint: Checkpoint, sidecars: Mapping[str, Objec
 
 
 def checkpoint_places(scan: BaseScan, files: int) -> list[BasePlace]:
-    """Return row groups of the checkpoint's files that lie together and have about so many rows, by the footers alone.
+    """Return adjacent row groups of the checkpoint's files, with about this many rows, from the footers alone.
 
-    A checkpoint is not sorted and says nothing of its row groups, so that none of them is left out.
+    A checkpoint is not sorted and has no statistics of its row groups, so none is skipped.
     """
     checkpoint = scan.snapshot.segment.checkpoint
     if checkpoint is None:
@@ -142,9 +352,9 @@ def checkpoint_places(scan: BaseScan, files: int) -> list[BasePlace]:
 
 
 def _rest(reader: CheckpointReader, emitted: EmittedKeys, wanted: StatsWanted | None) -> Iterator[FileBatch]:
-    # Where an open input pins its object, a checkpoint of one file cannot change any more once its first file has left:
-    # all inputs are open by then. So its keys, which take as long as decoding from a fast disk, need not be made. Asked
-    # for its sidecars at the end, it would be opened again.
+    # If an open input pins its object, a checkpoint of one file cannot change once its first file is emitted, because
+    # all inputs are open by then. So its keys, which take as long as decoding from a fast disk, are not needed. All
+    # parts are listed first: looking up the sidecars at the end would open the file again.
     pins = reader.store.pins_what_is_open and len(reader.checkpoint.files) == 1
     for number, part in enumerate(list(reader.parts()) if pins else reader.parts()):
         pinned = pins and number == 0
@@ -152,7 +362,7 @@ def _rest(reader: CheckpointReader, emitted: EmittedKeys, wanted: StatsWanted | 
             rest = emitted.rest(batch, record=not pinned or part.is_json)
             if len(rest):
                 yield rest
-    # A long JSON file is streamed without saying which object is meant, once for its files and once for its sidecars.
+    # A long JSON file is streamed without an etag, once for its files and once for its sidecars.
     for file in reader.checkpoint.files:
         if file.is_json and file.info.size > CHUNK_SIZE and reader.store.head(file.path) != file.info:
             message = f"{file.path} was replaced while it was read"

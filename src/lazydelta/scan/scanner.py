@@ -1,37 +1,111 @@
-"""``LazyDeltaScanner``: the files of a version, found while they are asked for."""
+"""``LazyDeltaScanner``: finds the files of a version as the consumer requests them."""
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
+import numpy as np
 
-from lazydelta.arrays import numpy_of
 from lazydelta.errors import FallbackDisabledError, RetentionGuardError
-from lazydelta.execution import ReadAhead, release_memory
-from lazydelta.log.checksum.checksum_check import ChecksumCheck
+from lazydelta.log.checksum.check import ChecksumCheck
 from lazydelta.log.file_batch import FileBatch
-from lazydelta.log.opening_cost import Charge
-from lazydelta.log.reconcile import active_tail_files, unmasked_stretches
-from lazydelta.log.remove_set import RemoveSet
-from lazydelta.log.snapshot import Snapshot
-from lazydelta.metrics import ScanMetrics
+from lazydelta.log.keys import RemoveSet
+from lazydelta.log.replay import active_tail_files, unmasked_stretches
+from lazydelta.log.segment import LogSegment
+from lazydelta.log.snapshot import Charge, Snapshot
 from lazydelta.options import Options
-from lazydelta.scan.base import BaseScan, OpenBase, ShareOfBase, checkpoint_files
-from lazydelta.scan.limits import Limits
+from lazydelta.runtime.arrays import numpy_of
+from lazydelta.runtime.metrics import ScanMetrics
+from lazydelta.runtime.telemetry import ScanSpan, export
+from lazydelta.runtime.threads import ReadAhead, release_memory
+from lazydelta.scan.base import BaseScan, CheckpointBase, ScanBase, ScanRange
 from lazydelta.scan.pruner import Pruner
-from lazydelta.scan.request import ScanRequest, ScanStrategy
-from lazydelta.scan.scan_range import ScanRange
-from lazydelta.scan.strategy_choice import choose_plan
+from lazydelta.scan.request import ScanRequest, ScanStrategy, check_time_travel
 from lazydelta.storage import IoCounters, Store
-from lazydelta.telemetry import ScanSpan, export
 from lazydelta.warned import ChecksumWarning
 
-__all__ = ["LazyDeltaScanner"]
+__all__ = ["SMALL_SHARE", "LazyDeltaScanner", "ScanPlan", "choose_plan"]
+
+
+# Choose the strategy of a scan from the listing, the hint and the manifest, with the reason.
+
+
+_LONG_TAIL = 100
+SMALL_SHARE = 0.05
+
+Share = Callable[[], float | None]
+"""Returns the share of the base left by a lower bound on its sort column; None if there is no such bound."""
+
+
+class ScanPlan(msgspec.Struct, frozen=True):
+    """The plan of a scan. ``strategy`` is never AUTO; ``whole`` means the consumer is expected to read every file."""
+
+    strategy: ScanStrategy
+    reason: str
+    whole: bool = False
+
+
+def choose_plan(request: ScanRequest, segment: LogSegment, share: Share | None = None) -> ScanPlan:
+    """Choose between newest files first and highest throughput. ``share`` is called only if the result matters."""
+    if request.strategy is not ScanStrategy.AUTO:
+        whole = request.strategy is ScanStrategy.FORWARD
+        return ScanPlan(request.strategy, "asked for", whole=whole)
+    if request.limit is not None:
+        return ScanPlan(ScanStrategy.REVERSE, f"a limit of {request.limit} files ends the scan early")
+    if request.row_limit is not None:
+        return ScanPlan(ScanStrategy.REVERSE, f"a limit of {request.row_limit} rows ends the scan early")
+    strategy, reason = _without_limit(request, segment, share)
+    return ScanPlan(strategy, reason, whole=True)
+
+
+def _without_limit(request: ScanRequest, segment: LogSegment, share: Share | None) -> tuple[ScanStrategy, str]:
+    tail = segment.version - segment.base_version
+    if tail > _LONG_TAIL:
+        return ScanStrategy.FORWARD, f"{tail} commits since the checkpoint and no limit"
+    left = share() if share is not None and request.predicate is not None else None
+    if left is not None and left < SMALL_SHARE:
+        return ScanStrategy.REVERSE, f"a lower bound on what the base is sorted by leaves at most {left:.1%} of it"
+    tail_bytes = sum(max(0, file.info.size) for file in segment.tail())
+    if tail_bytes * 2 > segment.base_bytes:
+        share_of_tail = f"{tail_bytes} bytes against {segment.base_bytes}"
+        return ScanStrategy.REVERSE, f"the tail is large beside the base ({share_of_tail})"
+    return ScanStrategy.FORWARD, "the base holds most files and nothing ends the scan early"
+
+
+# Limits: how many files may still be emitted, and which part of a batch.
+
+
+class Limits:
+    """Counts files and proven rows. A scan ends when either limit is reached."""
+
+    def __init__(self, request: ScanRequest, pruner: Pruner) -> None:
+        self._files = request.limit
+        self._rows = request.row_limit
+        self._pruner = pruner
+
+    @property
+    def reached(self) -> bool:
+        """Return whether a limit is reached."""
+        return self._files == 0 or (self._rows is not None and self._rows <= 0)
+
+    def cut(self, batch: FileBatch) -> FileBatch:
+        """Return the part of a batch to emit: up to and including the file that reaches a limit."""
+        if self._rows is not None:
+            rows = np.cumsum(self._pruner.proven_rows(batch))
+            enough = int(np.searchsorted(rows, self._rows)) + 1
+            if enough <= len(batch):
+                batch, rows = batch.slice(0, enough), rows[:enough]
+            self._rows -= int(rows[-1]) if len(rows) else 0
+        if self._files is not None:
+            batch = batch.slice(0, self._files) if len(batch) > self._files else batch
+            self._files -= len(batch)
+        return batch
+
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +115,7 @@ _NAMED_SPANS = 3
 
 
 class _Cut(Protocol):
-    """Rows that can be cut without a copy."""
+    """Rows that can be sliced without copying."""
 
     def __len__(self) -> int: ...
 
@@ -52,12 +126,11 @@ Rows = TypeVar("Rows", bound=_Cut)
 
 
 class LazyDeltaScanner:
-    """One scan of one snapshot: the tail newest first, then the base without what the tail removed or replaced.
+    """One scan of a snapshot: the tail newest first, then the base without files that the tail removed or replaced.
 
-    ``io`` counts the scan's requests and ends them: once it is stopped, no request of this scan leaves any more.
-    ``open_base`` says where the files at the checkpoint are read from, and ``share_of_base`` how many of them a
-    predicate leaves, where that can be told before they are read. ``within`` is the part of the scan that is meant,
-    where it is divided; the tail is read for each part, as it says which files of the base are gone.
+    ``io`` counts the requests of the scan and ends them: once stopped, the scan makes no further request. ``base``
+    reads the files at the checkpoint. ``within`` is the part of a divided scan to read. The tail is read for every
+    part, because it determines which files of the base were removed.
     """
 
     def __init__(
@@ -66,8 +139,7 @@ class LazyDeltaScanner:
         request: ScanRequest | None = None,
         options: Options | None = None,
         *,
-        open_base: OpenBase = checkpoint_files,
-        share_of_base: ShareOfBase | None = None,
+        base: ScanBase | None = None,
         within: ScanRange | None = None,
     ) -> None:
         self.snapshot = snapshot
@@ -75,20 +147,22 @@ class LazyDeltaScanner:
         self.options = Options() if options is None else options
         self.metrics = ScanMetrics()
         self.io = IoCounters()
-        self.open_base = open_base
-        self.share_of_base = share_of_base
+        self.base = CheckpointBase() if base is None else base
         self.within = within
-        # How the scan goes, and why, as far as it is known without a request; the first pull may know more.
+        # Returns the row groups of the base for a picture, see ``scan.picture``.
+        self.shown_groups: Callable[[], Sequence[Any]] = list
+        # The plan and its reason, as far as known without a request. The first file requested may refine it.
         self.plan = choose_plan(self.request, snapshot.segment)
         self._charge = Charge()
 
     def batches(self) -> Generator[FileBatch]:
-        """Yield the files that may match; nothing is read before the consumer asks, and nothing after it stops."""
+        """Yield the files that may match. Reads nothing before the consumer asks, and nothing after it stops."""
         return self.converted(_as_found)
 
     def converted(self, convert: Callable[[FileBatch], Rows]) -> Generator[Rows]:
-        """Yield the files that may match in another form: what is found together is converted together, then cut."""
+        """Yield the files that may match, converted. Files found together are converted together, then cut."""
         self.metrics.resume()
+        self.metrics.look_at_memory()
         span = ScanSpan(self.snapshot.store.uri)
         try:
             self._begin()
@@ -105,6 +179,7 @@ class LazyDeltaScanner:
                         self.metrics.resume()
         finally:
             self._count_io()
+            self.metrics.look_at_memory()
             self.metrics.pause()
             export(self.metrics, self.snapshot.store.uri)
             span.end(self.metrics)
@@ -115,9 +190,11 @@ class LazyDeltaScanner:
         self._charge = charge = self.snapshot.opening.charge()
         self.metrics.open_ms, self.metrics.open_requests = charge.ms, charge.requests
         self.metrics.commits_scanned = charge.commits
-        store, share = self.snapshot.store.with_counters(self.io), self.share_of_base
-        known = None if share is None else lambda: share(store, self.snapshot, self.request.predicate)
-        self.plan = choose_plan(self.request, self.snapshot.segment, known)
+        store = self.snapshot.store.with_counters(self.io)
+        share = self.base.share
+        self.plan = choose_plan(
+            self.request, self.snapshot.segment, lambda: share(store, self.snapshot, self.request.predicate)
+        )
         self.metrics.strategy, self.metrics.reason = self.plan.strategy.value, self.plan.reason
 
     def _limited(self) -> Generator[FileBatch]:
@@ -145,26 +222,14 @@ class LazyDeltaScanner:
         store = self.snapshot.store.with_counters(self.io)
         base = self._base(store, pruner)
         if self.plan.whole:
-            # The base is decoded while the tail is read, but no row of it leaves before all keys are known.
+            # The base is decoded while the tail is read, but none of its rows is emitted before all keys are known.
             base = ReadAhead(base, depth=_READ_AHEAD_BATCHES, stop=self.io.stop)
         try:
-            commits = self.snapshot.tail(
-                store,
-                self.options.keys_in_memory,
-                whole=self.plan.whole,
-                spans=not self.request.extra,  # who copies actions needs all that the commits have
-                wanted=pruner.wanted,
-            )
-            tail = active_tail_files(
-                commits if check is None else check.watch(commits), seen, self.metrics, extra=self.request.extra
-            )
-            for batch in tail:
-                if self.within is None:
-                    yield pruner.prune(batch)
-                elif self.within.place is None:
-                    yield pruner.prune(self.within.only(batch))
+            yield from self._tail(self.snapshot, store, seen, pruner, check)
+            if (older := self._settled(store)) is not self.snapshot:
+                yield from self._tail(older, store, seen, pruner, None)
             for batch in base:
-                # All keys are known by now, so base rows may be pruned first: few are left to look up.
+                # All keys are known by now, so rows of the base can be pruned first, which leaves few to look up.
                 kept = pruner.prune(batch if self.within is None else self.within.only(batch))
                 found = unmasked_stretches(kept, seen)
                 self.metrics.files_masked += len(kept) - sum(map(len, found))
@@ -174,12 +239,40 @@ class LazyDeltaScanner:
             if close is not None:
                 close()
 
+    def _tail(
+        self, snapshot: Snapshot, store: Store, seen: RemoveSet, pruner: Pruner, check: ChecksumCheck | None
+    ) -> Iterator[FileBatch]:
+        commits = snapshot.tail(
+            store,
+            self.options.keys_in_memory,
+            whole=self.plan.whole,
+            spans=not self.request.extra,  # copying actions needs everything that the commits contain
+            wanted=pruner.wanted,
+        )
+        tail = active_tail_files(
+            commits if check is None else check.watch(commits), seen, self.metrics, extra=self.request.extra
+        )
+        for batch in tail:
+            if self.within is None:
+                yield pruner.prune(batch)
+            elif self.within.place is None:
+                yield pruner.prune(self.within.only(batch))
+
+    def _settled(self, store: Store) -> Snapshot:
+        """Return what the base is read from: this snapshot, or its checkpoint's version on an older checkpoint."""
+        if self.within is not None or self.request.retention_guard is not None:
+            return self.snapshot  # both are about the checkpoint that was listed
+        found = self.base.settled(store, self.snapshot)
+        return self.snapshot if found.segment is self.snapshot.segment else found
+
     def _base(self, store: Store, pruner: Pruner) -> Iterator[FileBatch]:
         if self.within is not None and self.within.place is None:
-            return iter(())
-        return self.open_base(
+            return
+        settled = self._settled(store)
+        yield from self.base.files(
             BaseScan(
-                snapshot=self.snapshot,
+                snapshot=settled,
+                without_sidecar=None if settled is self.snapshot else settled.version,
                 store=store,
                 predicate=self.request.predicate,
                 wanted=pruner.wanted,
@@ -195,13 +288,15 @@ class LazyDeltaScanner:
 
     @staticmethod
     def _release(batches: int) -> None:
-        """Give memory back now and then: the allocator keeps what each thread has freed, which adds up."""
+        """Release memory now and then: the allocator keeps what each thread has freed, which adds up."""
         if batches % _RELEASE_EVERY == 0:
             release_memory()
 
     def _check_floor(self) -> None:
         guard, segment = self.request.retention_guard, self.snapshot.segment
         if guard is None:
+            if self.request.time_travel:
+                check_time_travel(self.snapshot, strict=self.request.strict)
             return
         floor = segment.checkpoint_commit
         if floor is None:
@@ -237,7 +332,7 @@ class LazyDeltaScanner:
         metrics.delta_sidecars = "; ".join(words)
 
     def _checksum_check(self) -> ChecksumCheck | None:
-        """Return the comparison with the checksum, where the scan may see the whole version."""
+        """Return the check against the checksum, if the scan may see the whole version."""
         unselected = self.request.predicate is None and self.request.named is None and self.within is None
         whole = unselected and self.options.checksum != "off"
         return ChecksumCheck.of(self.snapshot) if whole else None
@@ -251,7 +346,7 @@ class LazyDeltaScanner:
         if self.options.checksum == "error":
             raise error
         logger.warning("%s", error)
-        # A logger without a handler is silent, and this is nothing to be silent about.
+        # A logger without a handler is silent, and this must not be silent.
         warnings.warn(str(error), ChecksumWarning, stacklevel=2)
 
 

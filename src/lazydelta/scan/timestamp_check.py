@@ -1,8 +1,8 @@
-"""``TimestampCheck``: typed bounds of timestamps that somebody wrote wrong, found by what else tells.
+"""``TimestampCheck``: detects typed timestamp bounds that a writer got wrong.
 
-Nanoseconds in 64 bits end in 2262, and whoever reads Spark's INT96 timestamps through them and writes what comes out
-turns 9999-12-31 into a day of 1816. Nothing in such a bound looks wrong. The text beside it says otherwise where there
-is one; else the data files of the most extreme bounds do.
+Nanoseconds in 64 bits end in 2262. A writer that reads Spark's INT96 timestamps as nanoseconds and writes the result
+turns 9999-12-31 into a day in 1816. Such a bound does not look wrong. The bounds in the JSON statistics show the error,
+if there are any; otherwise the data files with the most extreme bounds do.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from dataclasses import dataclass, field
 import msgspec
 import pyarrow as pa
 
-from lazydelta import compute as pc
-from lazydelta.arrays import typed_scalar
+from lazydelta.data_files.reader import RowReader
 from lazydelta.errors import LazyDeltaError
-from lazydelta.log.checkpoint.checkpoint_reader import CheckpointReader, StatsWanted
+from lazydelta.log.checkpoint.reader import CheckpointReader, StatsWanted
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.rows import RowReader
-from lazydelta.scan.data_file import data_files
+from lazydelta.protocol.schema import Column
+from lazydelta.runtime import compute as pc
+from lazydelta.runtime.arrays import typed_scalar
+from lazydelta.scan.file import data_files
 from lazydelta.stats import is_timestamp, ranges_from_json, ranges_from_parsed
-from lazydelta.types.schema import Column
 
 __all__ = ["TimestampCheck", "false_timestamps", "without_bounds"]
 
 logger = logging.getLogger(__name__)
 
 _MILLISECOND = 1000
-_DATA_FILES = 4  # to look into, for each column: a writer that wraps wraps all that is out of range
+_DATA_FILES = 4  # to check per column: a writer that overflows does so for all values out of range
 
 
 @dataclass(slots=True)
 class TimestampCheck:
-    """Looks at batches of files of one snapshot; ``wrong`` are the columns that cannot be believed, with the reason."""
+    """Checks batches of files of one snapshot. ``wrong`` holds the columns that cannot be trusted, with the reason."""
 
     snapshot: Snapshot
     wrong: dict[Column, str] = field(default_factory=dict)
     _looked: set[tuple[Column, str]] = field(default_factory=set)
 
     def look(self, batch: FileBatch) -> None:
-        """Compare the typed bounds of a batch with its texts, or else with the data of a few files."""
+        """Compare the typed bounds of a batch with its JSON statistics, or else with the data of a few files."""
         typed = batch.parsed_stats
         columns = [column for column in self.snapshot.schema.leaves() if self._is_open(column)]
         if typed is None or not columns:
@@ -67,7 +67,7 @@ class TimestampCheck:
         return is_timestamp(column) and not column.is_partition and column not in self.wrong
 
     def _compare(self, column: Column, batch: FileBatch, end: str, bound: pa.Array, said: pa.Array) -> None:
-        apart = pc.abs(pc.subtract(_integers(bound), _integers(said)))
+        apart = pc.abs(pc.subtract(_as_integers(bound), _as_integers(said)))
         differs = pc.fill_null(pc.greater_equal(apart, _LIMIT), _FALSE)
         if differs.true_count and column not in self.wrong:
             row = differs.index(_TRUE).as_py()
@@ -93,7 +93,7 @@ class TimestampCheck:
                 return
 
     def _extreme_value(self, file: FileBatch, column: Column, end: str) -> pa.Scalar | None:
-        """Return the smallest or largest value that a data file holds; None where it cannot be read, or holds none."""
+        """Return the smallest or largest value in a data file; None if it has none or cannot be read."""
         store, schema = self.snapshot.store, self.snapshot.schema
         reader = RowReader(store, schema, columns=[column.path[0]])
         found: list[pa.Scalar] = []
@@ -105,7 +105,7 @@ class TimestampCheck:
                         values = pc.struct_field(values, name)
                     found.append(pc.min_max(values)[end])
         except LazyDeltaError:
-            return None  # the file is not ours to judge here: whoever reads its rows is told
+            return None  # not reported here: reading its rows raises the error
         known = [each for each in found if each.is_valid]
         if not known:
             return None
@@ -113,9 +113,9 @@ class TimestampCheck:
 
 
 def false_timestamps(snapshot: Snapshot) -> Sequence[Column]:
-    """Return the columns whose typed bounds in the checkpoint are false, as far as its first files tell.
+    """Return the columns whose typed bounds in the checkpoint are wrong, judging by its first files.
 
-    For those who copy typed bounds: where there are texts they go by the texts, so that nothing is false for them.
+    For callers that copy typed bounds. If there are JSON statistics they use those, so no bound is wrong for them.
     """
     checkpoint = snapshot.segment.checkpoint
     if checkpoint is None or not any(map(is_timestamp, snapshot.schema.leaves())):
@@ -133,7 +133,7 @@ def false_timestamps(snapshot: Snapshot) -> Sequence[Column]:
 
 
 def without_bounds(batch: FileBatch, columns: Iterable[Column]) -> FileBatch:
-    """Return a batch whose typed statistics say nothing of the values of ``columns``; counts stay."""
+    """Return a batch without the typed bounds of ``columns``. Counts are kept."""
     paths = [(end, *column.physical_path) for column in columns for end in ("minValues", "maxValues")]
     if batch.parsed_stats is None or not paths:
         return batch
@@ -159,7 +159,7 @@ def _number(value: pa.Scalar) -> int:
     return number
 
 
-def _integers(bound: pa.Array) -> pa.Array:
+def _as_integers(bound: pa.Array) -> pa.Array:
     return bound.view(pa.int64())
 
 

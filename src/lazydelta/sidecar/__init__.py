@@ -1,7 +1,8 @@
-"""The sidecar: native statistics sorted by time, beside the checkpoint that they mirror.
+"""Sidecars: native statistics sorted by time, stored next to the checkpoint that they mirror.
 
-``build`` and ``refresh`` make it, and ``build_deltas`` what stands for the commits of a long gap behind it. ``verify``
-proves that it equals the log, ``show`` describes it, ``clean`` and ``drop`` delete. Tables use all of it by themselves.
+``build`` and ``refresh`` write a sidecar, and ``build_deltas`` covers the commits of a long gap after it. ``verify``
+proves that it equals the log, ``show`` describes it, ``clean`` and ``drop`` delete files. Tables use sidecars
+automatically.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lazydelta.sidecar.building.builder import build
-    from lazydelta.sidecar.building.delta_builder import DeltaFile, DeltaResult, build_deltas
-    from lazydelta.sidecar.building.publication import BuildResult
-    from lazydelta.sidecar.building.refresher import refresh
-    from lazydelta.sidecar.inspection.show import SidecarInfo, show
-    from lazydelta.sidecar.inspection.verification import VerifyReport, verify
-    from lazydelta.sidecar.upkeep.lifecycle import CleanResult, clean, drop
+    from lazydelta.sidecar.building.build import build
+    from lazydelta.sidecar.building.deltas import DeltaFile, DeltaResult, build_deltas
+    from lazydelta.sidecar.building.publish import BuildResult
+    from lazydelta.sidecar.building.refresh import refresh
+    from lazydelta.sidecar.inspection import SidecarInfo, show
+    from lazydelta.sidecar.lifecycle import CleanResult, clean, drop
+    from lazydelta.sidecar.verification import VerifyReport, verify
 
 __all__ = [
     "BuildResult",
@@ -34,21 +35,21 @@ __all__ = [
     "verify",
 ]
 
-# Whoever opens a table comes through this package for the reader alone: the rest is loaded by those who ask for it.
+# Opening a table imports this package for the reader only; everything else is imported on first use.
 _HOMES = {
-    "BuildResult": "building.publication",
-    "CleanResult": "upkeep.lifecycle",
-    "DeltaFile": "building.delta_builder",
-    "DeltaResult": "building.delta_builder",
-    "SidecarInfo": "inspection.show",
-    "VerifyReport": "inspection.verification",
-    "build": "building.builder",
-    "build_deltas": "building.delta_builder",
-    "clean": "upkeep.lifecycle",
-    "drop": "upkeep.lifecycle",
-    "refresh": "building.refresher",
-    "show": "inspection.show",
-    "verify": "inspection.verification",
+    "BuildResult": "building.publish",
+    "CleanResult": "lifecycle",
+    "DeltaFile": "building.deltas",
+    "DeltaResult": "building.deltas",
+    "SidecarInfo": "inspection",
+    "VerifyReport": "verification",
+    "build": "building.build",
+    "build_deltas": "building.deltas",
+    "clean": "lifecycle",
+    "drop": "lifecycle",
+    "refresh": "building.refresh",
+    "show": "inspection",
+    "verify": "verification",
 }
 
 

@@ -1,43 +1,47 @@
-"""Spark ingestion: tables whose files are aligned to time, from batches, streams and files.
+"""Spark ingestion: write batches, streams and files to tables whose files are aligned to time.
 
 These names need PySpark; install it with ``pip install 'lazydelta[spark]'``. The modules that read source files do not.
-``format("lazydelta")`` needs no call in any session whose Python environment has this package.
+``format("lazydelta")`` works without registration in any session whose Python environment has this package.
 """
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 
+from lazydelta.errors import require
 from lazydelta.write.job import WriteResult as IngestResult
-from lazydelta.write.write_options import WriteOptions as IngestOptions
+from lazydelta.write.options import WriteOptions as IngestOptions
 
-__all__ = ["IngestOptions", "IngestResult"]
+__all__ = [
+    "IngestOptions",
+    "IngestResult",
+    "SidecarListener",
+    "attach",
+    "build_sidecar",
+    "checkpoint_table",
+    "following_sidecar",
+    "ingest",
+    "ingest_files",
+    "ingest_files_stream",
+    "ingest_stream",
+    "optimize_table",
+    "read",
+    "start_session",
+    "use_session",
+    "vacuum_table",
+    "write",
+]
 
 if find_spec("pyspark") is not None:
-    from lazydelta.spark.checkpoint_spreading import checkpoint_table
-    from lazydelta.spark.files_ingestion import ingest_files
-    from lazydelta.spark.files_stream import ingest_files_stream
+    from lazydelta.spark.files import ingest_files, ingest_files_stream
+    from lazydelta.spark.frames import attach, read
     from lazydelta.spark.ingest import ingest, ingest_stream, write
-    from lazydelta.spark.reading.parquet_files import read
+    from lazydelta.spark.maintenance import optimize_table, vacuum_table
     from lazydelta.spark.session import start_session, use_session
-    from lazydelta.spark.sidecar_building import build_sidecar
-    from lazydelta.spark.sidecar_following import SidecarListener, following_sidecar
-    from lazydelta.spark.table_optimizing import optimize_table
-    from lazydelta.spark.table_vacuuming import vacuum_table
+    from lazydelta.spark.sidecar import SidecarListener, build_sidecar, checkpoint_table, following_sidecar
+else:
 
-    __all__ += [
-        "SidecarListener",
-        "build_sidecar",
-        "checkpoint_table",
-        "following_sidecar",
-        "ingest",
-        "ingest_files",
-        "ingest_files_stream",
-        "ingest_stream",
-        "optimize_table",
-        "read",
-        "start_session",
-        "use_session",
-        "vacuum_table",
-        "write",
-    ]
+    def __getattr__(name: str) -> object:
+        if name in __all__:
+            require("spark", "pyspark")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,23 +1,95 @@
-"""``write``, ``ingest`` and ``ingest_stream``: the data source as functions, for any thread and with a result."""
+"""``write``, ``ingest`` and ``ingest_stream``: the data source as functions that return a result, in any thread."""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from lazydelta.errors import CommitConflictError, OptionError, TableExistsError, TableNotFoundError
-from lazydelta.handle import TableHandle
-from lazydelta.spark.result_note import ResultNote
-from lazydelta.spark.session import active_session
-from lazydelta.spark.sparks_words import ours_first
-from lazydelta.spark.triggers import checked_trigger
+from lazydelta.protocol.actions import Metadata
+from lazydelta.sidecar.handle import TableHandle
+from lazydelta.spark.errors import ours_first
+from lazydelta.spark.session import active_session, checked_trigger
 from lazydelta.write.job import WriteResult
-from lazydelta.write.write_options import WriteOptions
+from lazydelta.write.options import WriteOptions
 
-__all__ = ["ingest", "ingest_stream", "write"]
+__all__ = ["ResultNote", "ingest", "ingest_stream", "taken_note", "write"]
+
+
+# Pass the result of a commit from the committing process to the caller, because Spark returns nothing.
+#
+# Both run on the driver's machine, so a small file in its temporary folder is enough. A Spark Connect client runs on
+# another machine and gets no result.
+
+
+NOTE = "__lazydelta_result"
+
+
+class _Noted(msgspec.Struct, frozen=True):
+    version: int
+    rows: int
+    files: int
+    bytes: int
+    rejected: int
+    already_committed: bool
+    metadata: Metadata
+
+
+class ResultNote:
+    """A file for one result."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @classmethod
+    @contextmanager
+    def expected(cls) -> Iterator[ResultNote]:
+        """Provide a result file for the duration of a block."""
+        with tempfile.TemporaryDirectory(prefix="lazydelta-result-") as folder:
+            yield cls(Path(folder) / "result.json")
+
+    @property
+    def option(self) -> dict[str, str]:
+        """The option to add to the writer."""
+        return {NOTE: str(self._path)}
+
+    def write(self, done: WriteResult) -> None:
+        """Write the result, unless the folder was removed because the caller no longer waits."""
+        if self._path.parent.is_dir():
+            noted = _Noted(
+                done.version, done.rows, done.files, done.bytes, done.rejected, done.already_committed, done.metadata
+            )
+            self._path.write_bytes(msgspec.json.encode(noted))
+
+    def read(self) -> WriteResult | None:
+        """Return the result, or None if none was written."""
+        if not self._path.exists():
+            return None
+        found = msgspec.json.decode(self._path.read_bytes(), type=_Noted)
+        return WriteResult(
+            found.version,
+            metadata=found.metadata,
+            rows=found.rows,
+            files=found.files,
+            bytes=found.bytes,
+            rejected=found.rejected,
+            already_committed=found.already_committed,
+        )
+
+
+def taken_note(options: MutableMapping[str, str]) -> ResultNote | None:
+    """Remove the result file from the options and return it, or None if the caller expects no result."""
+    path = options.pop(NOTE, None)
+    return None if path is None else ResultNote(Path(path))
+
 
 # Spark has several names for one mode.
 _MODES = {
@@ -37,17 +109,17 @@ def write(
     mode: Literal["append", "overwrite", "ignore", "error", "errorifexists"] = "error",
     **options: Any,
 ) -> WriteResult | None:
-    """Write a DataFrame to a table in one commit, and return what was written: version, rows, files, rejected.
+    """Write a DataFrame to a table in one commit, and return the result: version, rows, files, rejected.
 
-    ``mode`` is Spark's: a table that exists is an error, is left alone (``ignore``; ``already_committed`` is true
-    then), appended to or overwritten. An overwrite replaces all rows, those that ``overwrite_where`` selects by
-    partition columns, or with ``partition_overwrite_mode="dynamic"`` the partitions that the data has; with
-    ``overwrite_schema`` it replaces the columns too. ``merge_schema`` lets new columns in, ``user_metadata`` is noted
-    in the commit, ``partition_by`` names the partition columns of a new table. The other options are the fields of
-    `IngestOptions`. Each may be spelled as Spark does, too: ``overwriteSchema``.
+    ``mode`` is Spark's: if the table exists, raise an error, leave it alone (``ignore``; ``already_committed`` is true
+    then), append or overwrite. An overwrite replaces all rows, those that ``overwrite_where`` selects by partition
+    columns, or with ``partition_overwrite_mode="dynamic"`` the partitions that occur in the data; with
+    ``overwrite_schema`` it also replaces the columns. ``merge_schema`` adds new columns, ``user_metadata`` is recorded
+    in the commit, and ``partition_by`` names the partition columns of a new table. The other options are the fields of
+    `IngestOptions`. Spark's spelling works as well: ``overwriteSchema``.
 
-    Spark itself refuses modes other than append and overwrite, and partitionBy, where it writes to a data source in
-    Python; here they are all served. A client of Spark Connect gets None, as nobody tells it.
+    For Python data sources, Spark itself rejects partitionBy and all modes but append and overwrite; this function
+    supports them. A Spark Connect client gets None, because no result reaches it.
     """
     chosen = _MODES.get(mode.lower())
     if chosen is None:
@@ -60,7 +132,7 @@ def write(
     try:
         return _saved(df, uri, given, "append")
     except (TableExistsError, CommitConflictError):
-        # Another writer created it meanwhile.
+        # Another writer created the table in the meantime.
         there = _left_alone(uri, given) if chosen == "ignore" else None
         if there is None:
             raise
@@ -70,9 +142,9 @@ def write(
 def ingest(
     df: DataFrame, uri: str, *, mode: Literal["append", "overwrite"] = "append", **options: Any
 ) -> WriteResult | None:
-    """Write a DataFrame to a table in one commit, and return what was written: version, rows, files, rejected.
+    """Write a DataFrame to a table in one commit, and return the result: version, rows, files, rejected.
 
-    ``options`` are the fields of `IngestOptions`. A client of Spark Connect gets None, as nobody tells it.
+    ``options`` are the fields of `IngestOptions`. A Spark Connect client gets None, because no result reaches it.
     """
     given = WriteOptions.from_keywords(options)
     given.plan(mode)
@@ -102,11 +174,11 @@ def ingest_stream(
     query_name: str | None = None,
     **options: Any,
 ) -> StreamingQuery:
-    """Begin to write a stream to a table, one commit for each micro-batch, and return the query.
+    """Start writing a stream to a table, one commit per micro-batch, and return the query.
 
-    ``trigger`` is what Spark's ``trigger`` takes, for example ``{"availableNow": True}``; a continuous one is refused.
-    The other options are the fields of `IngestOptions`; ``partition_by`` is among them, because what a stream's own
-    ``partitionBy(…)`` says never reaches a data source in Python.
+    ``trigger`` takes the arguments of Spark's ``trigger``, for example ``{"availableNow": True}``; a continuous trigger
+    is rejected. The other options are the fields of `IngestOptions`. They include ``partition_by``, because Spark does
+    not pass a stream's own ``partitionBy(…)`` to a Python data source.
     """
     when = checked_trigger(trigger)
     writer = df.writeStream.format("lazydelta").options(**WriteOptions.from_keywords(options).to_spark())

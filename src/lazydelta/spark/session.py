@@ -1,4 +1,4 @@
-"""A Spark session that suits us, for programs that have none."""
+"""A Spark session with suitable defaults, for programs that have none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 
 from lazydelta.errors import OptionError
 
-__all__ = ["active_session", "prepare_environment", "start_session", "use_session"]
+__all__ = ["active_session", "checked_trigger", "prepare_environment", "start_session", "use_session"]
+
 
 _QUIET = """\
 rootLogger.level = error
@@ -36,10 +37,10 @@ logger.gateway.level = off
 def start_session(
     app_name: str = "lazydelta", *, master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Start Spark, or return the session that there is; ``conf`` goes before what we set.
+    """Start Spark, or return the existing session. ``conf`` overrides the defaults set here.
 
-    On a cluster, ``spark-submit`` has set the master, and nothing is set that it said. In the thread that calls it
-    ``format("lazydelta")`` is found; for others there is `use_session`.
+    On a cluster, ``spark-submit`` sets the master, and its settings are kept. ``format("lazydelta")`` is available in
+    the calling thread; use `use_session` in other threads.
     """
     prepare_environment()
     submitted = _is_submitted()
@@ -62,19 +63,18 @@ def start_session(
 
 
 def use_session(session: SparkSession) -> None:
-    """Let Spark find data sources in Python, such as ``format("lazydelta")``, in the thread that calls this.
+    """Let Spark find Python data sources such as ``format("lazydelta")`` in the calling thread.
 
-    Spark looks for them in the session that is active in the thread, and for a thread that did not start the session
-    there is none.
+    Spark looks them up in the thread's active session, and a thread that did not start the session has none.
     """
     active = _sessions_of(session)
     if active is not None:
-        active.setActiveSession(session._jsparkSession)  # noqa: SLF001 - PySpark has no other way
+        active.setActiveSession(session._jsparkSession)  # noqa: SLF001 - PySpark has no public API for it
 
 
 @contextmanager
 def active_session(session: SparkSession) -> Iterator[None]:
-    """Use a session for the length of a block, and leave the thread as it was."""
+    """Activate a session for the duration of a block, then restore the previous one."""
     active = _sessions_of(session)
     if active is None:
         yield
@@ -91,16 +91,16 @@ def active_session(session: SparkSession) -> Iterator[None]:
 
 
 def _sessions_of(session: SparkSession) -> Any:
-    """Return the JVM's account of sessions, None for a client of Spark Connect, which has no JVM."""
+    """Return the JVM's session registry, or None for Spark Connect, which has no JVM."""
     jvm = getattr(session, "_jvm", None)
     return None if jvm is None else jvm.org.apache.spark.sql.classic.SparkSession
 
 
 def prepare_environment() -> None:
-    """Set what a JVM that is started from here takes from the environment, as far as nobody has set it."""
+    """Set the environment variables of a JVM started from here, unless they are already set."""
     if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
         raise OptionError("Spark needs Java, and there is none", hint="install Java 17, or set JAVA_HOME")
-    # The workers must find this very package, not what the first python3 on the PATH has.
+    # Workers must import this package, not the one of the first python3 on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if _is_submitted():
         return
@@ -113,5 +113,27 @@ def prepare_environment() -> None:
 
 
 def _is_submitted() -> bool:
-    """Tell whether spark-submit started this program and has set everything."""
+    """Return whether spark-submit started and configured this program."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+# Validation of stream triggers.
+
+
+_KINDS = ("processingTime", "availableNow", "once")
+
+
+def checked_trigger(trigger: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the arguments for Spark's ``trigger``, empty if it should not be called; reject unsupported triggers.
+
+    With a continuous trigger, Spark passes no rows to a Python data source, yet counts them as written.
+    """
+    given = {key: value for key, value in (trigger or {}).items() if value is not None}
+    if "continuous" in given:
+        message = f"The trigger continuous={given['continuous']!r} would lose every row"
+        hint = f"Spark gives no rows to data sources in Python then; use {', '.join(_KINDS)}"
+        raise OptionError(message, hint=hint)
+    unknown = sorted(set(given) - set(_KINDS))
+    if unknown:
+        raise OptionError(f"There is no trigger {unknown[0]!r}", hint=f"there are {', '.join(_KINDS)}")
+    return given

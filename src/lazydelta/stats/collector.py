@@ -1,21 +1,23 @@
-"""Statistics of a data file, collected while its rows go by.
+"""Statistics of a data file, collected while its rows are written.
 
-What readers may conclude from them decides the rules. A bound that is missing costs a reader time; a bound that is
-too tight costs it rows. So every bound is one that holds for every reader we know:
+The rules follow from what readers may conclude. A missing bound costs a reader time; a bound that is too tight costs it
+rows. So every bound is valid for all known readers:
 
 strings
-    Cut to 32 characters. A cut minimum is a lower bound as it is. A cut maximum gets a tie-breaker that is above what
-    was cut off, as Delta-Spark writes it.
+    Truncated to 32 characters. A truncated minimum is a valid lower bound. A truncated maximum gets a tie-breaker
+    that sorts after the part cut off, as in Delta-Spark.
 timestamps
-    In milliseconds: the minimum down, the maximum up.
+    In milliseconds: the minimum rounded down, the maximum rounded up.
 floats
-    NaN is in no bound, and where there is one there is no maximum: to Spark NaN is the largest number, to others it
-    is none. Zero is logged as -0.0 below and 0.0 above, because some readers tell them apart. Infinities have no
-    place in JSON, so such a bound is missing.
+    NaN is in no bound, and a column with NaN has no maximum: NaN is the largest number in Spark and no number for
+    other readers. Other writers log a maximum anyway, and the log does not say which writer wrote a file. The names of
+    lazydelta's files do (``ranges.WRITTEN_HERE``), so their maxima can be trusted. Zero is logged as -0.0 for the
+    minimum and 0.0 for the maximum, because some readers distinguish them. JSON has no infinities, so such a bound is
+    missing.
 binary, lists, maps
-    Only their nulls are counted.
+    Only nulls are counted.
 
-Counts of nulls are those of leaf columns; a field of a null struct is null.
+Null counts are those of leaf columns; a field of a null struct is null.
 """
 
 from __future__ import annotations
@@ -28,16 +30,70 @@ from typing import Any, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from lazydelta import compute as pc
-from lazydelta.log.properties import TableProperties
-from lazydelta.stats.chosen_columns import chosen_paths, has_bounds
-from lazydelta.types.calendar import has_plain_year, moment_text
-from lazydelta.types.value_text import plain_text
+from lazydelta.protocol.properties import TableProperties
+from lazydelta.protocol.schema import Column, TableSchema, split_name
+from lazydelta.protocol.time import has_plain_year, timestamp_text
+from lazydelta.protocol.values import plain_text
+from lazydelta.runtime import compute as pc
 
-__all__ = ["StatsCollector", "indexed_columns"]
+__all__ = ["StatsCollector", "has_range", "indexed_columns", "stats_columns"]
+
+
+# The columns that have statistics, and those that also have a minimum and a maximum.
+#
+# This is the only definition, for code that collects statistics, copies them into checkpoints and sidecars, or reads
+# them.
+
+
+_Path = tuple[str, ...]
+
+
+def has_range(column: Column) -> bool:
+    """Return whether Delta keeps a minimum and maximum for columns of this type."""
+    return has_bounds(column.type.to_arrow())
+
+
+def has_bounds(kind: pa.DataType) -> bool:
+    """Return the same for an Arrow type; for all other types only nulls are counted."""
+    types = pa.types
+    return bool(
+        types.is_integer(kind)
+        or types.is_floating(kind)
+        or types.is_decimal(kind)
+        or types.is_boolean(kind)
+        or types.is_string(kind)
+        or types.is_date32(kind)
+        or types.is_timestamp(kind)
+    )
+
+
+def stats_columns(schema: TableSchema, properties: TableProperties) -> list[Column]:
+    """Return the columns of a table that get statistics according to its properties, in schema order."""
+    leaves = {column.path: column for column in schema.leaves() if not column.is_partition}
+    return [leaves[path] for path in chosen_paths(list(leaves), properties)]
+
+
+def chosen_paths(leaves: Sequence[_Path], properties: TableProperties) -> list[_Path]:
+    """Return the leaf columns that the properties select: the named ones, else the first ones up to the limit."""
+    if properties.stats_columns is not None:
+        return _named(leaves, [split_name(name.lower()) for name in properties.stats_columns])
+    number = properties.indexed_columns
+    return list(leaves if number < 0 else leaves[:number])
+
+
+def _named(leaves: Sequence[_Path], names: Sequence[_Path]) -> list[_Path]:
+    """Return the named leaves; a struct's name includes all its leaves. Unknown names are ignored."""
+    known = set(names)
+
+    def is_named(path: _Path) -> bool:
+        lower = tuple(part.lower() for part in path)
+        return any(lower[:length] in known for length in range(len(lower) + 1))
+
+    return [path for path in leaves if is_named(path)]
+
 
 _BOUND_CHARACTERS = 32
-# How far a maximum may grow beyond its prefix in search of a character that the tie-breaker exceeds.
+# How far a maximum may grow beyond its prefix to find a character that the tie-breaker exceeds.
 _LONGEST_SEARCH = 32
 _LAST_ASCII, _LAST_CHARACTER = "\x7f", "\U0010ffff"
 
@@ -47,7 +103,7 @@ Path: TypeAlias = tuple[str, ...]
 def indexed_columns(
     schema: pa.Schema, properties: TableProperties | None = None, *, partition_columns: Sequence[str] = ()
 ) -> list[Path]:
-    """Return the leaf columns that get statistics, in the schema's order, as the table's properties choose them."""
+    """Return the leaf columns that get statistics according to the table's properties, in schema order."""
     leaves = [path for field in schema if field.name not in partition_columns for path in _leaves(field, ())]
     return chosen_paths(leaves, properties or TableProperties())
 
@@ -62,7 +118,8 @@ def _leaves(field: pa.Field, above: Path) -> list[Path]:
 class StatsCollector:
     """Statistics of one data file; memory does not grow with its rows.
 
-    ``schema`` is that of the batches. ``properties`` are the table's, ``partition_columns`` need no statistics.
+    ``schema`` is the schema of the batches, and ``properties`` are the table's. ``partition_columns`` get no
+    statistics.
     """
 
     def __init__(
@@ -82,7 +139,7 @@ class StatsCollector:
             self._columns.setdefault(path[0], []).append(_Leaf(path, tuple(positions), kind))
 
     def update(self, batch: pa.RecordBatch) -> None:
-        """Take the rows of a batch into account."""
+        """Add the rows of a batch."""
         if batch.num_rows == 0:
             return
         for name, leaves in self._columns.items():
@@ -92,7 +149,7 @@ class StatsCollector:
                 leaf.update(_child(flattened, leaf.positions))
 
     def to_json(self, num_records: int) -> str:
-        """Return the text for ``add.stats``."""
+        """Return the JSON string for ``add.stats``."""
         stats: dict[str, Any] = {"numRecords": num_records, "minValues": {}, "maxValues": {}, "nullCount": {}}
         for leaves in self._columns.values():
             for leaf in leaves:
@@ -114,7 +171,7 @@ def _put(section: dict[str, Any], path: Path, value: Any) -> None:
 
 
 def _child(known: dict[tuple[int, ...], pa.Array], positions: tuple[int, ...]) -> pa.Array:
-    """Return a field below a struct, null where a struct above it is."""
+    """Return a field below a struct, null where one of its parents is."""
     if positions not in known:
         parent = _child(known, positions[:-1])
         for index, part in enumerate(parent.flatten()):
@@ -123,7 +180,7 @@ def _child(known: dict[tuple[int, ...], pa.Array], positions: tuple[int, ...]) -
 
 
 class _Leaf:
-    """What is known of one column so far; ``low`` and ``high`` are in the form that JSON gets."""
+    """The statistics of one column so far; ``low`` and ``high`` are in their JSON form."""
 
     def __init__(self, path: Path, positions: tuple[int, ...], kind: pa.DataType) -> None:
         self.path = path
@@ -162,7 +219,7 @@ _Bounds: TypeAlias = Callable[[pa.Array], tuple[Any, Any]]
 
 
 def _bounds_for(kind: pa.DataType) -> _Bounds | None:
-    """Return what gives the bounds of an array that has at least one value; None for types that have none."""
+    """Return the function that computes the bounds of a non-empty array; None for types without bounds."""
     types = pa.types
     if not has_bounds(kind):
         return None
@@ -183,7 +240,7 @@ def _extremes(values: pa.Array) -> tuple[Any, Any]:
 
 
 def _floats(values: pa.Array) -> tuple[float, float]:
-    # Single precision is logged with all digits of the double that it equals: readers may compare doubles.
+    # Single precision is logged with all digits of the equal double, because readers may compare doubles.
     low, high = _extremes(values)
     return low or -0.0, high or 0.0
 
@@ -194,7 +251,7 @@ def _strings(values: pa.Array) -> tuple[str, str | None]:
 
 
 def _above(text: str) -> str | None:
-    """Return a text of little more than 32 characters that is not below ``text``."""
+    """Return a string of little more than 32 characters that does not sort before ``text``."""
     if len(text) <= _BOUND_CHARACTERS:
         return text
     for length in range(_BOUND_CHARACTERS, min(len(text), _BOUND_CHARACTERS + _LONGEST_SEARCH)):
@@ -207,27 +264,27 @@ def _above(text: str) -> str | None:
 
 def _dates(values: pa.Array) -> tuple[str | None, str | None]:
     low, high = _stored(values, pa.int32())
-    return _moment(low, "D"), _moment(high, "D")
+    return _timestamp(low, "D"), _timestamp(high, "D")
 
 
 def _instants(values: pa.Array) -> tuple[str | None, str | None]:
-    return _moments(values, "Z")
+    return _timestamps(values, "Z")
 
 
 def _wall_clocks(values: pa.Array) -> tuple[str | None, str | None]:
-    return _moments(values, "")
+    return _timestamps(values, "")
 
 
-def _moments(values: pa.Array, zone: str) -> tuple[str | None, str | None]:
+def _timestamps(values: pa.Array, zone: str) -> tuple[str | None, str | None]:
     low, high = _stored(values, pa.int64())
     per_ms = {"s": 0, "ms": 1, "us": 1_000, "ns": 1_000_000}[values.type.unit]
     if per_ms == 0:
-        return _moment(low * 1000, "ms", zone), _moment(high * 1000, "ms", zone)
-    return _moment(low // per_ms, "ms", zone), _moment(-(-high // per_ms), "ms", zone)
+        return _timestamp(low * 1000, "ms", zone), _timestamp(high * 1000, "ms", zone)
+    return _timestamp(low // per_ms, "ms", zone), _timestamp(-(-high // per_ms), "ms", zone)
 
 
-def _moment(value: int, unit: str, zone: str = "") -> str | None:
-    return moment_text(value, unit) + zone if has_plain_year(value, unit) else None
+def _timestamp(value: int, unit: str, zone: str = "") -> str | None:
+    return timestamp_text(value, unit) + zone if has_plain_year(value, unit) else None
 
 
 def _stored(values: pa.Array, kind: pa.DataType) -> tuple[int, int]:

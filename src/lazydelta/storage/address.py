@@ -1,32 +1,44 @@
-"""Where a client would really connect: the one answer to "whose credentials are these".
+"""Determine the host that a client connects to, and so the owner of its credentials.
 
-A label such as the account's name proves nothing: the host does, and the host comes from the URI, the options or the
-environment. So the address is computed from the very configuration that the client is built with.
+A label such as the account name proves nothing. The host does, and it comes from the URI, the options or the
+environment. So the address is computed from the same configuration that the client is built with.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
 
-from lazydelta.storage.storage_options import EMULATOR_ACCOUNT, EMULATOR_KEY, canonical_option, sort_options
+from lazydelta.storage.options import EMULATOR_ACCOUNT, EMULATOR_KEY, canonical_option, sort_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lazydelta.storage.location import Location
 
-__all__ = ["LOOPBACK", "Address", "address_of", "client_config", "from_environment", "is_true", "same_owner"]
+__all__ = [
+    "LOOPBACK",
+    "Address",
+    "address_of",
+    "client_config",
+    "fence",
+    "from_environment",
+    "is_true",
+    "same_owner",
+    "was_redirected",
+]
+
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _PREFIX = {"azure": "AZURE_", "s3": "AWS_", "gcs": "GOOGLE_"}
-# What of the environment decides on the host; a client would take it from there itself, and is given it instead, so
-# that it connects to what was judged.
+# Options that determine the host. A client would read them from the environment itself; it is given them instead, so
+# that it connects to the host that was checked.
 _OPTIONS_THAT_DECIDE = {
     "azure": ("endpoint", "use_emulator", "use_fabric_endpoint"),
     "s3": ("endpoint", "region", "default_region", "virtual_hosted_style_request"),
@@ -37,7 +49,7 @@ _PORTS = {"https": 443, "http": 80}
 
 
 class Address(msgspec.Struct, frozen=True):
-    """A service, by its URL, and the account at it; S3 and Google know no account, so the bucket stands for it."""
+    """A service URL and the account at it. S3 and Google have no account, so the bucket takes its place."""
 
     service: str
     owner: str
@@ -52,12 +64,12 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def is_true(value: object) -> bool:
-    """Tell whether an option is switched on."""
+    """Return whether an option is switched on."""
     return str(value).lower() in ("true", "1")
 
 
 def from_environment(kind: str, environment: Mapping[str, str] | None = None) -> dict[str, tuple[str, str]]:
-    """Return what the environment would add to the configuration of a client: option, and its variable and value."""
+    """Return what the environment would add to a client's configuration: each option with its variable and value."""
     prefix = _PREFIX.get(kind)
     found: dict[str, tuple[str, str]] = {}
     for variable, value in (os.environ if environment is None else environment).items():
@@ -71,7 +83,7 @@ def from_environment(kind: str, environment: Mapping[str, str] | None = None) ->
 def client_config(
     location: Location, options: Mapping[str, str], environment: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the configuration that a client for this place is built with; the URI's own word goes before all else."""
+    """Return the configuration to build a client for this location with. Values in the URI take precedence."""
     kind = location.kind
     config = {**sort_options(kind, options).config, **dict(location.implied)}
     for name in ("bucket", "container_name", "connection_string"):
@@ -88,7 +100,7 @@ def client_config(
 
 
 def _settle_emulator(config: dict[str, str]) -> None:
-    """Make the emulator switch and an endpoint work together: the client alone ignores the endpoint then."""
+    """Make the emulator switch and an endpoint work together. With the switch on, the client ignores the endpoint."""
     if not is_true(config.get("use_emulator")) or "endpoint" not in config:
         return
     del config["use_emulator"]
@@ -104,7 +116,7 @@ def _settle_emulator(config: dict[str, str]) -> None:
 def address_of(
     location: Location, options: Mapping[str, str], environment: Mapping[str, str] | None = None
 ) -> Address | None:
-    """Return where a client for this place connects to; None where it does not connect to anything."""
+    """Return the address that a client for this location connects to; None if it does not connect."""
     if location.kind not in _PREFIX:
         return None
     config = client_config(location, options, environment)
@@ -129,7 +141,7 @@ def _azure_service(account: str, config: Mapping[str, str], environment: Mapping
 
 
 def _google_service(config: Mapping[str, str], environment: Mapping[str, str] | None) -> str:
-    """Return the base URL: given, or written into the service account's key, which the client believes."""
+    """Return the base URL: from the options, or from the service account key, which the client trusts."""
     if config.get("base_url"):
         return config["base_url"]
     around = {name: value for name, (_, value) in from_environment("gcs", environment).items()}
@@ -139,7 +151,7 @@ def _google_service(config: Mapping[str, str], environment: Mapping[str, str] | 
         try:
             text = Path(merged["service_account"]).read_text(encoding="utf-8")
         except (OSError, ValueError):
-            text = None  # the client says what is wrong with it
+            text = None  # the client reports what is wrong with it
     try:
         key = json.loads(text) if text else None
     except ValueError:
@@ -149,12 +161,12 @@ def _google_service(config: Mapping[str, str], environment: Mapping[str, str] | 
 
 
 def _normal(url: str) -> str:
-    """Return a URL such that two that lead to one service are equal."""
+    """Return a normalised URL, equal for two URLs that lead to the same service."""
     try:
         parts = urlsplit(url if "://" in url else f"https://{url}")
         port = parts.port
     except ValueError:
-        return url  # no URL at all: equal to itself only, and the client refuses it
+        return url  # not a URL: equal only to itself, and the client rejects it
     host = (parts.hostname or "").rstrip(".")
     host = f"[{host}]" if ":" in host else host
     scheme = parts.scheme.lower()
@@ -165,10 +177,10 @@ def _normal(url: str) -> str:
 def same_owner(
     home: Location, found: Location, options: Mapping[str, str], environment: Mapping[str, str] | None = None
 ) -> bool:
-    """Tell whether the credentials in ``options``, which are those of ``home``, are meant for ``found`` too.
+    """Return whether the credentials in ``options``, which belong to ``home``, are meant for ``found`` too.
 
-    On Azure that is every container of the account at the same endpoint. Elsewhere it is the bucket: nothing in a
-    name tells whose another bucket is.
+    On Azure they are meant for every container of the account at the same endpoint. On other stores they are meant for
+    the bucket only: a name does not tell who owns another bucket.
     """
     if home.kind != found.kind:
         return False
@@ -177,10 +189,87 @@ def same_owner(
         return home.container == found.container
     if here != there:
         return False
-    # With an endpoint among the options the client goes there whatever the URI names: not what the URI says.
+    # With an endpoint in the options the client connects there, whatever host the URI names.
     return home.kind != "azure" or found.host in {
         "",
         home.host,
         urlsplit(here.service).netloc,
         f"{found.account.lower()}.blob.core.windows.net",
     }
+
+
+# Do not follow redirects to other hosts.
+#
+# The HTTP client follows them for GET and HEAD with most headers, and has no option against it. But it accepts a proxy
+# and a list of hosts to reach directly. So the hosts of a store are on that list, and redirected requests fail at a
+# proxy that does not exist. If a real proxy is in use, redirects are followed.
+
+
+# No socket can listen there, so a connection is refused at once, and an error that names it has no other cause.
+_NOWHERE = "127.0.0.1:0"
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+_METADATA = "169.254.169.254"
+# Lasting credentials, and the hosts that a client requests a token from without them.
+_LASTING_CREDENTIALS = {
+    "azure": ("token", "account_key", "sas_key", "skip_signature", "use_emulator"),
+    "s3": ("access_key_id", "skip_signature"),
+    "gcs": ("bearer_token", "skip_signature"),
+}
+_TOKEN_HOST_OPTIONS = {
+    "azure": ("authority_host", "msi_endpoint", "fabric_token_service_url"),
+    "s3": ("sts_endpoint", "metadata_endpoint", "container_credentials_full_uri"),
+    "gcs": (),
+}
+_ASKED_ALWAYS = {
+    "azure": ("login.microsoftonline.com", _METADATA),
+    "s3": (_METADATA, "169.254.170.2"),
+    "gcs": (
+        "accounts.google.com",
+        "oauth2.googleapis.com",
+        "iamcredentials.googleapis.com",
+        "metadata.google.internal",
+        "metadata",
+        _METADATA,
+    ),
+}
+
+
+def fence(kind: str, address: Address, config: Mapping[str, Any], around: Mapping[str, str]) -> dict[str, str]:
+    """Return the client options that confine a client to its own host. ``around`` is what the environment adds."""
+    if _has_proxy():
+        return {}
+    hosts = [address.host]
+    if str(config.get("s3_express", "")).lower() in ("true", "1"):
+        hosts.append("amazonaws.com")  # the zone is part of the host name
+    known = {**around, **config}
+    if not any(known.get(name) for name in _LASTING_CREDENTIALS[kind]) or known.get("fabric_session_token"):
+        hosts += _ASKED_ALWAYS[kind]
+        if kind == "s3":
+            region = known.get("region") or known.get("default_region") or "us-east-1"
+            hosts.append(f"sts.{region}.amazonaws.com")
+        hosts += [_host(str(known[name])) for name in _TOKEN_HOST_OPTIONS[kind] if known.get(name)]
+        hosts += [_host(os.environ[name]) for name in ("IDENTITY_ENDPOINT", "MSI_ENDPOINT") if os.environ.get(name)]
+    return {"proxy_url": f"http://{_NOWHERE}", "proxy_excludes": ",".join(dict.fromkeys(hosts))}
+
+
+def _has_proxy() -> bool:
+    """Return whether the client would find a proxy by itself, in the environment or the system settings."""
+    if any(os.environ.get(name) or os.environ.get(name.lower()) for name in _PROXIES):
+        return True
+    if sys.platform in ("darwin", "win32"):
+        from urllib.request import getproxies  # noqa: PLC0415 - only these systems have proxy settings
+
+        return bool(getproxies())
+    return False
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url if "://" in url else f"https://{url}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def was_redirected(text: str) -> bool:
+    """Return whether the client's error message shows that it tried to follow a redirect."""
+    return _NOWHERE in text and "tcp connect error" in text

@@ -1,12 +1,11 @@
-"""From the synchronous code above to the asynchronous HTTP client below: one event loop on one daemon thread.
+"""Bridge from synchronous code to the asynchronous HTTP client: one event loop on one daemon thread.
 
-The object-store client is asynchronous; only its asynchronous calls can be aborted in flight, which is what makes
-"closing a stream stops its I/O at once" true. Everything above is written once, synchronously; asynchronous callers
-use ``asyncio.wrap_future(pending.future)``.
+Only the asynchronous calls of the object-store client can be aborted in flight, so that closing a stream stops its I/O
+at once. All code above is written once, synchronously. Asynchronous callers use ``asyncio.to_thread(pending.result)``.
 
-The thread starts with the first request. A child forked after that finds neither our thread nor the client's worker
-threads, and the client cannot start them again: a request in such a child fails at once with advice, where the
-client itself would wait for ever. Local tables do not use the client and work in forked children too.
+The thread starts with the first request. A child process forked after that has neither this thread nor the client's
+worker threads, and the client cannot restart them. A request in such a child fails at once with a hint, where the
+client itself would hang. Local tables do not use the client, so they also work in forked children.
 """
 
 from __future__ import annotations
@@ -14,12 +13,11 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from concurrent.futures import CancelledError, Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lazydelta.errors import StorageError, StorageTimeoutError
-from lazydelta.execution import Workers
+from lazydelta.runtime.threads import Task, Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -31,59 +29,59 @@ __all__ = ["Pending", "in_thread", "run", "submit"]
 T = TypeVar("T")
 
 _FILE_THREADS = 8
-# A fork goes on without reads that take longer than this, on a file system that hangs.
+# A fork does not wait longer than this for local reads, in case a file system hangs.
 _SETTLING_SECONDS = 5.0
 
 
 class Pending(Generic[T]):
-    """A request under way. ``result()`` waits for it, ``cancel()`` aborts it."""
+    """A request in flight. ``result()`` waits for it, ``cancel()`` aborts it."""
 
-    __slots__ = ("future",)
+    __slots__ = ("_task",)
 
-    def __init__(self, future: Future[T]) -> None:
-        self.future = future
+    def __init__(self, task: Task[T]) -> None:
+        self._task = task
 
     @classmethod
     def done_with(cls, value: T) -> Pending[T]:
         """Return a request that has already succeeded."""
-        future: Future[T] = Future()
-        future.set_result(value)
-        return cls(future)
+        task: Task[T] = Task()
+        task.succeed(value)
+        return cls(task)
 
     @classmethod
     def failed_with(cls, error: BaseException) -> Pending[T]:
-        """Return a request that has already failed; waiting for it raises ``error``."""
-        future: Future[T] = Future()
-        future.set_exception(error)
-        return cls(future)
+        """Return a request that has already failed. Waiting for it raises ``error``."""
+        task: Task[T] = Task()
+        task.fail(error)
+        return cls(task)
 
     def result(self, timeout: float | None = None) -> T:
-        """Wait for the answer; an interrupt of the wait aborts the request too."""
+        """Wait for the response. Interrupting the wait aborts the request too."""
         try:
-            return self.future.result(timeout)
+            return self._task.result(timeout)
         except CancelledError:
             message = "the request was cancelled before it was answered"
-        except FutureTimeoutError:
-            if self.future.done():
+        except TimeoutError:
+            if self._task.done():
                 raise
             message = f"no answer within {timeout} s"
             raise StorageTimeoutError(message) from None
         except (KeyboardInterrupt, SystemExit):
-            self.future.cancel()
+            self._task.cancel()
             raise
         raise StorageError(message)
 
     def cancel(self) -> None:
-        """Abort the request in flight; harmless when it has ended."""
-        self.future.cancel()
+        """Abort the request in flight. Does nothing if it has ended."""
+        self._task.cancel()
 
     def done(self) -> bool:
-        """Tell whether waiting would return at once."""
-        return self.future.done()
+        """Return whether `result` would return at once."""
+        return self._task.done()
 
 
-class _State:
-    """What belongs to this process and must be made anew in a forked child."""
+class _LoopState:
+    """State of this process that a forked child must create anew."""
 
     def __init__(self, *, client_lost: bool = False) -> None:
         self.lock = threading.Lock()
@@ -93,8 +91,8 @@ class _State:
         self.client_lost = client_lost
 
 
-_state = _State()
-_left_behind: list[_State] = []
+_state = _LoopState()
+_left_behind: list[_LoopState] = []
 _hooked = False
 
 
@@ -109,7 +107,7 @@ def _hook_process() -> None:
 
 
 def _settle_before_fork() -> None:
-    """Let local reads end first: the child would wait for ever for their answers, and for locks that they held."""
+    """Let local reads finish first: the child would wait forever for their results and for the locks that they hold."""
     state = _state
     state.held = state.pool if state.pool is not None and state.pool.hold(_SETTLING_SECONDS) else None
 
@@ -124,10 +122,9 @@ def _go_on_after_fork() -> None:
 def _forget_after_fork() -> None:
     """Drop the parent's loop and threads, which do not exist in this child."""
     global _state  # noqa: PLW0603 - process-wide by nature
-    _go_on_after_fork()
-    # Kept: collecting the parent's loop would close descriptors that both processes share.
+    # Kept alive: collecting the parent's loop would close descriptors that both processes share.
     _left_behind.append(_state)
-    _state = _State(client_lost=_state.client_lost or _state.loop is not None)
+    _state = _LoopState(client_lost=_state.client_lost or _state.loop is not None)
 
 
 def _shut_down() -> None:
@@ -145,7 +142,7 @@ def _the_loop() -> EventLoop:
     if state.loop is None:
         with state.lock:
             if state.loop is None:
-                # asyncio and the client are a third of what the package takes to load; local tables need neither.
+                # asyncio and the client account for a third of the package's import time. Local tables need neither.
                 from lazydelta.storage.event_loop import EventLoop  # noqa: PLC0415
 
                 _hook_process()
@@ -169,7 +166,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def in_thread(work: Callable[[], T]) -> Pending[T]:
-    """Start blocking ``work`` (a local file read) on a small pool: mounted file systems can be slow."""
+    """Start blocking ``work`` (a local file read) on a small thread pool, because mounted file systems can be slow."""
     state = _state
     if state.pool is None:
         with state.lock:

@@ -1,6 +1,6 @@
-"""From the errors of the client and the operating system to ours, with nothing secret in them.
+"""Translate errors of the client and the operating system into errors of lazydelta, without secrets.
 
-Translated errors are raised without their cause: the cause's text may hold signed URLs, and tracebacks print causes.
+Translated errors are raised without their cause: its message may contain signed URLs, and tracebacks print causes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from lazydelta.errors import (
     StorageError,
     StorageTimeoutError,
 )
-from lazydelta.storage.address import from_environment
-from lazydelta.storage.redirects import was_redirected
-from lazydelta.storage.storage_options import is_secret
+from lazydelta.storage.address import from_environment, was_redirected
+from lazydelta.storage.options import is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,7 +37,7 @@ _MAX_DETAIL = 400
 _MAX_SEARCHED = 20_000
 _MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
-# Not compiled here: programs that meet no fault need none of them.
+# Not compiled here: a program without faults needs none of them.
 _QUERY = r"(?i)(\b[a-z][a-z0-9+.-]*://[^\s?\"'<>]*)\?[^\s\"'<>)]*"
 _PAIR = (
     r"(?i)\b(sig|skoid|sktid|AccountKey|SharedAccessSignature|X-Amz-[A-Za-z-]+|client_secret|access_token|AWSAccessKeyId"
@@ -56,12 +55,12 @@ _MISSING_CREDENTIALS = (
     "az account get-access-token",
     "azure cli",
 )
-# As the HTTP library writes them; "timeout" alone is also the name of settings in its debug dumps.
+# As the HTTP library writes them. "timeout" alone is also the name of settings in its debug dumps.
 _TIMEOUTS = ("timed out", "timedout")
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return ``text`` without secrets: the known values, query strings of URLs, and anything that looks like a key."""
+    """Return ``text`` without secrets: known values, query strings of URLs, and anything that looks like a key."""
     known = {secret for secret in secrets if len(secret) >= _MIN_SECRET}
     for kind in ("azure", "s3", "gcs"):
         around = from_environment(kind).items()
@@ -75,7 +74,7 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def _detail(error: BaseException, secrets: Iterable[str]) -> str:
-    """Return the useful part of a client's message: the client appends a debug dump after a blank line."""
+    """Return the useful part of a client message. The client appends a debug dump after a blank line."""
     text = str(error).partition("\n\nDebug source")[0]
     text, _, body = text.partition("<?xml")
     code = re.search(_CODE, body)
@@ -84,7 +83,7 @@ def _detail(error: BaseException, secrets: Iterable[str]) -> str:
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """What was tried, for the message: ``uri`` is for people, ``path`` for the error's attribute."""
+    """The attempted operation, for the message: ``uri`` is for people, ``path`` for the error's attribute."""
 
     verb: str
     uri: str
@@ -96,13 +95,13 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 def translate(error: BaseException, attempt: Attempt) -> BaseException:
-    """Return our error for ``error``; interrupts and our own errors come back as they are."""
+    """Return the lazydelta error for ``error``. Interrupts and lazydelta errors are returned unchanged."""
     if isinstance(error, LazyDeltaError):
         return error
-    # A plain OSError without a number is the client's way to report a failed upload.
+    # The client reports a failed upload as a plain OSError without an errno.
     if isinstance(error, OSError) and (error.errno is not None or type(error) is not OSError):
         return _from_system(error, attempt)
-    # By name: importing the client's classes here would load the client with the error module.
+    # Compared by name: importing the client's classes would load the client with the error module.
     name = type(error).__name__
     make = _BY_CLASS.get(name)
     if make is not None:
@@ -114,8 +113,11 @@ def _from_system(error: OSError, attempt: Attempt) -> StorageError:
     code = error.errno
     reason = os.strerror(code) if code else type(error).__name__
     what = f"{attempt.verb} of {attempt.uri}"
-    if isinstance(error, _MISSING) or code in (errno.ENAMETOOLONG, errno.ELOOP):
-        failure: StorageError = ObjectNotFoundError(f"{attempt.uri} does not exist", path=attempt.path)
+    if code == errno.ELOOP:
+        message = f"{attempt.uri} leads through too many symbolic links, one of which may lead to itself"
+        failure: StorageError = StorageError(message, path=attempt.path, hint="see where the links lead to")
+    elif isinstance(error, _MISSING) or code == errno.ENAMETOOLONG:
+        failure = ObjectNotFoundError(f"{attempt.uri} does not exist", path=attempt.path)
     elif isinstance(error, FileExistsError):
         failure = _exists(error, attempt)
     elif isinstance(error, PermissionError) or code == errno.EROFS:
@@ -131,7 +133,7 @@ def _from_system(error: OSError, attempt: Attempt) -> StorageError:
 
 
 def _from_text(error: BaseException, attempt: Attempt) -> StorageError:
-    """Tell the client's generic errors apart by what they say, which is all they have."""
+    """Classify the client's generic errors by their message, which is all that they carry."""
     detail = _detail(error, attempt.secrets)
     lowered = detail.lower()
     if " 404 " in detail:
@@ -156,13 +158,17 @@ def _exists(_: BaseException, attempt: Attempt) -> StorageError:
     return ObjectExistsError(f"{attempt.uri} already exists", path=attempt.path)
 
 
-def _changed(_: BaseException, attempt: Attempt) -> StorageError:
+def _changed(error: BaseException, attempt: Attempt) -> StorageError:
+    code = re.search(_CODE, str(error)[:_MAX_SEARCHED])
+    if code is not None and code[1].startswith("Lease"):
+        message = f"{attempt.uri} is under a lease of another program ({code[1]})"
+        return StorageError(message, path=attempt.path, hint="let that program end, or break the lease")
     message = f"{attempt.uri} is not the object it was (its etag differs)"
     return ObjectChangedError(message, path=attempt.path, hint="read the table again")
 
 
 def _denied(error: BaseException, attempt: Attempt) -> StorageError:
-    """Say so without the server's text: it quotes the signature and the string that was signed."""
+    """Return the error without the server's message, which quotes the signature and the signed string."""
     code = re.search(_CODE, str(error))
     said = f" ({code.group(1)})" if code else ""
     return AccessDeniedError(
@@ -198,13 +204,13 @@ _BY_CLASS: dict[str, Callable[[BaseException, Attempt], StorageError]] = {
     "UnauthenticatedError": _denied,
     "InvalidPathError": _bad_name,
     "UnicodeEncodeError": _bad_name,
-    # The client's panics derive from BaseException; they are failures of a request all the same.
+    # The client's panics derive from BaseException, but they are failed requests all the same.
     "PanicException": _panic,
 }
 
 
 def option_fault(error: BaseException, *, uri: str, secrets: Iterable[str] = ()) -> BaseException:
-    """Return our error for a client that could not even be built."""
+    """Return the lazydelta error for a client that could not be built."""
     if isinstance(error, LazyDeltaError) or (
         not isinstance(error, Exception) and type(error).__name__ != "PanicException"
     ):

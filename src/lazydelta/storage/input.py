@@ -1,8 +1,8 @@
-"""Random access for pyarrow over ranged reads.
+"""Random access for PyArrow over ranged reads.
 
-``open_native`` turns anything with positioned reads into a pyarrow file. :class:`AdaptiveReads` are positioned reads
-over requests: pyarrow reads a big row group column by column *interleaved*, each column sequentially, so read-ahead
-is kept per stream of reads, not per file.
+``open_native`` turns any positioned reads into a PyArrow file. :class:`AdaptiveReads` implements positioned reads with
+requests: PyArrow reads the columns of a big row group *interleaved*, each sequentially, so read-ahead is kept per
+sequence of reads, not per file.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 import pyarrow as pa
 
-from lazydelta.errors import StorageError
+from lazydelta.errors import StorageError, StreamClosedError
 from lazydelta.storage.bridge import Pending
+from lazydelta.storage.store import coalesced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-__all__ = ["AdaptiveReads", "PositionedReads", "open_native"]
+    from lazydelta.storage.store import Store
+
+__all__ = ["AdaptiveReads", "PrefetchedReads", "open_native"]
+
 
 _FIRST_BLOCK = 64 << 10
 _BUDGET_BLOCKS = 8
@@ -28,17 +32,17 @@ _IDLE_ROUNDS = 8
 
 
 class PositionedReads(Protocol):
-    """Reads at a position, from any thread, and an end to them."""
+    """Reads at a position, from any thread, until closed."""
 
     def read_at(self, start: int, length: int) -> bytes | memoryview:
-        """Return exactly the bytes asked for, or fewer at the end of the object."""
+        """Return exactly the requested bytes, or fewer at the end of the object."""
 
     def close(self) -> None:
-        """Stop; no read follows."""
+        """Stop. No read follows."""
 
 
 class _Handle(io.RawIOBase):
-    """The file object that pyarrow drives: a cursor over positioned reads."""
+    """The file object that PyArrow drives: a cursor over positioned reads."""
 
     def __init__(self, reads: PositionedReads, size: int, path: str) -> None:
         super().__init__()
@@ -88,12 +92,12 @@ class _Handle(io.RawIOBase):
 
 
 def open_native(reads: PositionedReads, size: int, path: str) -> pa.NativeFile:
-    """Return a pyarrow file over positioned reads of an object of this size."""
+    """Return a PyArrow file over positioned reads of an object of this size."""
     return pa.PythonFile(_Handle(reads, size, path), mode="r")
 
 
 class _Lane(msgspec.Struct, eq=False):
-    """One sequential run of reads: the block it is in, and the block that is on its way."""
+    """One sequential run of reads: its current block, and the block in flight."""
 
     origin: int
     start: int
@@ -121,11 +125,11 @@ class _Lane(msgspec.Struct, eq=False):
 class AdaptiveReads:
     """Positioned reads over requests, with read-ahead per lane.
 
-    A lane begins with what was asked for (64 KiB at least, so that small reads do not become small requests) and
-    doubles its block each time it is read past its end, up to ``read_ahead``. From its second block on, the next
-    one is requested while the current one is used. A lane never reads into the place where another began: columns
-    lie side by side. All lanes together hold at most ``8 * read_ahead`` bytes: lanes share them evenly, and those
-    that have fallen out of use make room.
+    A lane starts with the requested bytes (at least 64 KiB, so that small reads do not become small requests) and
+    doubles its block each time it is read past its end, up to ``read_ahead``. From its second block on, the next block
+    is requested while the current one is used. A lane never reads past the start of another lane, because columns are
+    adjacent. All lanes together hold at most ``8 * read_ahead`` bytes, shared evenly. Idle lanes are dropped to make
+    room.
     """
 
     def __init__(self, fetch: Callable[[int, int], Pending[bytes]], size: int, read_ahead: int) -> None:
@@ -139,7 +143,7 @@ class AdaptiveReads:
         self._clock = 0
 
     def read_at(self, start: int, length: int) -> bytes | memoryview:
-        """Return the bytes asked for, from what was read ahead where possible."""
+        """Return the requested bytes, from prefetched blocks where possible."""
         with self._lock:
             length = min(length, max(0, self._size - start))
             parts: list[bytes | memoryview] = []
@@ -151,16 +155,16 @@ class AdaptiveReads:
                 offset = start - lane.start
                 part = memoryview(lane.data)[offset : offset + length]
                 if not part.nbytes:
-                    break  # the object is shorter than announced; the caller says so
+                    break  # the object is shorter than announced; the caller reports it
                 parts.append(part)
                 start += part.nbytes
                 length -= part.nbytes
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def close(self) -> None:
-        """Abort what is in flight and forget what was read."""
+        """Abort the requests in flight and drop the data."""
         self._closed = True
-        # Whoever waits holds the lock: end the wait first.
+        # A waiting reader holds the lock: end its wait first.
         waiting = self._waiting
         if waiting is not None:
             waiting.cancel()
@@ -179,7 +183,7 @@ class AdaptiveReads:
             self._waiting = None
 
     def _lane_for(self, start: int, length: int) -> _Lane:
-        """Return a lane whose data holds ``start``, reading what it takes."""
+        """Return a lane whose data contains ``start``, reading if necessary."""
         for lane in reversed(self._lanes):
             if lane.start <= start < lane.end:
                 self._touch(lane)
@@ -207,7 +211,7 @@ class AdaptiveReads:
         return lane
 
     def _advance(self, lane: _Lane, start: int, length: int) -> None:
-        """Move a lane to its next block and ask for the one after."""
+        """Move a lane to its next block and request the one after."""
         self._touch(lane)
         lane.block = min(lane.block * 2, self._block_limit())
         ahead, lane.ahead = lane.ahead, None
@@ -225,24 +229,24 @@ class AdaptiveReads:
                 lane.ahead, lane.ahead_length = self._fetch(lane.end, following), following
 
     def _until(self, at: int) -> int:
-        """Return how far one may read from ``at``: to the next lane's origin or the object's end."""
+        """Return how far a read from ``at`` may go: to the next lane's origin or the end of the object."""
         origins = [lane.origin for lane in self._lanes if lane.origin > at]
         return min([self._size, *origins]) - at
 
     def _idle(self, lane: _Lane) -> bool:
-        """Tell whether a lane has been passed over for several rounds of all lanes: its column is done."""
+        """Return whether a lane was not used for several rounds of all lanes, which means that its column is done."""
         return self._clock - lane.used > _IDLE_ROUNDS * len(self._lanes)
 
     def _block_limit(self) -> int:
-        """Return the block size at which all busy lanes, with one block ahead each, fit the budget."""
+        """Return the block size at which all busy lanes, each with one block prefetched, fit the budget."""
         busy = sum(not self._idle(lane) for lane in self._lanes)
         share = self._read_ahead * _BUDGET_BLOCKS // (2 * busy + 2)
         return max(_FIRST_BLOCK, min(self._read_ahead, share))
 
     def _make_room(self, wanted: int, keep: _Lane | None, *, only_idle: bool = False) -> bool:
-        """Forget the least recently used lanes until ``wanted`` more bytes fit the budget; tell whether they do.
+        """Drop the least recently used lanes until ``wanted`` more bytes fit the budget. Return whether they do.
 
-        What is read ahead may only push idle lanes out: a busy one would have to be read again.
+        Prefetching may only evict idle lanes: a busy one would have to be read again.
         """
         budget = self._read_ahead * _BUDGET_BLOCKS
         held = sum(lane.held for lane in self._lanes)
@@ -255,3 +259,107 @@ class AdaptiveReads:
             lane.drop()
             self._lanes.remove(lane)
         return held + wanted <= budget
+
+
+# Positioned reads over byte ranges that are prefetched together.
+#
+# A reader that knows from a footer which ranges it needs requests all of them at once. On a remote store that takes one
+# round trip instead of one per column. Other ranges are fetched when they are read.
+
+
+_GAP = 64 << 10
+
+
+class PrefetchedReads:
+    """Reads of one object of known size. ``close`` may be called from another thread and ends any wait."""
+
+    def __init__(self, store: Store, path: str, size: int) -> None:
+        self._store = store
+        self._path = path
+        self._size = size
+        self._blocks: list[tuple[int, bytes]] = []
+        self._kept: tuple[int, bytes] | None = None
+        self._under_way: list[tuple[list[tuple[int, int]], Pending[list[bytes]]]] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @property
+    def held(self) -> int:
+        """Return the number of bytes in memory."""
+        return sum(len(data) for _, data in self._blocks)
+
+    def foresee(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Request (start, length) ranges that will be read. Adjacent ranges become one request."""
+        missing = [each for each in ranges if each[1] > 0 and self._find(*each) is None]
+        runs = coalesced(missing, _GAP)
+        if not runs:
+            return
+        if self._store.is_remote:
+            self._begin(runs, self._store.fetch_ranges(self._path, runs, coalesce=0))
+            return
+        # Waking another thread would take longer than the disk read.
+        self._blocks += [(start, self._store.get(self._path, start=start, length=length)) for start, length in runs]
+
+    def keep_tail(self, length: int) -> None:
+        """Read the end of the object, which contains the footer, and keep it until the object is closed."""
+        start = max(0, self._size - length)
+        self.foresee([(start, self._size - start)])
+        self._arrive()
+        self._kept = self._blocks.pop() if self._blocks else None
+
+    def forget(self) -> None:
+        """Drop the prefetched data, which has been read."""
+        self._arrive()
+        self._blocks.clear()
+
+    def read_at(self, start: int, length: int) -> bytes | memoryview:
+        """Return the requested bytes, from prefetched data where possible."""
+        self._arrive()
+        length = min(length, max(0, self._size - start))
+        found = self._find(start, length)
+        if found is not None:
+            return found
+        if not self._store.is_remote:
+            return self._store.get(self._path, start=start, length=length)
+        run = [(start, length)]
+        pending = self._store.fetch_ranges(self._path, run, coalesce=0)
+        self._begin(run, pending)
+        data = pending.result()[0]
+        with self._lock:
+            self._under_way = [each for each in self._under_way if each[1] is not pending]
+        return data
+
+    def close(self) -> None:
+        """Abort the requests in flight and drop the data."""
+        with self._lock:
+            self._closed = True
+            under_way, self._under_way = self._under_way, []
+        for _, pending in under_way:
+            pending.cancel()
+
+    def _begin(self, runs: list[tuple[int, int]], pending: Pending[list[bytes]]) -> None:
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                self._under_way.append((runs, pending))
+        if closed:
+            pending.cancel()
+            raise StreamClosedError("The file was closed", path=self._path)
+
+    def _arrive(self) -> None:
+        while self._under_way:
+            with self._lock:
+                first = self._under_way[0] if self._under_way else None
+            if first is None:
+                return
+            runs, pending = first
+            found = pending.result()
+            self._blocks += [(start, data) for (start, _), data in zip(runs, found, strict=True)]
+            with self._lock:
+                self._under_way = [each for each in self._under_way if each is not first]
+
+    def _find(self, start: int, length: int) -> memoryview | None:
+        for at, data in (*self._blocks, *((self._kept,) if self._kept else ())):
+            if at <= start and start + length <= at + len(data):
+                return memoryview(data)[start - at : start - at + length]
+        return None

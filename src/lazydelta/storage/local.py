@@ -1,38 +1,193 @@
 """Tables on a file system.
 
-Reads are ``pread`` without any detour. Writes go to a temporary name in the same folder and become visible by one
-rename or hard link, so no reader ever sees half an object. Nothing here needs the object-store client, so local
-tables also work in forked processes.
+Reads are plain ``pread`` calls. Writes go to a temporary name in the same folder and become visible by one rename or
+hard link, so no reader ever sees a partial object. This module does not need the object-store client, so local tables
+also work in forked processes.
 """
-
-# ruff: noqa: D102 - what each method promises is said once, in Store
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
+import itertools
 import os
 import stat
+import sys
+import threading
+import time
+import uuid
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from lazydelta.errors import LazyDeltaError, ObjectChangedError, StorageError
+from lazydelta.errors import LazyDeltaError, ObjectChangedError, ObjectNotFoundError, StorageError
 from lazydelta.storage.bridge import Pending, in_thread
-from lazydelta.storage.byte_stream import ByteStream
 from lazydelta.storage.input import open_native
-from lazydelta.storage.local_reads import READ_FLAGS, FileByteStream, FileReads, file_etag, file_info, pread_all
-from lazydelta.storage.store import READ_AHEAD, ObjectInfo, Parts, Store
-from lazydelta.storage.temporary import TEMPORARY, temporaries, tidy
-from lazydelta.storage.walk import Hides, Walk, walk_folder
+from lazydelta.storage.store import (
+    READ_AHEAD,
+    ByteStream,
+    Hides,
+    ObjectInfo,
+    Parts,
+    Store,
+    Walk,
+    coalesced,
+    walk_folder,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from lazydelta.storage.local_writes import Publish
+__all__ = ["TEMPORARY", "DirectReads", "FileReads", "FileStore"]
 
-__all__ = ["FileStore"]
+
+# Files open for reading: etags, positioned reads and chunks.
+
+
+# A FIFO or device in place of a file must not block the reader: it is opened without waiting, then rejected.
+READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+_KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+
+
+def check_regular(info: os.stat_result, path: str, file: str) -> None:
+    """Raise unless the path is a regular file."""
+    if stat.S_ISDIR(info.st_mode):
+        raise IsADirectoryError(path)
+    if not stat.S_ISREG(info.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(info.st_mode), "something else")
+        message = f"{file} is {kind} and not a regular file"
+        raise StorageError(message, path=path, hint="tables consist of regular files; see who put it there")
+
+
+def file_etag(info: os.stat_result) -> str:
+    """Return an identifier of a file's content, as far as a file system has one: inode, modification time and size."""
+    return f"{info.st_ino:x}-{info.st_mtime_ns // 1000:x}-{info.st_size:x}"
+
+
+def file_info(path: str, info: os.stat_result) -> ObjectInfo:
+    """Return the listing entry of a file."""
+    return ObjectInfo(path, info.st_size, info.st_mtime_ns // 1_000_000, file_etag(info))
+
+
+def pread_all(fd: int, start: int, length: int) -> bytes:
+    """Read exactly ``length`` bytes unless the file ends before. One ``pread`` returns at most 2 GiB."""
+    data = os.pread(fd, length, start)
+    if len(data) in (length, 0):
+        return data
+    parts = [data]
+    got = len(data)
+    while got < length and (data := os.pread(fd, length - got, start + got)):
+        parts.append(data)
+        got += len(data)
+    return b"".join(parts)
+
+
+class FileByteStream(ByteStream):
+    """Chunks of a local file. Nothing is prefetched: the operating system does that."""
+
+    def __init__(self, reads: FileReads, start: int, chunk_size: int) -> None:
+        self._reads: FileReads | None = reads
+        self._at = start
+        self._chunk = max(1, chunk_size)
+
+    def __next__(self) -> bytes:
+        if self._reads is None:
+            raise StopIteration
+        data = self._reads.read_at(self._at, self._chunk)
+        self._at += len(data)
+        if len(data) < self._chunk:
+            self.close()
+        if not data:
+            raise StopIteration
+        return data
+
+    def close(self) -> None:
+        """Close the file and end the stream."""
+        reads, self._reads = getattr(self, "_reads", None), None
+        if reads is not None:
+            reads.close()
+
+
+class FileReads:
+    """Positioned reads of one open file. A read in progress finishes before the file is closed."""
+
+    def __init__(self, fd: int, path: str, guard: Callable[[Callable[[], bytes]], bytes]) -> None:
+        self._fd: int | None = fd
+        self._path = path
+        self._guard = guard
+        self._lock = threading.Lock()
+
+    def read_at(self, start: int, length: int) -> bytes:
+        """Read this many bytes, or as many as there are."""
+
+        def work() -> bytes:
+            with self._lock:
+                if self._fd is None:
+                    message = f"{self._path!r} was closed"
+                    raise StorageError(message, path=self._path)
+                return pread_all(self._fd, start, length)
+
+        return self._guard(work)
+
+    def close(self) -> None:
+        """Close the file once no read is in progress."""
+        with self._lock:
+            fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+# Temporary files of local writers: hidden from listings, and removed a day after their last write.
+
+
+TEMPORARY = ".lazydelta-"
+"""Name prefix of files that are being written; see ``FileStore``."""
+
+# No live writer leaves its temporary file untouched for this long, whatever it is waiting for.
+_STALE_SECONDS = 24 * 3600
+_MAX_REMEMBERED = 10_000
+_tidied: set[str] = set()
+
+
+def temporaries(folder: str | int, most: int | None = None) -> list[tuple[str, os.stat_result]]:
+    """Return the temporary files in a folder (a path or a descriptor), looking at no more than ``most`` entries."""
+    found = []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        for entry in itertools.islice(entries, most):
+            if entry.name.startswith(TEMPORARY):
+                # Already removed: its writer is still running.
+                with contextlib.suppress(FileNotFoundError):
+                    info = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(info.st_mode):
+                        found.append((entry.name, info))
+    return found
+
+
+def tidy(folder: str, fd: int) -> None:
+    """Remove orphaned temporary files of killed writers, once for each folder that this process writes to.
+
+    ``fd`` is the folder, open for reading.
+    """
+    if folder in _tidied:
+        return
+    if len(_tidied) >= _MAX_REMEMBERED:
+        _tidied.clear()
+    _tidied.add(folder)
+    stale = time.time() - _STALE_SECONDS
+    # The object itself has been written. Tidying may fail, and another writer tries again.
+    with contextlib.suppress(OSError):
+        for name, info in temporaries(fd, _MAX_REMEMBERED):
+            if info.st_mtime < stale:
+                os.unlink(name, dir_fd=fd)
+
+
+# ruff: noqa: D102 - the contract of each method is documented once, in Store
+
 
 T = TypeVar("T")
 Errors: TypeAlias = list[BaseException]
@@ -49,14 +204,14 @@ class FileStore(Store):
         return "/" + self._key(path)
 
     def _announce(self, verb: str, path: str, start: int | None = None, length: int | None = None) -> None:
-        self._key(path)  # a path that is refused is no request
+        self._key(path)  # a rejected path is not a request
         super()._announce(verb, path, start, length)
 
     def _guard(self, verb: str, path: str, work: Callable[[], T]) -> T:
-        """Run ``work``; whatever goes wrong leaves as an error of ours, without its cause."""
+        """Run ``work``. Any failure is raised as a lazydelta error, without its cause."""
         try:
             return work()
-        except BaseException as error:  # noqa: BLE001 - translated, or raised again as it was
+        except BaseException as error:  # noqa: BLE001 - translated, or raised again unchanged
             failure = self._fault(error, verb, path)
         raise failure
 
@@ -68,7 +223,7 @@ class FileStore(Store):
                     found = [
                         entry.name
                         for entry in entries
-                        if entry.name > after and not entry.name.startswith(TEMPORARY) and not entry.is_dir()
+                        if entry.name > after and not entry.name.startswith(TEMPORARY) and not _is_folder(entry)
                     ]
             except (FileNotFoundError, NotADirectoryError):
                 return []
@@ -78,9 +233,9 @@ class FileStore(Store):
         prefix = f"{folder.strip('/')}/" if folder.strip("/") else ""
         place = self._file(folder)
         for name in self._guard("LIST", folder, names):
-            # A file deleted since the folder was read is simply not there any more.
-            with contextlib.suppress(FileNotFoundError):
-                info = os.stat(f"{place}/{name}")  # noqa: PTH116
+            # Skip a file that was deleted after the folder was read.
+            with contextlib.suppress(ObjectNotFoundError):
+                info = self._guard("LIST", prefix + name, lambda name=name: os.stat(f"{place}/{name}"))  # type: ignore[misc] # noqa: PTH116
                 if stat.S_ISREG(info.st_mode):
                     yield file_info(prefix + name, info)
 
@@ -110,9 +265,11 @@ class FileStore(Store):
     def _open(self, path: str, if_match: str | None) -> tuple[int, os.stat_result]:
         fd = os.open(self._file(path), READ_FLAGS)
         info = os.fstat(fd)
-        if stat.S_ISDIR(info.st_mode):
+        try:
+            check_regular(info, path, self._file(path))
+        except BaseException:
             os.close(fd)
-            raise IsADirectoryError(path)
+            raise
         if if_match is not None and if_match != file_etag(info):
             os.close(fd)
             message = f"{self._file(path)} is not the file it was (its etag differs)"
@@ -175,7 +332,7 @@ class FileStore(Store):
         return self._start(path, wanted, work)
 
     def _start(self, path: str, ranges: Sequence[tuple[int, int | None]], work: Callable[[], T]) -> Pending[T]:
-        """Announce reads now, as every store does, and let a thread do them."""
+        """Announce reads now, as every store does, and run them in a thread."""
 
         def announced() -> None:
             for start, length in ranges:
@@ -205,8 +362,7 @@ class FileStore(Store):
         def work() -> ObjectInfo:
             self._announce("HEAD", path)
             info = os.stat(self._file(path))  # noqa: PTH116
-            if stat.S_ISDIR(info.st_mode):
-                raise IsADirectoryError(path)
+            check_regular(info, path, self._file(path))
             return file_info(path, info)
 
         return self._guard("HEAD", path, work)
@@ -234,7 +390,13 @@ class FileStore(Store):
     def open_direct(self, path: str, *, start: int, length: int) -> pa.NativeFile:
         def work() -> pa.NativeFile:
             super(FileStore, self).note_read(path, start, length)
-            return pa.OSFile(self._file(path), mode="r")
+            # Arrow opens by name and would block on a FIFO forever, so it gets the file that was checked.
+            fd, _ = self._open(path, None)
+            try:
+                by_number = f"/dev/fd/{fd}"
+                return pa.OSFile(by_number if os.path.exists(by_number) else self._file(path), mode="r")  # noqa: PTH110
+            finally:
+                os.close(fd)
 
         return self._guard("GET", path, work)
 
@@ -244,32 +406,28 @@ class FileStore(Store):
     def put(self, path: str, data: bytes, *, if_match: str | None = None) -> None:
         def work() -> None:
             self._announce("PUT", path, 0, len(data))
-            file = self._file(path)
             if if_match is None:
-                self._write(file, [data], os.replace)
+                self._write(path, [data], "over")
             else:
-                self._replace_if(file, path, data, if_match)
+                self._replace_if(path, data, if_match)
 
         self._guard("PUT", path, work)
 
-    def _replace_if(self, file: str, path: str, data: bytes, if_match: str) -> None:
-        """Compare and replace under a lock on the folder, which every writer of ours takes for this."""
-        folder = os.open(os.path.dirname(file), READ_FLAGS)  # noqa: PTH120
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
-            if file_etag(os.stat(file)) != if_match:  # noqa: PTH116
-                message = f"{file} is not the file it was (its etag differs)"
+    def _replace_if(self, path: str, data: bytes, if_match: str) -> None:
+        """Compare and replace under a lock on the folder, which every lazydelta writer takes for this."""
+        folder, _, name = path.strip("/").rpartition("/")
+        with opened_folder(self._file(""), folder) as fd, readable(fd) as locked:
+            fcntl.flock(locked, fcntl.LOCK_EX)
+            if file_etag(os.stat(name, dir_fd=fd)) != if_match:
+                message = f"{self._file(path)} is not the file it was (its etag differs)"
                 raise ObjectChangedError(message, path=path, hint="read it again")
-            self._write(file, [data], os.replace)
-        finally:
-            os.close(folder)
+            self._write(path, [data], "over")
 
     def put_if_absent(self, path: str, data: bytes) -> None:
-        file = self._file(path)
-
         def work() -> None:
             self._announce("PUT", path, 0, len(data))
-            self._write(file, [data], os.link, durable=True)
+            # A checksum that a power loss tore cannot be parsed, and readers go on without it.
+            self._write(path, [data], "absent", durable=not path.endswith(".crc"))
 
         self._guard("PUT", path, work)
 
@@ -278,7 +436,7 @@ class FileStore(Store):
             self._announce("PUT", path)
 
         self._guard("PUT", path, begin)
-        # What the caller's own generator raises must reach the caller as it is.
+        # An error in the caller's own generator must reach the caller unchanged.
         raised: Errors = []
 
         def watched() -> Iterator[bytes]:
@@ -289,27 +447,29 @@ class FileStore(Store):
                 raise
 
         try:
-            file = self._file(path)
-            return self._write(file, watched(), os.replace, durable=True)
+            return self._write(path, watched(), "over", durable=True)
         except BaseException as error:
             if raised:
                 raise
             failure = self._fault(error, "PUT", path)
         raise failure
 
-    def _write(self, file: str, chunks: Iterable[bytes], publish: Publish, *, durable: bool = False) -> int:
-        from lazydelta.storage.local_writes import durably, write_file  # noqa: PLC0415 - nobody who reads needs it
+    def _write(self, path: str, chunks: Iterable[bytes], how: str, *, durable: bool = False) -> int:
 
-        size = write_file(file, chunks, durably(file, publish) if durable else publish)
+        publish = publish_absent if how == "absent" else publish_over
+        self._key(path)  # a path that leads out of the root is rejected
+        size = write_file(self._file(""), path.strip("/"), chunks, publish, durable=durable)
         self.counters.count_bytes(written=size)
-        tidy(os.path.dirname(file))  # noqa: PTH120
         return size
 
     def delete(self, path: str, *, missing_ok: bool = True) -> None:
+
         def work() -> None:
             self._announce("DELETE", path)
+            folder, _, name = path.strip("/").rpartition("/")
             try:
-                os.unlink(self._file(path))  # noqa: PTH108
+                with opened_folder(self._file(""), folder) as fd:
+                    os.unlink(name, dir_fd=fd)
             except FileNotFoundError:
                 if not missing_ok:
                     raise
@@ -317,12 +477,15 @@ class FileStore(Store):
         self._guard("DELETE", path, work)
 
     def delete_empty_folder(self, folder: str) -> bool:
+
         def work() -> bool:
             self._announce("DELETE", folder)
             if not folder.strip("/"):
                 return False
+            above, _, name = folder.strip("/").rpartition("/")
             try:
-                os.rmdir(self._file(folder))  # noqa: PTH106
+                with opened_folder(self._file(""), above) as fd:
+                    os.rmdir(name, dir_fd=fd)
             except FileNotFoundError:
                 return False
             except OSError as error:
@@ -332,3 +495,198 @@ class FileStore(Store):
             return True
 
         return self._guard("DELETE", folder, work)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself; the later stat reports it
+        return False
+
+
+# Files that become visible as a whole: written under a temporary name, and flushed before the rename if durable.
+#
+# All operations are relative to an open folder, reached from the table root one name at a time and never through a
+# symbolic link. A folder replaced by a link, even between a listing and a delete, causes an error and never leads out
+# of the table. The root itself may be a link, because the user named it.
+
+
+Publish: TypeAlias = "Callable[[str, str, int], None]"
+"""Gives a written file its final name in an open folder: ``publish_over`` or ``publish_absent``."""
+
+# Search permission on a folder is enough; it need not be readable.
+_ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_ROOT = _ENTER & ~os.O_NOFOLLOW
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+# Errors of file systems without hard links: FUSE, exFAT, some network mounts.
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+_NO_RENAME = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+# Linux's renameat2 and macOS's renameatx_np, each with the flag that refuses to replace an existing file.
+_RENAME = {"linux": ("renameat2", 1), "darwin": ("renameatx_np", 4)}.get(sys.platform)
+
+
+@contextlib.contextmanager
+def opened_folder(root: str, folder: str, *, make: bool = False) -> Iterator[int]:
+    """Open a folder below ``root``, and close it at the end. With ``make``, create it if it does not exist."""
+    if make and not os.path.isdir(root):  # noqa: PTH112
+        _make_root(root)
+    fd = os.open(root, _ROOT)
+    try:
+        for name in (each for each in folder.split("/") if each not in {"", "."}):
+            inner = _entered(fd, name, f"{root}/{folder}", make=make)
+            os.close(fd)
+            fd = inner
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _entered(fd: int, name: str, place: str, *, make: bool) -> int:
+    try:
+        return os.open(name, _ENTER, dir_fd=fd)
+    except FileNotFoundError:
+        if not make:
+            raise
+    except OSError as error:
+        if error.errno in (errno.ENOTDIR, errno.ELOOP) and _is_link(fd, name):
+            message = f"{name!r} in {place} is a symbolic link, through which nothing is written or deleted"
+            raise StorageError(message, path=place, hint="mount the folder there instead of linking to it") from None
+        raise
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, dir_fd=fd)
+        flush(".", fd)
+    return _entered(fd, name, place, make=False)
+
+
+def _is_link(fd: int, name: str) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return stat.S_ISLNK(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode)
+    return False
+
+
+def _make_root(root: str) -> None:
+    # A new folder becomes an entry of its parent, which has to survive a crash as well.
+    above = [os.path.dirname(root)]  # noqa: PTH120
+    while not os.path.exists(above[-1]):  # noqa: PTH110
+        above.append(os.path.dirname(above[-1]))  # noqa: PTH120
+    os.makedirs(root, exist_ok=True)  # noqa: PTH103
+    for folder in above:
+        flush(folder)
+
+
+@contextlib.contextmanager
+def readable(fd: int) -> Iterator[int]:
+    """Reopen an open folder for operations that need read access: locks, listings, flushes."""
+    again = os.open(".", READ_FLAGS | os.O_DIRECTORY, dir_fd=fd)
+    try:
+        yield again
+    finally:
+        os.close(again)
+
+
+def write_file(root: str, path: str, chunks: Iterable[bytes], publish: Publish, *, durable: bool = False) -> int:
+    """Write a file under a temporary name, publish it and return its size. A failure leaves no file.
+
+    A ``durable`` file survives a power loss: its content is flushed before its name. Commits and the data files that
+    they name are durable, because an acknowledged commit must not lose its content.
+    """
+    folder, _, name = path.rpartition("/")
+    temporary, size = f"{TEMPORARY}{uuid.uuid4().hex}-{name[:100]}", 0
+    with opened_folder(root, folder, make=True) as fd:
+        try:
+            with os.fdopen(os.open(temporary, _CREATE, 0o666, dir_fd=fd), "wb", buffering=0) as target:
+                for chunk in chunks:
+                    view = memoryview(chunk)
+                    size += view.nbytes
+                    while view.nbytes:
+                        view = view[target.write(view) :]
+            if durable:
+                flush(temporary, fd)
+            publish(temporary, name, fd)
+            if durable:
+                flush(".", fd)
+        finally:
+            # It still exists after a hard link or a failure, but not after a rename.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=fd)
+        with contextlib.suppress(OSError), readable(fd) as listed:
+            tidy(f"{root}/{folder}", listed)
+    return size
+
+
+def publish_over(temporary: str, name: str, fd: int) -> None:
+    """Give a file its name, replacing any existing file."""
+    os.replace(temporary, name, src_dir_fd=fd, dst_dir_fd=fd)
+
+
+def publish_absent(temporary: str, name: str, fd: int) -> None:
+    """Give a file its name unless that exists, atomically: one of several writers succeeds.
+
+    Uses a hard link or, if there are none, a rename that refuses to replace, which the kernel does under the same lock.
+    A file system with neither cannot hold a table that is written to: creating the file under its final name and
+    filling it would show a partial commit to readers, and leave it there after a crash.
+    """
+    try:
+        os.link(temporary, name, src_dir_fd=fd, dst_dir_fd=fd, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+    else:
+        return
+    failed = _rename_absent(temporary, name, fd)
+    if failed in _NO_RENAME:
+        message = f"{name} cannot be created: the file system has neither hard links nor renames that replace nothing"
+        hint = "without one of them two writers could overwrite each other's commits; move the table to another disk"
+        raise StorageError(message, path=name, hint=hint)
+    if failed:
+        raise OSError(failed, os.strerror(failed), name)
+
+
+def _rename_absent(temporary: str, name: str, fd: int) -> int:
+    """Rename a file unless the name is taken. Return the system's error number, 0 on success."""
+    rename = None if _RENAME is None else getattr(ctypes.CDLL(None, use_errno=True), _RENAME[0], None)
+    if rename is None or _RENAME is None:
+        return errno.ENOSYS
+    rename.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    if rename(fd, os.fsencode(temporary), fd, os.fsencode(name), _RENAME[1]) == 0:
+        return 0
+    return ctypes.get_errno()
+
+
+def flush(path: str, fd: int | None = None) -> None:
+    """Wait until a file or folder is on disk, if the file system can guarantee that."""
+    opened = os.open(path, READ_FLAGS, dir_fd=fd)
+    try:
+        os.fsync(opened)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
+            raise
+    finally:
+        os.close(opened)
+
+
+# Local files read by Arrow directly: no copy in Python, and no wait for the interpreter between columns.
+#
+# Each range is still announced before it is read, like a request, so that scans can be counted, observed and stopped.
+
+
+_GAP = 64 << 10
+
+
+class DirectReads:
+    """Announces the reads of one open file; has the methods of ``PrefetchedReads`` that readers call."""
+
+    def __init__(self, store: Store, path: str) -> None:
+        self._store = store
+        self._path = path
+
+    def foresee(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Announce (start, length) ranges that will be read. Adjacent ranges count as one."""
+        for start, length in coalesced(ranges, _GAP):
+            self._store.note_read(self._path, start, length)
+
+    def forget(self) -> None:
+        """Do nothing: no data is kept."""
+
+    def close(self) -> None:
+        """Do nothing: no request is in flight."""

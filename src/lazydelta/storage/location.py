@@ -1,8 +1,8 @@
-"""Where a table is: any URI or path, taken apart into back end, container and key.
+"""Parse the URI or path of a table into back end, container and key.
 
-A bare path is taken as it is: ``#``, ``?``, ``%`` and spaces are part of the name. A URI is percent-decoded. No
-credential stays in a :class:`Location`: a SAS in the query string moves to the options. Hosts and buckets become parts
-of URLs, so nothing is taken for one that could turn a URL into another.
+A bare path is taken literally: ``#``, ``?``, ``%`` and spaces are part of the name. A URI is percent-decoded. A
+:class:`Location` holds no credentials: a SAS in the query string moves to the options. Hosts and buckets become parts
+of URLs, so names that could turn a URL into a different one are rejected.
 """
 
 from __future__ import annotations
@@ -10,26 +10,35 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from typing import TYPE_CHECKING
+import unicodedata
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 import msgspec
 
-from lazydelta.errors import OptionError
-from lazydelta.storage.storage_options import EMULATOR_ACCOUNT, EMULATOR_KEY, sort_options
+from lazydelta.errors import DataFileError, OptionError
+from lazydelta.storage.options import EMULATOR_ACCOUNT, EMULATOR_KEY, secrets_of, sort_options, without_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from lazydelta.storage.store import Store  # noqa: TC004
 
 __all__ = [
+    "ExternalLocation",
     "Location",
+    "Settings",
+    "decode_path",
     "expand_home",
+    "folded",
     "has_known_scheme",
     "is_half_uri",
+    "is_plain",
     "parse_location",
     "refuse_half_uri",
     "split_scheme",
+    "within",
 ]
+
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]*):")
 _KIND_OF = {
@@ -59,14 +68,14 @@ _NOT_READ = {
     "viewfs": "mount it and give the local path, or copy the data to a store that is supported",
     "webhdfs": "mount it and give the local path, or copy the data to a store that is supported",
 }
-# A name that is no more than these cannot end a host or a bucket early, nor hide another behind it.
+# A name of these characters can neither end a host or bucket early nor hide another one behind it.
 _HOST = r"(?:[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?"
 _BUCKET = r"[^\x00-\x1f\x7f/\\#?@]+"
 _PUBLIC_SUFFIXES = ("dfs.core.windows.net", "blob.core.windows.net")
 _FABRIC_SUFFIXES = ("dfs.fabric.microsoft.com", "blob.fabric.microsoft.com")
 _SHOWN = 100
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
-# Readable in a URI; what is left out ("%", "?", "#", controls, space, non-ASCII) is escaped in ``Location.uri``.
+# Readable in a URI. Other characters ("%", "?", "#", controls, space, non-ASCII) are escaped in ``Location.uri``.
 _SAFE = "/=-_.~!$&'()*+,;:@"
 
 
@@ -80,22 +89,22 @@ class Location(msgspec.Struct, frozen=True):
     account: str = ""
     implied: tuple[tuple[str, str], ...] = ()
     host: str = ""
-    """The service that the URI names, as of a blob endpoint; empty where the options alone say it."""
+    """The service named by the URI, such as a blob endpoint; empty if only the options determine it."""
 
     def __repr__(self) -> str:
-        # What is implied may be a signature.
+        # The implied options may contain a signature.
         return f"Location({self.uri!r})"
 
     @property
     def uri(self) -> str:
-        """The canonical URI: escaped, without credentials, without a trailing slash."""
+        """The canonical URI: escaped, without credentials and without a trailing slash."""
         if self.root:
             return f"{self.base}/{quote(self.root, safe=_SAFE)}"
         return "file:///" if self.kind == "local" else self.base
 
     @property
     def plain(self) -> str:
-        """The readable form: a plain absolute path for local tables, else the URI with its key not escaped."""
+        """The readable form: a plain absolute path for local tables, otherwise the URI with its key unescaped."""
         if self.kind == "local":
             return f"/{self.root}"
         return f"{self.base}/{self.root}" if self.root else self.base
@@ -106,7 +115,7 @@ class Location(msgspec.Struct, frozen=True):
 
 
 def split_scheme(text: str) -> tuple[str, str] | None:
-    """Return (scheme, rest) if ``text`` is an absolute URI: ``file:…`` or anything with ``://``; else None."""
+    """Return (scheme, rest) if ``text`` is an absolute URI: ``file:…`` or anything with ``://``; otherwise None."""
     match = _SCHEME.match(text)
     if match is None:
         return None
@@ -117,22 +126,22 @@ def split_scheme(text: str) -> tuple[str, str] | None:
 
 
 def has_known_scheme(place: str | os.PathLike[str]) -> bool:
-    """Tell whether there is a store for this place at all; paths are places, too."""
+    """Return whether a store exists for this location. Paths count as locations."""
     split = split_scheme(os.fsdecode(place))
     return split is None or split[0] in _KIND_OF
 
 
 def expand_home(path: str) -> str:
-    """Return a path with the home folder in place of ``~``; a name that only begins with it stays."""
+    """Return a path with ``~`` replaced by the home folder. A name that only starts with ``~`` is kept."""
     if path != "~" and not path.startswith("~/"):
         return path
-    return os.path.expanduser(path)  # noqa: PTH111 - where nobody has a home, Path raises and this leaves it
+    return os.path.expanduser(path)  # noqa: PTH111 - without a home folder, Path raises and this returns the path
 
 
 def is_half_uri(text: str) -> str | None:
-    """Return the scheme of what is nearly a URI, such as ``s3:/bucket``; None for anything else.
+    """Return the scheme of an incomplete URI such as ``s3:/bucket``; None for anything else.
 
-    Only of schemes that somebody may mean: other names with a colon in them are names.
+    Only for schemes that a user may have meant: other names with a colon are plain names.
     """
     match = _SCHEME.match(text)
     if match is None or text[match.end() :].startswith("//"):
@@ -142,14 +151,14 @@ def is_half_uri(text: str) -> str | None:
 
 
 def refuse_half_uri(place: str | os.PathLike[str]) -> None:
-    """Refuse what would become a local folder with the name of a scheme."""
+    """Raise for an incomplete URI, which would otherwise become a local folder named after a scheme."""
     text = os.fsdecode(place)
     scheme = is_half_uri(text)
     if scheme is None:
         return
     rest = text.partition(":")[2]
     if isinstance(place, os.PathLike):
-        # `Path` makes one slash of two.
+        # `Path` collapses two slashes into one.
         if not rest.startswith("/"):
             return
         hint = f"give {scheme}://… as text, not as a path" if scheme in _KIND_OF else _NOT_READ[scheme]
@@ -163,7 +172,7 @@ def refuse_half_uri(place: str | os.PathLike[str]) -> None:
 
 
 def _shortened(rest: str) -> str:
-    # What follows a question mark may be a signature.
+    # The part after a question mark may be a signature.
     shown = rest.partition("?")[0]
     return shown if len(shown) <= _SHOWN and "@" not in shown else "…"
 
@@ -171,9 +180,9 @@ def _shortened(rest: str) -> str:
 def parse_location(
     uri: str | os.PathLike[str], options: Mapping[str, str], environment: Mapping[str, str] | None = None
 ) -> tuple[Location, dict[str, str]]:
-    """Return where ``uri`` points, and the options with what the URI itself adds to them (a SAS).
+    """Return the location of ``uri``, and the options plus those that the URI itself adds (a SAS).
 
-    ``environment`` is that of the process unless another is given.
+    ``environment`` defaults to that of the process.
     """
     try:
         text = os.fsdecode(uri)
@@ -212,7 +221,7 @@ def _local(path: str) -> Location:
 
 
 def _file_path(rest: str, text: str) -> str:
-    """Return the path of ``file:`` URIs in all the spellings that logs use: ``file:/x``, ``file:///x``."""
+    """Return the path of a ``file:`` URI in any spelling that logs use: ``file:/x``, ``file:///x``."""
     if rest.startswith("//"):
         host, slash, path = rest[2:].partition("/")
         if host not in ("", "localhost"):
@@ -234,7 +243,7 @@ def _decode(text: str, whole: str) -> str:
 
 
 def _folder(key: str, whole: str) -> str:
-    """Return a decoded key without empty or dot segments; object stores know no ``..``."""
+    """Return a decoded key without empty or dot segments. Object stores have no ``..``."""
     decoded = _decode(key, whole)
     segments = [segment for segment in decoded.split("/") if segment not in ("", ".")]
     if ".." in segments or "\0" in decoded:
@@ -257,23 +266,23 @@ def _bucket(kind: str, scheme: str, authority: str, key: str) -> Location:
 
 
 def _check_name(name: str, scheme: str) -> None:
-    """Refuse a bucket or container whose name would end a URL's host or path early."""
+    """Raise for a bucket or container name that would end a URL's host or path early."""
     if re.fullmatch(_BUCKET, name) is None or name in (".", ".."):
         message = f"{name!r} cannot be the name of a bucket or container"
         raise OptionError(message, path=f"{scheme}://…", hint="check the URI")
 
 
 def _checked_host(host: str, scheme: str) -> str:
-    """Return a host in lower case; one that a URL could read otherwise than we do is refused."""
+    """Return a host in lower case. Raise if a URL parser could read it differently."""
     if re.fullmatch(_HOST, host) is None:
-        # Before an @ there may be a password.
+        # The part before an @ may contain a password.
         message = f"{host.rpartition('@')[2]!r} is not a host"
         raise OptionError(message, path=f"{scheme}://…", hint="check the URI; credentials belong into storage_options")
     return host.lower()
 
 
 def _blob_host(account: str, suffix: str) -> str:
-    """Return the name of an account's blob service: the dfs service is another way to the same objects."""
+    """Return the host of an account's blob service. The dfs service is another endpoint for the same objects."""
     blob = re.sub(r"(^|\.)dfs\.", r"\1blob.", suffix, count=1)
     return f"{account}.{blob}" if suffix else ""
 
@@ -301,7 +310,7 @@ def _account_of(config: Mapping[str, str], environment: Mapping[str, str]) -> st
 
 
 def _azure_named(scheme: str, authority: str, key: str, config: Mapping[str, str], account: str) -> Location:
-    """``abfss://container@account.dfs.core.windows.net/p`` and ``az://container/p``."""
+    """Parse ``abfss://container@account.dfs.core.windows.net/p`` and ``az://container/p``."""
     whole = f"{scheme}://{authority}/{key}"
     container, at, host = authority.partition("@")
     if not container:
@@ -317,7 +326,7 @@ def _azure_named(scheme: str, authority: str, key: str, config: Mapping[str, str
 
 
 def _azure_http(scheme: str, authority: str, key: str, config: Mapping[str, str], configured: str) -> Location:
-    """``https://account.blob.core.windows.net/container/p`` and an emulator's ``http://host:port/account/…``."""
+    """Parse ``https://account.blob.core.windows.net/container/p`` and an emulator's ``http://host:port/account/…``."""
     whole = f"{scheme}://{authority}/{key}"
     host = _checked_host(authority, scheme)
     account, _, suffix = host.partition(".")
@@ -344,7 +353,7 @@ def _azure_http(scheme: str, authority: str, key: str, config: Mapping[str, str]
 
 
 def _implied_by_host(account: str, suffix: str, config: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return what the host name says: the account, and an endpoint outside the public cloud."""
+    """Return the options that the host name implies: the account, and an endpoint outside the public cloud."""
     implied = [("account_name", account)]
     if "endpoint" in config or config.get("use_emulator", "").lower() in ("true", "1"):
         return tuple(implied)
@@ -365,7 +374,7 @@ def _path_style(endpoint: str, account: str, config: Mapping[str, str]) -> tuple
 
 
 def _apply_connection_string(options: dict[str, str], environment: Mapping[str, str]) -> None:
-    """Replace a connection string by what it says; options given beside it win."""
+    """Replace a connection string by the options in it. Options that are also given explicitly take precedence."""
     names = ("azure_storage_connection_string", "connection_string")
     text = next((options.pop(name) for name in names if name in options), None)
     if text is None:
@@ -399,3 +408,144 @@ def _apply_connection_string(options: dict[str, str], environment: Mapping[str, 
         said["endpoint"] = f"{scheme}://{parts['accountname']}.blob.{suffix}"
     given = sort_options("azure", options).config
     options.update({name: value for name, value in said.items() if name not in given})
+
+
+# Resolve paths as a Delta log writes them.
+#
+# The protocol specifies RFC 2396: percent-encoded, relative to the table root or absolute. Anyone may have written the
+# log, so a path that leaves the root is rejected here, before any request.
+
+
+_NOT_PLAIN = re.compile(r"[%:\0]|^/|//|(?:^|/)\.{1,2}(?:/|$)|/$|^$")
+
+
+def is_plain(path: str) -> bool:
+    """Return whether a logged path is relative, unencoded and without unusual segments, as nearly all are."""
+    return _NOT_PLAIN.search(path) is None
+
+
+def folded(path: str) -> str:
+    """Return a common form of all paths that a file system which folds case or accents may treat as one file."""
+    if path.isascii():
+        return path.lower()
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", path).casefold())
+
+
+def decode_path(path: str) -> tuple[str, str]:
+    """Return (scheme, decoded path): ``""`` for paths relative to the root, ``"/"`` for absolute ones without scheme.
+
+    For other URIs the path is the part after the scheme, still encoded: its location determines how to parse it.
+    """
+    if "\0" in path or "%00" in path:
+        message = f"the log names a data file with a NUL byte: {path!r}"
+        raise DataFileError(message, path=path, hint="the log is damaged or hostile")
+    split = split_scheme(path)
+    if split is not None:
+        return split
+    half = is_half_uri(path)
+    if half is not None and path[len(half) + 1 :].startswith("/"):
+        # Hadoop's notation for an absolute path of a file system. Below the table root it would be a different file.
+        message = f"the log names a data file of another file system: {path!r}"
+        raise DataFileError(message, path=path, hint=f"{half}: is not read with one slash; the table was copied")
+    try:
+        decoded = unquote(path, errors="strict")
+    except UnicodeDecodeError:
+        message = f"the log names a data file whose percent-encoding is not UTF-8: {path!r}"
+        raise DataFileError(message, path=path, hint="the log is damaged") from None
+    absolute = decoded.startswith("/")
+    return "/" if absolute else "", _normal(decoded, path)
+
+
+def _normal(decoded: str, path: str) -> str:
+    """Resolve ``.`` and ``..`` lexically. Links on disk are up to the owner."""
+    kept: list[str] = []
+    for segment in decoded.split("/"):
+        if segment in ("", "."):
+            continue
+        if segment == "..":
+            if not kept:
+                message = f"the log names a data file outside the table: {path!r}"
+                raise DataFileError(message, path=path, hint="the log is damaged or hostile")
+            kept.pop()
+        else:
+            kept.append(segment)
+    if not kept:
+        message = f"the log names a data file without a name: {path!r}"
+        raise DataFileError(message, path=path, hint="the log is damaged")
+    return "/".join(kept)
+
+
+def within(root: str, key: str) -> str | None:
+    """Return ``key`` relative to the folder ``root``, or None if it is outside."""
+    if not root:
+        return key
+    return key[len(root) + 1 :] if key.startswith(f"{root}/") else None
+
+
+# Settings of a store: options, their secrets, and the external locations that a log may refer to.
+
+
+class ExternalLocation(msgspec.Struct, frozen=True):
+    """A folder outside the table's own account or bucket that its log may refer to, and the settings to access it."""
+
+    location: Location
+    settings: Settings
+
+    def __repr__(self) -> str:
+        return f"ExternalLocation({self.location!r})"
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """Settings to access a store and the other stores of its account.
+
+    ``environment`` may add to the options; None means that of the process. ``left_behind`` is set if the options had
+    secrets that were not sent to this process, ``carries`` if secrets are included in pickles.
+    """
+
+    options: dict[str, str]
+    secrets: tuple[str, ...]
+    retries: int
+    request_timeout: float
+    opener: Callable[[Location, Settings], Store]
+    external: tuple[ExternalLocation, ...] = ()
+    environment: Mapping[str, str] | None = None
+    left_behind: bool = False
+    carries: bool = False
+    credential: Any = None
+    """An object or function that returns tokens. It is never pickled."""
+
+    def __repr__(self) -> str:
+        # Options may be secrets.
+        return f"Settings(retries={self.retries}, request_timeout={self.request_timeout})"
+
+    def carried(self) -> Settings:
+        """Return settings whose secrets are included in pickles of their stores."""
+        external = tuple(msgspec.structs.replace(each, settings=each.settings.carried()) for each in self.external)
+        return msgspec.structs.replace(self, external=external, carries=True)
+
+    def limited(self, *, retries: int, request_timeout: float) -> Settings:
+        """Return settings with this number of retries and this timeout."""
+        external = tuple(
+            msgspec.structs.replace(
+                each, settings=each.settings.limited(retries=retries, request_timeout=request_timeout)
+            )
+            for each in self.external
+        )
+        return msgspec.structs.replace(self, retries=retries, request_timeout=request_timeout, external=external)
+
+    def to_ship(self) -> Settings:
+        """Return the settings to pickle."""
+        if self.carries:
+            if self.credential is not None:
+                message = "A credential object cannot be sent to another process"
+                raise OptionError(message, hint="name it instead: storage_options={'credential': 'default'}")
+            return self
+        public = without_secrets(self.options)
+        return msgspec.structs.replace(
+            self,
+            options=public,
+            secrets=(),
+            external=tuple(msgspec.structs.replace(each, settings=each.settings.to_ship()) for each in self.external),
+            left_behind=self.left_behind or self.credential is not None or bool(secrets_of(self.options)),
+            credential=None,
+        )

@@ -1,15 +1,14 @@
-"""From a URI to a store."""
+"""Open a store from a URI."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lazydelta.errors import OptionError
-from lazydelta.storage.elsewhere import external_locations_of
+from lazydelta.storage.external_locations import external_locations_of
 from lazydelta.storage.local import FileStore
-from lazydelta.storage.location import Location, parse_location
-from lazydelta.storage.settings import Settings
-from lazydelta.storage.storage_options import LEFT_BEHIND, normalise, secrets_of
+from lazydelta.storage.location import Location, Settings, parse_location
+from lazydelta.storage.options import CREDENTIAL, LEFT_BEHIND, normalise, secrets_of
 
 if TYPE_CHECKING:
     import os
@@ -23,28 +22,34 @@ __all__ = ["open_store"]
 def _open_at(location: Location, settings: Settings) -> Store:
     if location.kind == "local":
         return FileStore(location, settings)
-    from lazydelta.storage.remote import ObjectStore  # noqa: PLC0415 - with the client and asyncio
+    from lazydelta.storage.remote import ObjectStore  # noqa: PLC0415 - loads the client and asyncio
 
     return ObjectStore(location, settings)
 
 
 def open_store(
     uri: str | os.PathLike[str],
-    storage_options: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
     *,
     retries: int = 5,
     request_timeout: float = 30.0,
     external_locations: Mapping[str, Mapping[str, str] | None] | None = None,
 ) -> Store:
-    """Open the folder at ``uri``; no request is made, so a folder that does not exist is not noticed here.
+    """Open the folder at ``uri``. Makes no request, so a missing folder is not noticed here.
 
     ``memory://name/…`` stores live as long as the process and are shared by name, so that one part of a program can
-    write what another opens. ``external_locations`` are the folders of other accounts or buckets that the table's log
-    may lead to, each with its own storage options; with ``use_environment`` among them, also those of the environment.
+    open what another has written. ``external_locations`` are folders of other accounts or buckets that the table's log
+    may refer to, each with its own storage options. An entry with ``use_environment`` also uses the options of the
+    environment. The option ``credential`` is a name such as ``default``, or an object or function that returns tokens.
     """
     if retries < 0 or request_timeout <= 0:
         message = f"retries must not be negative and request_timeout must be positive: {retries}, {request_timeout}"
         raise OptionError(message)
+    credential = (storage_options or {}).get(CREDENTIAL)
+    if credential is not None and not isinstance(credential, str):
+        storage_options = {key: value for key, value in (storage_options or {}).items() if key != CREDENTIAL}
+    else:
+        credential = None  # by name, like any other option
     given = normalise(storage_options)
     left_behind = given.pop(LEFT_BEHIND, None) is not None
     location, options = parse_location(uri, given)
@@ -52,6 +57,13 @@ def open_store(
         external_locations, retries=retries, request_timeout=request_timeout, opener=_open_at
     )
     settings = Settings(
-        options, secrets_of(options), retries, request_timeout, _open_at, external, left_behind=left_behind
+        options,
+        secrets_of(options),
+        retries,
+        request_timeout,
+        _open_at,
+        external,
+        left_behind=left_behind,
+        credential=credential,
     )
     return _open_at(location, settings)

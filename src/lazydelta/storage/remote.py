@@ -1,33 +1,131 @@
-"""Tables on an object store: Azure, S3, Google Cloud Storage, and the in-memory store."""
-
-# ruff: noqa: D102 - what each method promises is said once, in Store
+"""Tables on an object store: Azure, S3, Google Cloud Storage and the in-memory store."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lazydelta.errors import StorageError
 from lazydelta.storage.bridge import Pending, run, submit
-from lazydelta.storage.byte_ranges import coalesced, cut_out, get_options
-from lazydelta.storage.chunks import ChunkStream, next_of
 from lazydelta.storage.client import Client
 from lazydelta.storage.input import AdaptiveReads, open_native
-from lazydelta.storage.store import READ_AHEAD, ObjectInfo, Parts, Store
-from lazydelta.storage.walk import Hides, Walk, is_hidden
+from lazydelta.storage.store import (
+    READ_AHEAD,
+    ByteStream,
+    Hides,
+    ObjectInfo,
+    Parts,
+    Store,
+    Walk,
+    coalesced,
+    cut_out,
+    get_options,
+    is_hidden,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 
     import pyarrow as pa
-    from obstore import AsyncWritableFile, ListStream, ObjectMeta
+    from obstore import AsyncWritableFile, BytesStream, ListStream, ObjectMeta
 
-    from lazydelta.storage.byte_stream import ByteStream
-    from lazydelta.storage.location import Location
-    from lazydelta.storage.settings import Settings
+    from lazydelta.storage.location import Location, Settings
+    from lazydelta.storage.store import IoCounters
 
 __all__ = ["ObjectStore"]
+
+
+# Remote objects read in chunks, with at most one chunk prefetched.
+
+
+async def next_of(source: AsyncIterator[T]) -> T | None:
+    """Return the next page or chunk, or None at the end."""
+    return await anext(source, None)
+
+
+class _ChunkSource:
+    """The response in flight. It does not reference the stream, so a stream dropped in mid-request is collected."""
+
+    def __init__(self, begin: Callable[[], Awaitable[BytesStream]], counters: IoCounters) -> None:
+        self._begin = begin
+        self._counters = counters
+        self._chunks: BytesStream | None = None
+
+    async def read(self) -> bytes | None:
+        if self._chunks is None:
+            self._chunks = await self._begin()
+        chunk = await next_of(self._chunks)
+        if not chunk:
+            return None
+        self._counters.count_bytes(read=len(chunk))
+        return chunk
+
+
+class ChunkStream(ByteStream):
+    """Chunks of a remote object. The next chunk is requested when the previous one is handed out."""
+
+    def __init__(
+        self,
+        begin: Callable[[], Awaitable[BytesStream]],
+        guard: Callable[[Awaitable[bytes | None]], Coroutine[Any, Any, bytes | None]],
+        counters: IoCounters,
+        chunk_size: int,
+    ) -> None:
+        self._lock = threading.Lock()
+        self._guard = guard
+        self._chunk_size = chunk_size
+        self._rest = memoryview(b"")
+        self._source = _ChunkSource(begin, counters)
+        self._pending: Pending[bytes | None] | None = self._ask()
+
+    def _ask(self) -> Pending[bytes | None]:
+        return submit(self._guard(self._source.read()))
+
+    def __next__(self) -> bytes:
+        # The client only guarantees a minimum chunk size: the in-memory store returns a whole object at once.
+        if not self._rest.nbytes:
+            self._rest = memoryview(self._wait())
+        size = self._rest.nbytes if self._rest.nbytes <= 2 * self._chunk_size else self._chunk_size
+        chunk, self._rest = bytes(self._rest[:size]), self._rest[size:]
+        return chunk
+
+    def _wait(self) -> bytes:
+        with self._lock:
+            pending = self._pending
+        if pending is None:
+            raise StopIteration
+        try:
+            chunk = pending.result()
+        except BaseException:
+            with self._lock:
+                closed = self._pending is None
+            self.close()
+            if closed:
+                raise StopIteration from None
+            raise
+        with self._lock:
+            if chunk is None or self._pending is None:
+                self._pending = None
+                raise StopIteration
+            self._pending = self._ask()
+        return chunk
+
+    def close(self) -> None:
+        """Abort the request in flight. Repeated calls do nothing."""
+        lock = getattr(self, "_lock", None)
+        if lock is None:  # the constructor was interrupted
+            return
+        with lock:
+            pending, self._pending = getattr(self, "_pending", None), None
+            self._rest = memoryview(b"")
+        if pending is not None:
+            pending.cancel()
+
+
+# ruff: noqa: D102 - the contract of each method is documented once, in Store
+
 
 T = TypeVar("T")
 
@@ -36,38 +134,38 @@ _PAGE_OF = {"azure": 5000}
 _PARALLEL_RANGES = 10
 _PART_SIZE = 8 << 20
 _PARALLEL_PARTS = 4
-# Sorts after every name a folder can hold.
+# Sorts after every name that a folder can hold.
 _LAST_NAME = "\U0010ffff"
 
 
 class ObjectStore(Store):
-    """A folder of a container of an object store."""
+    """A folder in a container of an object store."""
 
     def __init__(self, location: Location, settings: Settings) -> None:
         super().__init__(location, settings)
         self._client = Client(location, settings)
         # S3 Express buckets do not sort their listings.
         self._sorts = not location.container.endswith("--x-s3")
-        # Only where keys are compared byte by byte; an Azure account may order them by folder.
+        # Only where keys are compared byte by byte. An Azure account may order them by folder.
         self._jumps = location.kind in ("s3", "gcs")
 
     # --- helpers
 
     async def _guarded(self, verb: str, path: str, work: Awaitable[T]) -> T:
-        """Await ``work``; whatever goes wrong leaves as an error of ours, without its cause."""
+        """Await ``work``. Any failure is raised as a lazydelta error, without its cause."""
         try:
             return await work
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # noqa: BLE001 - translated, or raised again as it was
+        except BaseException as error:  # noqa: BLE001 - translated, or raised again unchanged
             failure = self._fault(error, verb, path)
         raise failure
 
     def _begin(self, verb: str, path: str, start: int | None = None, length: int | None = None) -> BaseException | None:
-        """Announce a request; an observer's fault comes back as the request's failure."""
+        """Announce a request. If an observer raises, the request fails with that error."""
         try:
             self._announce(verb, path, start, length)
-        except BaseException as error:  # noqa: BLE001 - translated, or raised again as it was
+        except BaseException as error:  # noqa: BLE001 - translated, or raised again unchanged
             return self._fault(error, verb, path)
         return None
 
@@ -78,12 +176,12 @@ class ObjectStore(Store):
         return run(self._guarded(verb, path, work()))
 
     def _info(self, path: str, meta: ObjectMeta) -> ObjectInfo:
-        moment = meta["last_modified"]
+        timestamp = meta["last_modified"]
         etag = meta["e_tag"]
-        # Azure's listings leave the quotes out that its headers have; a request wants them.
+        # Azure omits the quotes in listings that it sends in headers; requests need them.
         if etag and self._location.kind == "azure" and not etag.startswith(('"', "W/")):
             etag = f'"{etag}"'
-        return ObjectInfo(path, meta["size"], round(moment.timestamp() * 1000), etag)
+        return ObjectInfo(path, meta["size"], round(timestamp.timestamp() * 1000), etag)
 
     # --- reading
 
@@ -97,7 +195,7 @@ class ObjectStore(Store):
         yield from sorted(found, key=lambda info: info.path)
 
     def _walk(self, folder: str, after: str) -> Iterator[ObjectInfo]:
-        """Yield what is directly in the folder, page by page."""
+        """Yield the objects directly in the folder, page by page."""
         folder = folder.strip("/")
         prefix = self._key(folder)
         below = f"{prefix}/" if prefix else ""
@@ -114,7 +212,7 @@ class ObjectStore(Store):
                 return
             seen += len(page)
             for name, meta in _directly_in(below, page):
-                # Some stores ignore the start key, so what we asked to skip may come all the same.
+                # Some stores ignore the start key and return the names that were to be skipped.
                 if name <= floor:
                     continue
                 if self._sorts and name < previous and name.isascii() and previous.isascii():
@@ -165,18 +263,18 @@ class ObjectStore(Store):
                 passed = is_hidden(path, hides)
                 if passed is None:
                     yield self._info(path, meta)
-            # A log of many thousand objects is not paged through where the store can begin behind it.
+            # If the store supports start keys, skip a log of many thousand objects instead of paging through it.
             last = page[-1]["path"]
             if passed is not None and self._jumps and len(page) >= _PAGE and last.startswith(f"{below}{passed}/"):
                 offset, seen = f"{below}{passed}/{_LAST_NAME}", 0
                 pages = self._pages(folder, prefix, offset)
 
     def _past_subfolder(self, page: Sequence[ObjectMeta], below: str, offset: str | None) -> str | None:
-        """Return a start key past the sub-folder that a full page ended in, if it pays to begin again there."""
+        """Return a start key past the sub-folder in which a full page ended, if restarting there is worthwhile."""
         if not self._jumps or len(page) < _PAGE:
             return None
         if offset is not None and page[0]["path"] <= offset:
-            self._jumps = False  # this store ignores start keys: it would begin at the beginning again
+            self._jumps = False  # this store ignores start keys: it would start from the beginning again
             return None
         inside, slash, _ = page[-1]["path"][len(below) :].partition("/")
         return f"{below}{inside}/{_LAST_NAME}" if slash else None
@@ -184,7 +282,7 @@ class ObjectStore(Store):
     def _pages(self, folder: str, prefix: str, offset: str | None) -> ListStream[Sequence[ObjectMeta]]:
         try:
             return self._client.pages(prefix, offset, _PAGE)
-        except BaseException as error:  # noqa: BLE001 - translated, or raised again as it was
+        except BaseException as error:  # noqa: BLE001 - translated, or raised again unchanged
             failure = self._fault(error, "LIST", folder)
         raise failure
 
@@ -308,7 +406,7 @@ class ObjectStore(Store):
     def delete(self, path: str, *, missing_ok: bool = True) -> None:
         key = self._key(path)
         if not missing_ok and self._location.kind in ("s3", "memory"):
-            self.head(path)  # these stores do not say that there was nothing to delete
+            self.head(path)  # these stores do not report that there was nothing to delete
 
         async def work() -> None:
             try:
@@ -321,12 +419,12 @@ class ObjectStore(Store):
 
 
 def _is_below(path: str) -> bool:
-    """Tell whether a key is a plain path: anybody who may write to a store can put odd ones there."""
+    """Return whether a key is a plain path. Anyone with write access to a store can create unusual keys."""
     return all(name not in {"", ".", ".."} for name in path.split("/")) and "\0" not in path
 
 
 def _directly_in(below: str, page: Sequence[ObjectMeta]) -> Sequence[tuple[str, ObjectMeta]]:
-    """Return (name, object) of what is in the folder itself, sorted: not every service orders by UTF-8 bytes."""
+    """Return (name, object) for the objects directly in the folder, sorted: not every service sorts by UTF-8 bytes."""
     found = []
     for meta in page:
         name = meta["path"][len(below) :]

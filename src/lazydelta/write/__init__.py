@@ -1,1 +1,1 @@
-"""Writing: files first, then one commit that no other writer can have made."""
+"""Writing to tables: data files first, then one atomic commit."""

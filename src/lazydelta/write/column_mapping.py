@@ -1,7 +1,7 @@
-"""Column mapping as a writer has it: files carry physical names and ids, and new columns get some of their own.
+"""Column mapping for writers: files use physical names and ids, and new columns get their own.
 
-Rows are worked with under the names that people see. Only what is stored (files, their statistics, partition values in
-the log) has the physical ones, so they are given at the last step, to columns as they are in memory.
+Rows are processed under their logical names. Only stored data (files, statistics, partition values in the log) uses
+physical names, so they are applied in the last step, without copying columns.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ import msgspec
 import pyarrow as pa
 
 from lazydelta.errors import UnknownColumnError
-from lazydelta.log.actions import Metadata
-from lazydelta.types.schema import Array, DataType, Field, Map, Struct, TableSchema
+from lazydelta.log.replay import ReverseCommitReader
+from lazydelta.log.segment import list_commits
+from lazydelta.log.snapshot import Snapshot
+from lazydelta.protocol.actions import Metadata
+from lazydelta.protocol.schema import Array, DataType, Field, Map, Struct, TableSchema
 
-__all__ = ["PhysicalColumns", "mapped_metadata", "mapping_of"]
+__all__ = ["PhysicalColumns", "mapped_metadata", "mapping_of", "with_own_names"]
 
 _MODE = "delta.columnMapping.mode"
 _MAX_ID = "delta.columnMapping.maxColumnId"
@@ -27,12 +30,12 @@ _NAME = "delta.columnMapping.physicalName"
 
 
 def mapping_of(metadata: Metadata) -> str:
-    """Return the mode of column mapping; that the protocol has the feature was seen before."""
+    """Return the column mapping mode. The caller has checked that the protocol has the feature."""
     return (metadata.property(_MODE) or "none").lower()
 
 
 class PhysicalColumns:
-    """The columns of data files: all but those of partitions, under their physical names and with their ids."""
+    """The columns of data files: all but the partition columns, with physical names and ids."""
 
     def __init__(self, table: TableSchema) -> None:
         stored = [each for each in table.fields if each.name not in table.partition_columns]
@@ -41,7 +44,7 @@ class PhysicalColumns:
         self._table = table
 
     def renamed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows under physical names; no value is copied."""
+        """Return rows under physical names, without copying values."""
         columns = [
             column if column.type == field.type else column.view(field.type)
             for column, field in zip(rows.columns, self.schema, strict=True)
@@ -49,7 +52,7 @@ class PhysicalColumns:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def path_texts(self, names: Sequence[str] | None) -> tuple[str, ...] | None:
-        """Return the columns that a property names as statistics name them; what is no column is left out."""
+        """Return the columns named by a property as physical paths for statistics. Unknown columns are skipped."""
         if names is None:
             return None
         found = []
@@ -59,19 +62,35 @@ class PhysicalColumns:
         return tuple(found)
 
 
-def mapped_metadata(metadata: Metadata) -> Metadata:
-    """Return the metadata with ids and physical names for columns that have none yet, where the table maps columns."""
+def with_own_names(metadata: Metadata) -> Metadata:
+    """Return the metadata of a table whose columns become mapped: files have them under their current names."""
+    schema = msgspec.json.decode(metadata.schema_string)
+    number = _highest_id(metadata)
+    for each in _structs(schema):
+        notes = each.get("metadata") or {}
+        if _NAME not in notes:
+            number += 1
+            each["metadata"] = notes | {_ID: number, _NAME: each["name"]}
+    configuration = dict(metadata.configuration or {}) | {_MAX_ID: str(number)}
+    text = msgspec.json.encode(schema).decode()
+    return msgspec.structs.replace(metadata, schema_string=text, configuration=configuration)
+
+
+def mapped_metadata(metadata: Metadata, snapshot: Snapshot) -> Metadata:
+    """Return the metadata with ids and physical names for new columns, if the table uses column mapping.
+
+    ``snapshot`` is the version that the columns are added to.
+    """
     if mapping_of(metadata) == "none":
         return metadata
     schema = msgspec.json.decode(metadata.schema_string)
     fields = list(_structs(schema))
-    known = [each["metadata"][_ID] for each in fields if isinstance((each.get("metadata") or {}).get(_ID), int)]
-    highest = max([int(metadata.property(_MAX_ID) or 0), *known])
+    highest = max(_highest_id(metadata), _highest_logged_id(snapshot))
     for each in fields:
         notes = each.get("metadata") or {}
         if _NAME not in notes:
             highest += 1
-            # The same for whoever prepares a write and for whoever commits it; no id of a table is given twice.
+            # Deterministic, so that preparing and committing a write agree. A table never reuses an id.
             unique = uuid.uuid5(uuid.NAMESPACE_OID, f"{metadata.id}/{highest}/{each['name']}")
             each["metadata"] = notes | {_ID: highest, _NAME: f"col-{unique}"}
     configuration = dict(metadata.configuration or {}) | {_MAX_ID: str(highest)}
@@ -79,8 +98,30 @@ def mapped_metadata(metadata: Metadata) -> Metadata:
     return msgspec.structs.replace(metadata, schema_string=text, configuration=configuration)
 
 
+def _highest_id(metadata: Metadata) -> int:
+    """Return the highest id in the schema or in the property."""
+    fields = _structs(msgspec.json.decode(metadata.schema_string))
+    ids = [(each.get("metadata") or {}).get(_ID) for each in fields]
+    return max([int(metadata.property(_MAX_ID) or 0), *(each for each in ids if isinstance(each, int))])
+
+
+def _highest_logged_id(snapshot: Snapshot) -> int:
+    """Return the highest id that any commit in the log has assigned.
+
+    An id is never reused, but a restore by delta-rs resets the property. Columns are added rarely enough to read the
+    commits again.
+    """
+    found = [0]
+    commits = list(list_commits(snapshot.store, 0, snapshot.version))
+    for commit in ReverseCommitReader(snapshot.store, commits, whole=True):
+        for lines in commit.actions:
+            logged = [msgspec.json.decode(line.meta_data, type=Metadata) for line in lines if line.has("meta_data")]
+            found += [_highest_id(each) for each in logged if mapping_of(each) != "none"]
+    return max(found)
+
+
 def _structs(kind: Any) -> Iterator[dict[str, Any]]:
-    """Yield the fields of a schema as JSON has it, those inside others too."""
+    """Yield the fields of a JSON schema, including nested ones."""
     if not isinstance(kind, dict):
         return
     for each in kind.get("fields", ()):

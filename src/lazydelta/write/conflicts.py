@@ -1,7 +1,7 @@
-"""Which commits of others a transaction may go behind, and which rule it out.
+"""Conflict detection: which concurrent commits a transaction can be rebased onto, and which rule it out.
 
-Files are compared by path and not by key: whoever changes a file's deletion vector has changed the file. What fits
-behind any commit but a change of metadata or protocol is the blind append: it rests on nothing that was there.
+Files are compared by path and not by key: a changed deletion vector counts as a changed file. A blind append can follow
+any commit except a change of metadata or protocol, because it depends on no existing data.
 """
 
 from __future__ import annotations
@@ -12,30 +12,35 @@ from typing import Any
 
 import numpy as np
 
-from lazydelta.arrays import string_array
-from lazydelta.errors import CommitConflictError, MissingCommitError
-from lazydelta.log.actions import LogLine
-from lazydelta.log.checksum.checksum_totals import Change
+from lazydelta.errors import CommitConflictError, MissingCommitError, VersionNotFoundError
+from lazydelta.log.checksum.writer import Change
 from lazydelta.log.commits import decode_actions
 from lazydelta.log.file_batch import FileBatch
-from lazydelta.log.names import LOG, LogFile, commit_name
-from lazydelta.log.remove_set import RemoveSet
-from lazydelta.log.reverse_commits import ReverseCommitReader
-from lazydelta.log.segment import list_commits
+from lazydelta.log.keys import RemoveSet
+from lazydelta.log.replay import ReverseCommitReader
+from lazydelta.log.segment import commits_in_order
+from lazydelta.protocol.actions import LogLine
+from lazydelta.protocol.file_names import LogFile
+from lazydelta.runtime.arrays import string_array
 from lazydelta.storage import Store
-from lazydelta.write.row_changes.row_choice import RowChoice
-from lazydelta.write.selection import PartitionSelection
+from lazydelta.write.commit import PartitionSelection
+from lazydelta.write.row_changes.choice import RowChoice
 
-__all__ = ["Footprint", "commits_since", "judge"]
+__all__ = ["REFUSED", "Footprint", "commits_since", "judge"]
 
 _AGAIN = "read the table again and repeat the operation on its newest version"
+REFUSED = (
+    "nothing was committed: files written for it are deleted, or left to VACUUM where the log does not rule them out; "
+    f"files that the caller gave are kept; {_AGAIN}"
+)
+"""Tells the user what happened to the files of a refused operation, and what to do next."""
 _LISTING_PAUSES = (0.05, 0.2, 0.8)
 
 
 class Footprint:
-    """What a transaction rests on: files by path, and where it overwrites also the absence of others.
+    """What a transaction depends on: files by path and, for an overwrite, the absence of other files.
 
-    ``rows`` are those that it deletes, and whether also a blind append of such rows rules it out.
+    ``rows`` are the rows that it deletes, and whether a blind append of such rows conflicts too.
     """
 
     def __init__(
@@ -52,17 +57,17 @@ class Footprint:
         self._selections = tuple(selections)
 
     def rest_on(self, paths: Sequence[str]) -> None:
-        """Add files that nobody else may have changed."""
+        """Add files that no other writer may have changed."""
         if paths:
             self._paths.add(string_array(paths))
 
     def rest_on_lines(self, chunks: Iterable[bytes]) -> None:
-        """Add the files of encoded actions: those we remove, and those we add, which nobody else may add too."""
+        """Add the files of encoded actions: files to remove, and files to add, which no other writer may add too."""
         for lines in decode_actions(chunks, "the commit to be written", -1):
             self.rest_on([action.path for line in lines if (action := line.add or line.remove) is not None])
 
     def objection(self, lines: Sequence[LogLine]) -> str | None:
-        """Return what in the actions of another commit rules the transaction out."""
+        """Return which action of another commit conflicts with the transaction, or None."""
         for line in lines:
             if line.has("protocol"):
                 return "changed the table's protocol"
@@ -76,7 +81,7 @@ class Footprint:
                 path = paths[int(hits[0])]
                 told = f"changed the file {path}, which this transaction reads, adds or removes"
                 is_gone = path not in {each.path for each in adds}
-                # deltalake's words for it, by which programs tell conflicts apart.
+                # The wording of deltalake, which programs match to classify conflicts.
                 return f"{told}: a concurrent transaction deleted data this operation read" if is_gone else told
         if adds and self._overwrites_all:
             return f"added the file {adds[0].path} to the table that this transaction overwrites"
@@ -90,7 +95,7 @@ class Footprint:
         return None
 
     def objection_to_rows(self, lines: Sequence[LogLine]) -> str | None:
-        """Return which file of another commit may hold rows that the transaction would have deleted."""
+        """Return which file of another commit may hold rows that the transaction would have deleted, or None."""
         if self._rows is None:
             return None
         adds = [line.add for line in lines if line.add is not None and line.add.data_change]
@@ -100,31 +105,41 @@ class Footprint:
         return f"added the file {adds[int(hits[0])].path}, which may hold rows that it selects" if len(hits) else None
 
     def is_ruled_out_by(self, info: dict[str, Any] | None) -> bool:
-        """Tell whether rows of a commit that says so of itself matter: a blind append rests on nothing we do."""
+        """Return whether the rows of a commit matter: those of a blind append do not depend on this transaction."""
         return self._any_append or (info or {}).get("isBlindAppend") is not True
 
     def close(self) -> None:
-        """Give back memory and temporary files."""
+        """Release memory and temporary files."""
         self._paths.close()
 
 
-def commits_since(store: Store, version: int) -> list[LogFile]:
-    """Return the commits behind ``version``, of which there is at least one: somebody else's stood in our way."""
-    expected = version + 1
+def commits_since(store: Store, version: int, last: int | None = None) -> list[LogFile]:
+    """Return the commits after ``version``, up to ``last`` if given, with one LIST request.
+
+    If a commit is missing, it is unknown what other writers did, and the operation conflicts. A gap may be a stale
+    listing and is retried. A log that was cleaned up is not.
+    """
     for pause in (*_LISTING_PAUSES, None):
-        files = list(list_commits(store, expected))
-        if files and [file.version for file in files] == list(range(expected, expected + len(files))):
-            return files
-        if pause is not None:
+        try:
+            return list(commits_in_order(store, version + 1, last))
+        except VersionNotFoundError as error:
+            left = error.earliest or error.latest
+            message = (
+                f"The log of {store.uri} was checkpointed and cleaned up to version {left} since this operation read "
+                f"version {version}, so it is not known what other writers did"
+            )
+            raise CommitConflictError(message, path=store.uri, version=version + 1, hint=REFUSED) from error
+        except MissingCommitError as error:
+            if pause is None:
+                raise CommitConflictError(
+                    str(error.args[0]), path=error.path, version=error.version, hint=REFUSED
+                ) from error
             time.sleep(pause)
-    path = f"{LOG}/{commit_name(expected)}"
-    message = f"Commit {expected} of {store.uri} is there and is not listed"
-    hint = "the log was cleaned up meanwhile, or the listing lags behind; begin the transaction again"
-    raise MissingCommitError(message, path=path, version=expected, hint=hint)
+    raise AssertionError("the last round returns or raises")  # pragma: no cover
 
 
 def judge(store: Store, winners: Sequence[LogFile], footprint: Footprint) -> tuple[Change, CommitConflictError | None]:
-    """Return what the winners did, and the oldest of them that rules the transaction out."""
+    """Return the combined change of the winning commits, and the conflict with the oldest one that conflicts."""
     newest_first: list[Change] = []
     conflict: CommitConflictError | None = None
     for commit in ReverseCommitReader(store, winners):
@@ -142,7 +157,7 @@ def judge(store: Store, winners: Sequence[LogFile], footprint: Footprint) -> tup
 
 
 def _conflict(file: LogFile, objection: str, info: dict[str, Any] | None) -> CommitConflictError:
-    """Return the error for a transaction that another commit rules out."""
+    """Return the error for a transaction that conflicts with another commit."""
     who = info or {}
     if file.version == 0:
         objection = "created the table"

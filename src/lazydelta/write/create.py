@@ -1,11 +1,11 @@
-"""Creating a table, with the lowest protocol that serves it."""
+"""Creation of tables, with the lowest protocol that supports them."""
 
 from __future__ import annotations
 
 import os
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -19,31 +19,36 @@ from lazydelta.errors import (
     UnsupportedFeatureError,
     WriteError,
 )
-from lazydelta.handle import TableHandle
-from lazydelta.log.actions import Metadata, Protocol
-from lazydelta.log.features import FEATURES, READER_FEATURES, WRITER_FEATURES
-from lazydelta.log.features.writable import check_writable
-from lazydelta.log.properties import TableProperties, is_true
+from lazydelta.log.opening import open_snapshot
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.log.snapshot_opening import open_snapshot
+from lazydelta.protocol.actions import Metadata, Protocol
+from lazydelta.protocol.arrow_types import has_timestamp_ntz, to_schema_string
+from lazydelta.protocol.delta_types import Schema
+from lazydelta.protocol.features import FEATURES, LISTS_SINCE, READER_FEATURES, WRITER_FEATURES, check_writable
+from lazydelta.protocol.properties import TableProperties, is_true
+from lazydelta.protocol.schema import Array, Map, Struct, TableSchema, Variant
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import Store
-from lazydelta.types.delta_types import Schema
-from lazydelta.types.from_arrow import has_timestamp_ntz, to_schema_string
-from lazydelta.types.schema import Array, Map, Struct, TableSchema, Variant
 from lazydelta.write.alignment import Alignment
-from lazydelta.write.commit_note import CommitNote
+from lazydelta.write.commit import CommitNote
+from lazydelta.write.computed_columns import ComputedColumns, generated_columns
 from lazydelta.write.transaction import CommitResult, Transaction
 
-__all__ = ["create_table", "new_metadata", "protocol_for", "stage_creation"]
+__all__ = ["create_table", "new_metadata", "protocol_for", "stage_creation", "with_features"]
 
 _WRITER_VERSION = 2
-# The version stands for these; a list of features has to name them.
+# These features are implied by the writer version. A feature list must name them.
 _IN_WRITER_VERSION = frozenset(each.name for each in FEATURES if each.writer_version == _WRITER_VERSION)
 _BY_PROPERTY = "delta.feature."
+_BY_COLUMN = {
+    "delta.generationExpression": "generatedColumns",
+    "delta.identity.": "identityColumns",
+    "CURRENT_DEFAULT": "allowColumnDefaults",
+}
 _VERSION_PROPERTIES = frozenset({"delta.minreaderversion", "delta.minwriterversion"})
 
 
-def create_table(  # noqa: PLR0913 - keyword-only, and each stands for itself
+def create_table(  # noqa: PLR0913 - keyword-only options
     uri: str | os.PathLike[str],
     schema: pa.Schema | Schema,
     *,
@@ -51,6 +56,7 @@ def create_table(  # noqa: PLR0913 - keyword-only, and each stands for itself
     timestamp_column: str | None = None,
     boundary: str | None = None,
     partition_column: str | None = None,
+    partition_format: str | None = None,
     properties: Mapping[str, str] | None = None,
     name: str | None = None,
     description: str | None = None,
@@ -58,26 +64,28 @@ def create_table(  # noqa: PLR0913 - keyword-only, and each stands for itself
     mode: Literal["error", "ignore", "overwrite"] = "error",
     note: CommitNote | None = None,
 ) -> int:
-    """Create an empty table and return its version; with ``mode="ignore"`` a table that exists is left as it is.
+    """Create an empty table and return its version. With ``mode="ignore"`` an existing table is left unchanged.
 
-    ``mode="overwrite"`` empties a table that exists and gives it these columns and properties; it keeps its id and its
-    protocol. ``note`` is what the commit says beside.
+    ``mode="overwrite"`` empties an existing table and gives it these columns and properties. It keeps its id, and
+    its protocol grows by the features that they need. ``note`` is added to the commit.
 
-    ``timestamp_column`` aligns it to time: its first partition column is made from that column (``partition_column``,
-    by default ``_event_hour`` or what goes with the ``boundary``), and added to the schema if it is not there. The
-    table remembers it, so whoever appends need not say it again.
+    ``timestamp_column`` aligns the table to time: its first partition column (``partition_column``, by default
+    ``_event_hour`` or the name for the ``boundary``) is derived from that column, and added to the schema if missing.
+    Its values are digits, or as ``partition_format`` says: directives of ``strftime`` that sort as time.
+    The table records the alignment, so later appends can omit it.
     """
     if mode not in {"error", "ignore", "overwrite"}:
         raise OptionError(f"mode={mode!r} makes no sense", hint="say 'error', 'ignore' or 'overwrite'")
     properties = dict(properties or {})
     if timestamp_column is not None:
-        aligned = Alignment.of(timestamp_column, boundary, partition_column)
+        aligned = Alignment.of(timestamp_column, boundary, partition_column, partition_format)
         schema = aligned.added_to(schema.to_arrow() if isinstance(schema, Schema) else schema, "The table")
         properties |= aligned.properties
-        if not isinstance(partition_by, str) and aligned.partition_column not in partition_by:
+        partition_by = [partition_by] if isinstance(partition_by, str) else partition_by
+        if aligned.partition_column not in partition_by:
             partition_by = [aligned.partition_column, *partition_by]
-    elif boundary is not None or partition_column is not None:
-        hint = "name the timestamp column, or leave boundary and partition_column out"
+    elif any(each is not None for each in (boundary, partition_column, partition_format)):
+        hint = "name the timestamp column, or leave boundary, partition_column and partition_format out"
         raise OptionError("A boundary of time needs a column that it is taken from", hint=hint)
     metadata = new_metadata(
         schema, partition_by=partition_by, properties=properties, name=name, description=description
@@ -110,18 +118,17 @@ def create_table(  # noqa: PLR0913 - keyword-only, and each stands for itself
 
 
 def stage_creation(transaction: Transaction, metadata: Metadata) -> None:
-    """Let a transaction on a place without a table create one; files may be added in the same commit."""
+    """Stage the creation of a table in a transaction. Files may be added in the same commit."""
     transaction.set_protocol(protocol_for(metadata))
     transaction.set_metadata(metadata)
 
 
 def _stage_replacement(transaction: Transaction, snapshot: Snapshot, metadata: Metadata) -> None:
-    asked, had = protocol_for(metadata), snapshot.protocol
-    lacking = set(asked.writer_features or ()) - set(had.writer_features or _IN_WRITER_VERSION)
-    if lacking:
-        message = f"The table at {transaction.store.uri} lacks features that the new columns or properties need"
-        hint = "drop the table and create it anew, or add the features with deltalake"
-        raise UnsupportedFeatureError(f"{message}: {', '.join(sorted(lacking))}", features=tuple(lacking), hint=hint)
+    protocol = with_features(snapshot.protocol, protocol_for(metadata).writer_features or ())
+    if generated_columns(TableSchema.parse(metadata.schema_string)):
+        protocol = with_features(protocol, ["generatedColumns"])
+    if protocol != snapshot.protocol:
+        transaction.set_protocol(protocol)
     transaction.set_metadata(msgspec.structs.replace(metadata, id=snapshot.metadata.id))
     transaction.remove_all()
 
@@ -134,9 +141,9 @@ def new_metadata(
     name: str | None = None,
     description: str | None = None,
 ) -> Metadata:
-    """Return the metadata of a new table; what makes no sense, or what we do not write, is refused here."""
+    """Return the metadata of a new table. Raise for invalid or unsupported settings."""
     if isinstance(partition_by, str):
-        raise OptionError("partition_by is a list of names, not a text", hint=f"write [{partition_by!r}]")
+        partition_by = [partition_by]
     schema_string = _schema_string(schema)
     columns = _partition_columns(TableSchema.parse(schema_string), partition_by)
     metadata = Metadata(
@@ -149,6 +156,7 @@ def new_metadata(
         created_time=time.time_ns() // 1_000_000,
     )
     TableProperties.of(metadata)
+    ComputedColumns(TableSchema.parse(schema_string))  # raises for expressions that are not evaluated
     check_writable(protocol_for(metadata), metadata)
     return metadata
 
@@ -156,7 +164,7 @@ def new_metadata(
 def _schema_string(schema: pa.Schema | Schema) -> str:
     if not isinstance(schema, Schema):
         return to_schema_string(schema)
-    to_schema_string(schema.to_arrow())  # names that cannot be are refused there
+    to_schema_string(schema.to_arrow())  # raises for invalid names
     written = schema.to_json()
     if any(isinstance(each.type, Variant) for each in TableSchema.parse(written).leaves()):
         message = "lazydelta does not write tables with variants"
@@ -165,10 +173,10 @@ def _schema_string(schema: pa.Schema | Schema) -> str:
 
 
 def protocol_for(metadata: Metadata) -> Protocol:
-    """Return the lowest protocol under which readers and writers treat a new table as its metadata asks."""
+    """Return the lowest protocol that supports the metadata of a new table."""
     features: set[str] = set()
     schema = TableSchema.parse(metadata.schema_string, partition_columns=metadata.partition_columns)
-    if has_timestamp_ntz(schema.to_arrow()):
+    if "timestamp_ntz" in metadata.schema_string and has_timestamp_ntz(schema.to_arrow()):
         features.add("timestampNtz")
     properties = TableProperties.of(metadata)
     if properties.in_commit_timestamps:
@@ -177,15 +185,59 @@ def protocol_for(metadata: Metadata) -> Protocol:
         features.add("changeDataFeed")
     if properties.deletion_vectors:
         features.add("deletionVectors")
+    keys = {key for field in schema.fields for key in field.metadata}
+    features |= {name for key, name in _BY_COLUMN.items() if any(each.startswith(key) for each in keys)}
     features |= _asked_for(metadata.configuration or {})
-    if not features:
-        return Protocol(min_reader_version=1, min_writer_version=_WRITER_VERSION)
+    if features <= {"generatedColumns"}:
+        return Protocol(min_reader_version=1, min_writer_version=4 if features else _WRITER_VERSION)
     readers = sorted(features & READER_FEATURES)
     return Protocol(
         min_reader_version=3 if readers else 1,
         min_writer_version=7,
         reader_features=tuple(readers) if readers else None,
         writer_features=tuple(sorted(features | _IN_WRITER_VERSION)),
+    )
+
+
+def with_features(protocol: Protocol, features: Iterable[str]) -> Protocol:
+    """Return the lowest protocol that has further features."""
+    lacking = [name for name in dict.fromkeys(features) if not _has(protocol, name)]
+    for name in lacking:
+        if name not in WRITER_FEATURES:
+            message = f"lazydelta does not write tables with the feature {name}"
+            known = ", ".join(sorted(WRITER_FEATURES))
+            raise UnsupportedFeatureError(message, features=(name,), hint=f"it writes: {known}")
+        protocol = _with(protocol, name)
+    return protocol
+
+
+def _has(protocol: Protocol, name: str) -> bool:
+    if protocol.min_writer_version >= LISTS_SINCE["writer"]:
+        return name in (protocol.writer_features or ())
+    return name in _implied(protocol.min_writer_version)
+
+
+def _implied(version: int) -> set[str]:
+    return {each.name for each in FEATURES if each.writer_version is not None and each.writer_version <= version}
+
+
+def _with(protocol: Protocol, name: str) -> Protocol:
+    since = next(each.writer_version for each in FEATURES if each.name == name)
+    if since is not None and protocol.min_writer_version < LISTS_SINCE["writer"]:
+        # Older versions of the protocol have it, so older readers and writers go on working.
+        reads = max(protocol.min_reader_version, 2 if name in READER_FEATURES else 1)
+        return msgspec.structs.replace(protocol, min_writer_version=since, min_reader_version=reads)
+    listed = set(protocol.writer_features or _implied(protocol.min_writer_version)) | {name}
+    changed = msgspec.structs.replace(
+        protocol, min_writer_version=LISTS_SINCE["writer"], writer_features=tuple(sorted(listed))
+    )
+    if name not in READER_FEATURES:
+        return changed
+    readers = set(protocol.reader_features or ()) | {name}
+    if protocol.min_reader_version == 2:  # noqa: PLR2004 - the version of column mapping
+        readers.add("columnMapping")
+    return msgspec.structs.replace(
+        changed, min_reader_version=LISTS_SINCE["reader"], reader_features=tuple(sorted(readers))
     )
 
 

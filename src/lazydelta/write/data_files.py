@@ -1,7 +1,7 @@
-"""From rows to data files: grouped by partition, encoded as Parquet, sent to the store, described for the log.
+"""Writer of data files: group rows by partition, encode them as Parquet, upload them, and describe them for the log.
 
-A writer has no state beside its own, so any number of them can work on one table at once, in threads, processes or
-Spark tasks. None of them publishes anything: a file that no commit names is no part of the table.
+Writers share no state, so any number of them can write to one table concurrently, in threads, processes or Spark tasks.
+None of them publishes anything: a file becomes part of the table only when a commit references it.
 """
 
 from __future__ import annotations
@@ -14,53 +14,136 @@ from typing import Self, TypeAlias
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lazydelta import compute as pc
-from lazydelta.arrays import from_numpy
 from lazydelta.errors import OptionError, WriteError
-from lazydelta.log.actions import Add
-from lazydelta.log.properties import TableProperties
+from lazydelta.protocol.actions import Add
+from lazydelta.protocol.properties import TableProperties
+from lazydelta.protocol.values import can_partition, folder_name, logged_path, partition_texts
+from lazydelta.runtime import compute as pc
+from lazydelta.runtime.arrays import from_numpy
 from lazydelta.stats.collector import StatsCollector
+from lazydelta.stats.ranges import WRITTEN_HERE
 from lazydelta.storage import Store
-from lazydelta.types.partition_text import can_partition, folder_name, logged_path
 from lazydelta.write.column_mapping import PhysicalColumns
-from lazydelta.write.parquet_encoding import ParquetEncoding, leaf_columns
-from lazydelta.write.partition_rows import Partition, coded, compact, groups_of, pieces
+from lazydelta.write.parquet_encoding import ParquetEncoding, leaf_columns, leaves_with_nan, without_bounds
 from lazydelta.write.uploads import Chunks, Uploads
 
-__all__ = ["COMPRESSIONS", "MEMORY_BUDGET", "TARGET_FILE_SIZE", "DataFileWriter", "PartitionRows"]
+__all__ = [
+    "COMPRESSIONS",
+    "MEMORY_BUDGET",
+    "TARGET_FILE_SIZE",
+    "DataFileWriter",
+    "Partition",
+    "coded",
+    "compact",
+    "groups_of",
+    "pieces",
+]
+
+
+# Assignment of rows to partitions, vectorized.
+
+
+Partition: TypeAlias = tuple[str | None, ...]
+
+_PIECE_ROWS = 1 << 18
+# Up to this many partitions are grouped by counting, regardless of the number of rows.
+_COUNTED_PARTITIONS = 1 << 12
+
+
+def groups_of(
+    columns: Sequence[tuple[npt.NDArray[np.int64], list[str | None]]],
+) -> tuple[list[Partition], npt.NDArray[np.int64]]:
+    """Return the partitions that occur, and for each row the index of its partition."""
+    combined, count = columns[0][0], len(columns[0][1])
+    for codes, texts in columns[1:]:
+        combined, count = combined * len(texts) + codes, count * len(texts)
+    if count > max(len(combined), _COUNTED_PARTITIONS):
+        found, inverse = np.unique(combined, return_inverse=True)
+    else:
+        is_there = np.bincount(combined, minlength=count) > 0
+        found, inverse = np.flatnonzero(is_there), (np.cumsum(is_there) - 1)[combined]
+    keys: list[Partition] = []
+    for number in found.tolist():
+        key: list[str | None] = []
+        for _, texts in reversed(columns):
+            number, code = divmod(number, len(texts))  # noqa: PLW2901 - digit by digit
+            key.append(texts[code])
+        keys.append(tuple(reversed(key)))
+    return keys, inverse
+
+
+def coded(values: pa.Array, column: str) -> tuple[npt.NDArray[np.int64], list[str | None]]:
+    """Return a code for each row, and the partition values that the codes stand for."""
+    encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+    numbers: dict[str | None, int] = {}
+    if encoded.null_count:
+        numbers[None] = 0
+    # Several values may map to the same string: null and the empty string, or 0.0 and -0.0.
+    found = [numbers.setdefault(text, len(numbers)) for text in partition_texts(encoded.dictionary, column)]
+    lookup = np.array(found or [0], np.int64)
+    indices = encoded.indices.cast(pa.int32())
+    if indices.null_count:
+        indices = indices.fill_null(0)
+    codes = lookup[np.frombuffer(indices.buffers()[1], np.int32, len(indices), indices.offset * 4)]
+    if encoded.null_count:
+        valid = encoded.indices.is_valid().cast(pa.int8())
+        codes = np.where(np.frombuffer(valid.buffers()[1], np.int8, len(valid), valid.offset) == 1, codes, 0)
+    return codes, list(numbers)
+
+
+def pieces(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Split a large batch, to bound the memory of copying and encoding."""
+    if batch.num_rows == 0:
+        return
+    rows = min(_PIECE_ROWS, max(1, batch.num_rows * most_bytes // max(batch.nbytes, 1)))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+def compact(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Copy a batch that keeps much more memory alive than its rows need, such as a slice of a larger batch."""
+    if batch.get_total_buffer_size() <= 2 * batch.nbytes + (1 << 16):
+        return batch
+    return batch.take(from_numpy(np.arange(batch.num_rows, dtype=np.int64)))
+
 
 TARGET_FILE_SIZE = 128 << 20
 MEMORY_BUDGET = 256 << 20
 COMPRESSIONS = ("zstd", "snappy", "gzip", "none")
-# Large enough to compress well, small enough to be read in parallel and to roll files in time.
+# Large enough to compress well, and small enough to read in parallel and to roll files in time.
 _ROW_GROUP_BYTES = 64 << 20
 _ROW_GROUP_ROWS = 1 << 20
-# Below this, a partition's rows are not worth a row group of their own while its file stays open.
+# Smaller buffers are not worth their own row group while the file stays open.
 _LEAST_ROW_GROUP = 8 << 20
 _PIECE_BYTES = 32 << 20
 _PARALLEL_UPLOADS = 4
-# How many rows show whether the values of a column repeat.
+# Number of rows sampled to detect repeated values in a column.
 _SAMPLE_ROWS = 1 << 14
+# With fewer rows a dictionary costs more than it saves.
+_LEAST_SAMPLE = 16
+# Buffer for encoder output, which consists of many small writes (pages and headers).
+_BUFFER = 1 << 16
 
 PartitionRows: TypeAlias = tuple[Partition, pa.RecordBatch]
-"""Rows of one partition as its files have them, without the partition columns."""
+"""Rows of one partition as stored in its files, without the partition columns."""
 
 
 class DataFileWriter:
     """Writes rows to new data files of a table.
 
-    ``schema`` is the table's, partition columns included, and batches must have it exactly, but that partition columns
-    may be encoded by dictionaries. Files hold one partition each and about ``target_file_size`` bytes at most.
-    ``memory_budget`` bounds what is buffered, encoded and under way; when it is reached, the largest file is finished
-    early, so that a small budget costs larger files, never memory. ``first_number`` is where the numbers in file names
-    begin, ``family`` what all names have in common, ``folder`` where the files lie if not at the root. ``physical`` are
-    their columns where the table maps its own to others. ``encoding`` is what the caller decides about the files.
+    ``schema`` is the table schema, including partition columns. Batches must match it exactly, except that partition
+    columns may be dictionary-encoded. Each file holds one partition and about ``target_file_size`` bytes at most.
+    ``memory_budget`` bounds buffered, encoded and in-flight data. When it is reached, the largest file is finished
+    early: a small budget costs file size, never memory. ``first_number`` is the first number in file names, ``family``
+    their common prefix, and ``folder`` their location if not the root. ``physical`` are the stored columns if the table
+    uses column mapping. ``encoding`` is the caller's choice of Parquet encoding.
     """
 
-    def __init__(  # noqa: PLR0913 - keyword-only but for where and what, and each stands for itself
+    def __init__(  # noqa: PLR0913 - keyword-only options
         self,
         store: Store,
         schema: pa.Schema,
@@ -95,6 +178,7 @@ class DataFileWriter:
         self._family = family
         self._folder = f"{folder}/" if folder else ""
         self._open: dict[Partition, _OpenFile] = {}
+        self._held = 0  # the sum of their held_bytes, which is asked for after each piece of rows
         self._finished: list[_Finished] = []
         self._uploads = Uploads(store, _PARALLEL_UPLOADS)
         self._closed = False
@@ -110,7 +194,7 @@ class DataFileWriter:
             self.abort()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take rows; files that are full or exceed the budget leave for the store."""
+        """Write rows. Full files, and files beyond the memory budget, are uploaded."""
         if self._closed:
             raise WriteError("This writer of data files was closed", hint="make a new one")
         if not self._fits(batch.schema):
@@ -134,9 +218,9 @@ class DataFileWriter:
         return bool(pa.schema(plain).equals(self._schema))
 
     def set_aside(self, most_each: int, most_in_all: int) -> list[PartitionRows]:
-        """Return the rows of partitions that have too few for a file of their own, smallest first, and forget them.
+        """Remove and return the rows of partitions with too few rows for a file, smallest first.
 
-        Somebody who gathers them from several writers makes one file of them with `write_partition`.
+        The caller collects them from several writers and writes them to one file with `write_partition`.
         """
         taken: list[PartitionRows] = []
         by_size = sorted(self._open.items(), key=lambda item: item[1].held_bytes)
@@ -148,22 +232,23 @@ class DataFileWriter:
             most_in_all -= file.held_bytes
             taken.append((partition, file.rows()))
             self.num_rows -= file.buffered_rows
+            self._held -= file.held_bytes
             del self._open[partition]
         return taken
 
     def write_partition(self, partition: Partition, rows: pa.RecordBatch) -> None:
-        """Take rows that another writer of the same table set aside."""
+        """Write rows that another writer of the same table set aside."""
         self.num_rows += rows.num_rows
         self._take(partition, rows)
         self._keep_within_budget()
 
     def begin_new_files(self) -> None:
-        """Finish all files: the rows that come next go to others."""
+        """Finish all files, so that the next rows go to new ones."""
         for partition in list(self._open):
             self._finish(partition)
 
     def close(self) -> list[Add]:
-        """Finish all files and return what a commit needs to add them; if that fails, all are deleted."""
+        """Finish all files and return their add actions. On failure all files are deleted."""
         if not self._closed:
             try:
                 self.begin_new_files()
@@ -176,9 +261,10 @@ class DataFileWriter:
         return [each.add(now) for each in self._finished]
 
     def abort(self) -> None:
-        """Delete every file written so far, as well as the store lets us; also after ``close``."""
+        """Delete every file written so far, as far as the store allows. Also valid after ``close``."""
         self._closed = True
         self._open.clear()
+        self._held = 0
         self._finished.clear()
         self._uploads.undo()
 
@@ -192,13 +278,13 @@ class DataFileWriter:
         if len(groups) == 1:
             yield groups[0], compact(stored)
             return
-        # Small numbers are sorted by counting, which is many times as fast.
+        # A small integer type makes NumPy use a radix sort, which is many times faster.
         order = np.argsort(inverse.astype(np.min_scalar_type(len(groups))), kind="stable")
         ends = np.cumsum(np.bincount(inverse))
         start = 0
         for key, end in zip(groups, ends.tolist(), strict=True):
             rows = np.ascontiguousarray(order[start:end], np.int64)
-            # A copy for each partition: a slice of one sorted batch would keep all of it alive as long as any part.
+            # Copy each partition: a slice of one sorted batch would keep the whole batch alive.
             yield key, stored.take(from_numpy(rows))
             start = end
 
@@ -206,24 +292,28 @@ class DataFileWriter:
         file = self._open.get(partition)
         if file is None:
             file = self._open[partition] = _OpenFile(self._recipe)
+        self._held -= file.held_bytes
         file.buffer(rows)
+        self._held += file.held_bytes
         if file.buffered_bytes >= self._row_group or file.buffered_rows >= _ROW_GROUP_ROWS:
             self._encode(partition)
 
     def _encode(self, partition: Partition) -> None:
-        """Turn the buffered rows into a row group; a file that would grow beyond the target with it is finished."""
+        """Encode the buffered rows as a row group. First finish a file that would exceed the target with it."""
         file = self._open[partition]
         if file.encoded_bytes and file.encoded_bytes + file.expected_bytes > self._target:
             rest = _OpenFile(self._recipe)
             rest.take_buffer_of(file)
             self._finish(partition)
             self._open[partition] = file = rest
+        self._held -= file.held_bytes
         file.encode()
+        self._held += file.held_bytes
         if file.encoded_bytes >= self._target:
             self._finish(partition)
 
     def _keep_within_budget(self) -> None:
-        while sum(file.held_bytes for file in self._open.values()) + self._uploads.bytes_in_flight > self._budget:
+        while self._held + self._uploads.bytes_in_flight > self._budget:
             if self._uploads.bytes_in_flight:
                 self._uploads.wait_for_one()
                 continue
@@ -235,6 +325,7 @@ class DataFileWriter:
 
     def _finish(self, partition: Partition) -> None:
         file = self._open.pop(partition)
+        self._held -= file.held_bytes
         if file.buffered_rows:
             file.encode()
         content = file.close()
@@ -248,11 +339,11 @@ class DataFileWriter:
         number, self._number = self._number, self._number + 1
         codec = "" if self._recipe.compression == "none" else f".{self._recipe.compression}"
         unique = uuid.UUID(hex=self._family + uuid.uuid4().hex[len(self._family) :])
-        return f"part-{number:05}-{unique}.c000{codec}.parquet"
+        return f"part-{number:05}-{unique}{WRITTEN_HERE}{codec}.parquet"
 
 
 class _Recipe:
-    """How every file of a writer is made; ``schema`` is that of the rows, ``stored`` that of the files."""
+    """Settings shared by all files of a writer. ``schema`` is the schema of the rows, ``stored`` that of the files."""
 
     def __init__(
         self,
@@ -277,13 +368,13 @@ class _Recipe:
         return StatsCollector(self.stored, self.properties)
 
     def to_store(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows as files have them."""
+        """Return rows in the schema of the files."""
         return rows if self._physical is None else self._physical.renamed(rows)
 
-    def writer(self, sink: Chunks, rows: pa.RecordBatch) -> pq.ParquetWriter:
-        """Return what writes a file that begins with these rows."""
+    def writer(self, sink: pa.NativeFile, rows: pa.RecordBatch) -> pq.ParquetWriter:
+        """Return a Parquet writer for a file that begins with these rows."""
         return pq.ParquetWriter(
-            pa.PythonFile(sink, mode="w"),
+            sink,
             self.stored,
             compression=self.compression,
             version="2.6",
@@ -295,15 +386,17 @@ class _Recipe:
         )
 
     def row_group_rows(self, rows: pa.RecordBatch) -> int:
-        """Return how many of these rows are a row group."""
+        """Return the number of rows per row group."""
         return min(self._encoding.row_group_rows or rows.num_rows, int(rows.num_rows))
 
     def _dictionaries(self, rows: pa.RecordBatch) -> list[str]:
-        """Return the columns that a dictionary makes smaller; for others it costs a fourth of the size and much time.
+        """Return the columns that benefit from a dictionary; for others it adds a quarter of the size and much time.
 
-        What was found for one file of some size is used for the writer's others.
+        The choice for the first sufficiently large file is reused for the writer's other files.
         """
         if self._repetitive is None:
+            if rows.num_rows < _LEAST_SAMPLE:
+                return []
             chosen = [leaf for field in self.stored for leaf in leaf_columns(field) if _repeats(rows, field)]
             if rows.num_rows < _SAMPLE_ROWS:
                 return chosen
@@ -339,14 +432,18 @@ class _Finished:
 
 
 class _OpenFile:
-    """Rows of one partition: some encoded already, some still as they came."""
+    """Rows of one partition: partly encoded, partly buffered."""
 
     def __init__(self, recipe: _Recipe) -> None:
         self._recipe = recipe
         self._batches: list[pa.RecordBatch] = []
         self._sink = Chunks()
+        # Made for the first rows that are encoded: it has 64 KB, and many files wait for more rows at once.
+        self._buffer: pa.BufferedOutputStream | None = None
         self._writer: pq.ParquetWriter | None = None
         self._arrow_bytes = 0
+        self._groups = 0
+        self._with_nan: list[tuple[int, int]] = []
         self.stats = recipe.statistics()
         self.buffered_bytes = 0
         self.buffered_rows = 0
@@ -362,7 +459,7 @@ class _OpenFile:
 
     @property
     def expected_bytes(self) -> int:
-        """Return what the buffered rows will take, judged by those before them."""
+        """Return the estimated encoded size of the buffered rows, based on the rows encoded before."""
         return self.buffered_bytes * self._sink.size // max(self._arrow_bytes, 1)
 
     def buffer(self, rows: pa.RecordBatch) -> None:
@@ -385,15 +482,28 @@ class _OpenFile:
             self._arrow_bytes += self.buffered_bytes
             self._forget_buffer()
             self.stats.update(rows)
-            if self._writer is None:
-                self._writer = self._recipe.writer(self._sink, rows)
-            self._writer.write_batch(rows, row_group_size=self._recipe.row_group_rows(rows))
+            if self._writer is None or self._buffer is None:
+                self._buffer = pa.BufferedOutputStream(pa.PythonFile(self._sink, mode="w"), _BUFFER)
+                self._writer = self._recipe.writer(self._buffer, rows)
+            size = self._recipe.row_group_rows(rows)
+            for start in range(0, rows.num_rows, size):
+                group = rows.slice(start, size)
+                self._with_nan += [(self._groups, leaf) for leaf in leaves_with_nan(group)]
+                self._groups += 1
+            self._writer.write_batch(rows, row_group_size=size)
+            self._buffer.flush()
             self.encoded_rows += rows.num_rows
 
     def close(self) -> Chunks:
         with _faults():
-            if self._writer is not None:
+            if self._writer is not None and self._buffer is not None:
                 self._writer.close()
+                self._buffer.close()
+        if self._with_nan:
+            end = self._sink.take_back(8)
+            footer = self._sink.take_back(int.from_bytes(end[:4], "little"))
+            footer = without_bounds(footer, frozenset(self._with_nan))
+            self._sink.write(footer + len(footer).to_bytes(4, "little") + end[4:])
         return self._sink
 
     def _forget_buffer(self) -> None:
@@ -402,7 +512,7 @@ class _OpenFile:
 
 
 class _faults:  # noqa: N801 - used like a function
-    """Turns what pyarrow raises while it encodes into an error of ours."""
+    """Converts pyarrow errors during encoding to `WriteError`."""
 
     def __enter__(self) -> None:
         return None
@@ -410,7 +520,7 @@ class _faults:  # noqa: N801 - used like a function
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # What goes wrong with a file in memory is the encoder's doing, also where it has the class of a disk's faults.
+        # The file is in memory, so even an OSError comes from the encoder and not from a disk.
         if isinstance(error, pa.ArrowException | NotImplementedError | OSError):
             raise WriteError(f"Rows cannot be written as Parquet: {error}", hint="nothing was committed") from error
 

@@ -1,8 +1,8 @@
-"""Bringing data to a table's schema: what is refused, what is cast, and what may be added.
+"""Conversion of data to a table's schema: what is refused, cast or added.
 
-Columns are found by name. A cast is made only where every value of the one type is a value of the other, so whether
-data fits is known from its types before a single row is read; two things alone depend on values, and both are errors
-when they go wrong: nulls in a column that has none, and moments finer than a microsecond.
+Columns are matched by name. A cast is allowed only if every value of the source type is a value of the target type, so
+the types alone decide whether data fits, before any row is read. Only two errors depend on values: nulls in a
+non-nullable column, and timestamps finer than a microsecond.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from typing import Any, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from lazydelta import compute as pc
 from lazydelta.errors import SchemaMismatchError
-from lazydelta.types.conversion_steps import (
+from lazydelta.protocol.arrow_types import (
     Conversion,
     decoded_type,
     is_list,
     null_mask,
     nulls_of,
     outer_encoding,
+    to_field,
     with_child,
 )
-from lazydelta.types.from_arrow import to_field
+from lazydelta.protocol.schema import NameIndex
+from lazydelta.runtime import compute as pc
 
 __all__ = ["Conformer", "grown_schema"]
 
@@ -40,17 +41,17 @@ _INTEGERS = {
 }
 _TEXT = {pa.string(), pa.large_string(), pa.string_view()}
 _BYTES = {pa.binary(), pa.large_binary(), pa.binary_view()}
-# The digits of the largest value of an integer of so many bits.
+# Decimal digits of the largest integer with that many bits.
 _DIGITS = {(8, True): 3, (16, True): 5, (32, True): 10, (64, True): 19}
 _DIGITS |= {(8, False): 3, (16, False): 5, (32, False): 10, (64, False): 20}
-# Bits of an integer that a float holds exactly.
+# Bits of an integer that a float represents exactly.
 _EXACT_BITS = {pa.float32(): 24, pa.float64(): 53}
 
 
 def grown_schema(schema_string: str, data: pa.Schema) -> str | None:
-    """Return the table's schema with what only the data has, nullable, at the end; structs grow alike.
+    """Return the table's schema with columns and struct fields that only the data has appended as nullable.
 
-    Columns that both have stay as they are, with all that the table notes about them. None if there is nothing to add.
+    Existing columns keep their definition and metadata. Return None if there is nothing to add.
     """
     schema = msgspec.json.decode(schema_string)
     return msgspec.json.encode(schema).decode() if _grow_fields(schema["fields"], data, "") else None
@@ -58,15 +59,20 @@ def grown_schema(schema_string: str, data: pa.Schema) -> str | None:
 
 def _grow_fields(known: list[dict[str, Any]], given: Iterable[pa.Field], above: str) -> bool:
     grown = False
+    names = NameIndex(each["name"] for each in known)
     for field in given:
         place = f"{above}.{field.name}" if above else field.name
-        found = _named(known, field.name)
-        if found is None:
-            # Rows that are there already have no value for it.
-            known.append(to_field(field.with_nullable(True), above))  # noqa: FBT003 - pyarrow's signature
-            grown = True
+        found = names.positions(field.name)
+        if found:
+            grown |= _grow_type(known[found[0]]["type"], field.type, place)
         else:
-            grown |= _grow_type(found["type"], field.type, place)
+            if b"delta.generationExpression" in (field.metadata or {}):
+                message = "Schema evolved fields cannot have generated expressions. Recreate the table to achieve this."
+                raise SchemaMismatchError(message, hint=f"or write {place!r} without its metadata")
+            # Existing rows have no value for it.
+            known.append(to_field(field.with_nullable(True), above))  # noqa: FBT003 - pyarrow signature
+            names.append(field.name)
+            grown = True
     return grown
 
 
@@ -82,29 +88,28 @@ def _grow_type(known: Any, given: pa.DataType, place: str) -> bool:
     return False
 
 
-def _named(fields: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
-    exact = next((each for each in fields if each["name"] == name), None)
-    return exact or next((each for each in fields if each["name"].lower() == name.lower()), None)
-
-
 class Conformer:
-    """Brings batches of one schema to the table's: columns in its order, of its types, nulls where it allows them.
+    """Converts batches of one schema to the table's schema: column order, types and nullability.
 
-    Raises `SchemaMismatchError` at once if the schemas do not fit.
+    The constructor raises `SchemaMismatchError` if the schemas do not fit.
     """
 
     def __init__(self, table: pa.Schema, data: pa.Schema) -> None:
         self._schema = table
         self._source = data
-        self._plans = _plan_fields(list(table), list(data), "")
+        # Most data already has the table's columns, possibly thousands. Such batches are passed through.
+        self._is_same = table.equals(data) and all(each.nullable and not each.type.num_fields for each in table)
+        self._plans = [] if self._is_same else _plan_fields(list(table), list(data), "")
 
     @property
     def source(self) -> pa.Schema:
-        """Return the schema of the batches that it takes."""
+        """Return the schema of the input batches."""
         return self._source
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch as the table has it."""
+        """Return the batch in the table's schema."""
+        if self._is_same:
+            return batch.replace_schema_metadata(self._schema.metadata)
         columns = []
         for field, (index, convert) in zip(self._schema, self._plans, strict=True):
             try:
@@ -123,9 +128,10 @@ _Plan: TypeAlias = tuple[int | None, Conversion]
 def _plan_fields(wanted: Sequence[pa.Field], given: Sequence[pa.Field], above: str) -> list[_Plan]:
     used: set[int] = set()
     plans: list[_Plan] = []
+    names = NameIndex(each.name for each in given)
     for field in wanted:
         name = above + field.name
-        index = _find(given, field.name)
+        index = next(iter(names.positions(field.name)), None)
         if index is None:
             if not field.nullable:
                 message = f"The data lacks the column {name!r}, which the table has as {field.type} without nulls"
@@ -138,26 +144,14 @@ def _plan_fields(wanted: Sequence[pa.Field], given: Sequence[pa.Field], above: s
     if unknown:
         first = unknown[0]
         rest = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
-        twice = _find(wanted, first.name) is not None
-        if twice:
+        if NameIndex(each.name for each in wanted).positions(first.name):
             message = f"The data has the column {above + first.name!r} twice; Delta does not tell names apart by case"
             raise SchemaMismatchError(message, hint="drop or rename one of them")
         message = f"The data has the column {above + first.name!r} of type {first.type}{rest}, which the table does not"
-        if not above and len(given) != len(wanted):  # in the words that users of deltalake look for
+        if not above and len(given) != len(wanted):  # the wording that users of deltalake search for
             message += f". Cannot cast schema, number of fields does not match: {len(given)} vs {len(wanted)}"
         raise SchemaMismatchError(message, hint="drop it from the data, or say schema_mode='merge' to add it")
     return plans
-
-
-def _find(fields: Iterable[pa.Field], name: str) -> int | None:
-    """Return the position of a name; an exact match goes first, then one that differs by case."""
-    folded = None
-    for index, field in enumerate(fields):
-        if field.name == name:
-            return index
-        if folded is None and field.name.lower() == name.lower():
-            folded = index
-    return folded
 
 
 def _plan(wanted: pa.DataType, given: pa.DataType, name: str) -> Conversion:
@@ -176,7 +170,7 @@ def _plan(wanted: pa.DataType, given: pa.DataType, name: str) -> Conversion:
 
 
 def _has_required(kind: pa.DataType) -> bool:
-    """Tell whether something inside may not be null, which has to be looked at row by row."""
+    """Return whether a nested field is non-nullable, which has to be checked row by row."""
     if pa.types.is_map(kind):
         return not kind.item_field.nullable or _has_required(kind.key_type) or _has_required(kind.item_type)
     fields = [kind.field(index) for index in range(kind.num_fields)]
@@ -205,7 +199,7 @@ def _struct(wanted: pa.DataType, given: pa.DataType, name: str) -> Conversion:
             for field, (index, inner) in zip(fields, plans, strict=True)
         ]
         mask = null_mask(array)
-        # Below a null struct a field may be null, whatever it says of itself.
+        # Fields of a null struct may be null, even if they are non-nullable.
         present = None if mask is None else pc.invert(mask)
         for field, part in zip(fields, parts, strict=True):
             _check_nulls(field, part if present is None else part.filter(present), f"{name}.{field.name}")
@@ -245,7 +239,7 @@ def _map(wanted: pa.DataType, given: pa.DataType, name: str) -> Conversion:
 
 
 def _offsets(lists: pa.Array) -> pa.Array:
-    """Return where the lists would begin and end if their values stood without gaps, as ``flatten`` gives them."""
+    """Return the list offsets for values without gaps, as ``flatten`` returns them."""
     zero = pa.nulls(1, pa.int32()).fill_null(0)
     lengths = pc.if_else(pc.is_valid(lists), pc.list_value_length(lists).cast(pa.int32()), zero[0])
     return pa.concat_arrays([zero, pc.cumulative_sum(lengths)])
@@ -260,7 +254,7 @@ def _leaf(wanted: pa.DataType, given: pa.DataType) -> Conversion | None:
 
 
 def _is_lossless(wanted: pa.DataType, given: pa.DataType) -> bool:
-    """Tell whether every value of ``given`` is a value of ``wanted``."""
+    """Return whether every value of ``given`` is a value of ``wanted``."""
     types = pa.types
     if wanted == given:
         return True
@@ -288,10 +282,10 @@ def _holds_integer(wanted: pa.DataType, given: pa.DataType) -> bool:
 
 
 def _timestamp(wanted: pa.DataType, given: pa.DataType) -> Conversion | None:
-    # An instant is no wall clock; only whoever made the data knows which zone its clocks showed.
+    # An instant is not a wall-clock time. Only the producer of the data knows its time zone.
     if not pa.types.is_timestamp(given) or (given.tz is None) != (wanted.tz is None):
         return None
-    # The zone is a label on the same instant, so units alone are converted; the cast fails where digits would be lost.
+    # The time zone is only a label, so only the unit is converted. The cast fails if digits would be lost.
     return lambda array: array.view(pa.timestamp(given.unit)).cast(pa.timestamp(wanted.unit)).view(wanted)
 
 
@@ -301,7 +295,8 @@ def _same(array: pa.Array) -> pa.Array:
 
 def _check_nulls(field: pa.Field, values: pa.Array, name: str) -> None:
     if not field.nullable and values.null_count:
-        message = f"{values.null_count} rows have no value in column {name!r}, which the table has without nulls"
+        message = f"Invalid data found: {values.null_count} rows have no value in column {name!r}, which the table has"
+        message += " without nulls"
         raise SchemaMismatchError(message, hint="drop these rows, or give them a value")
 
 

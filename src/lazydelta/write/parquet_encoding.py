@@ -1,16 +1,18 @@
-"""How data files are encoded beyond their compression, for callers who know their rows better than the writer does."""
+"""Parquet encoding settings beyond compression, for callers that know their data better than the writer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
 from lazydelta.errors import OptionError
+from lazydelta.log.checkpoint.pages import ThriftCursor
+from lazydelta.runtime import compute as pc
 
-__all__ = ["ENCODINGS", "ColumnEncoding", "ParquetEncoding", "leaf_columns"]
+__all__ = ["ENCODINGS", "ColumnEncoding", "ParquetEncoding", "leaf_columns", "leaves_with_nan", "without_bounds"]
 
 ENCODINGS = (
     "PLAIN",
@@ -23,10 +25,10 @@ ENCODINGS = (
 
 
 class ColumnEncoding(msgspec.Struct, frozen=True):
-    """How one column is encoded; None leaves it to the writer.
+    """Encoding of one column. None leaves the choice to the writer.
 
-    ``bloom_filter`` is the number of distinct values that a Bloom filter is made for, and the share of wrong answers;
-    either may be None.
+    ``bloom_filter`` is the expected number of distinct values and the false-positive rate of a Bloom filter. Either may
+    be None.
     """
 
     dictionary: bool | None = None
@@ -35,20 +37,20 @@ class ColumnEncoding(msgspec.Struct, frozen=True):
     bloom_filter: tuple[int | None, float | None] | None = None
 
     def over(self, other: ColumnEncoding) -> ColumnEncoding:
-        """Return what both say, this one first."""
+        """Return both settings merged. This one takes precedence."""
         own = {name: getattr(self, name) for name in self.__struct_fields__ if getattr(self, name) is not None}
         if self.encoding is not None and self.dictionary is None:
-            own["dictionary"] = False  # what has an encoding of its own cannot have a dictionary
+            own["dictionary"] = False  # a column with an explicit encoding cannot have a dictionary
         if self.dictionary:
             own.setdefault("encoding", None)
         return msgspec.structs.replace(other, **own)
 
 
 class ParquetEncoding(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller decides about Parquet; None is what the writer finds best.
+    """The caller's choice of Parquet settings. None leaves a setting to the writer.
 
-    ``columns`` are named as the table names them, fields of structs by dotted paths; a column with parts says it for
-    all of them. ``every`` is for the columns that are not named, and for what a named one leaves open.
+    ``columns`` uses the table's column names, and dotted paths for struct fields. A setting for a nested column applies
+    to all its leaves. ``every`` applies to columns that are not named, and to what a named column leaves open.
     """
 
     compression_level: int | None = None
@@ -61,7 +63,7 @@ class ParquetEncoding(msgspec.Struct, frozen=True, kw_only=True):
     columns: Mapping[str, ColumnEncoding] = {}
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense before any work begins."""
+        """Validate the settings before any work begins."""
         for name in ("page_bytes", "page_rows", "dictionary_bytes", "batch_rows", "row_group_rows"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -72,7 +74,7 @@ class ParquetEncoding(msgspec.Struct, frozen=True, kw_only=True):
                 raise OptionError(message, hint=f"say one of {', '.join(ENCODINGS)}")
 
     def check(self, rows: pa.Schema, partition_columns: Sequence[str]) -> None:
-        """Refuse columns that files of the table do not have; ``rows`` has theirs as the table names them."""
+        """Raise for columns that data files do not have. ``rows`` is their schema with the table's column names."""
         known = {path for field in rows for leaf in leaf_columns(field) for path in _with_parents(leaf)}
         for path in self.columns:
             if path not in known:
@@ -81,13 +83,13 @@ class ParquetEncoding(msgspec.Struct, frozen=True, kw_only=True):
                 message = f"The column {path!r} cannot be encoded: {reason}"
                 raise OptionError(message, hint=f"data files have: {', '.join(rows.names)}")
 
-    def settings(self, rows: pa.Schema, stored: pa.Schema, repetitive: Sequence[str]) -> dict[str, Any]:
-        """Return how PyArrow's writer is called.
+    def settings(self, rows: pa.Schema, stored: pa.Schema, repetitive: Collection[str]) -> dict[str, Any]:
+        """Return the keyword arguments for PyArrow's writer.
 
-        ``rows`` has the columns as the table names them and ``stored`` as files do; ``repetitive`` are the columns of
-        files for which the writer would choose a dictionary.
+        ``rows`` has the table's column names and ``stored`` those of the files. ``repetitive`` are the stored columns
+        for which the writer would choose a dictionary.
         """
-        chosen = dict(self._chosen(rows, stored))
+        chosen, repetitive = dict(self._chosen(rows, stored)), frozenset(repetitive)
         plain = {name: each.encoding for name, each in chosen.items() if each.encoding is not None}
         with_dictionary = [
             name
@@ -111,11 +113,13 @@ class ParquetEncoding(msgspec.Struct, frozen=True, kw_only=True):
         return {"use_dictionary": with_dictionary} | {key: each for key, each in settings.items() if each is not None}
 
     def _chosen(self, rows: pa.Schema, stored: pa.Schema) -> list[tuple[str, ColumnEncoding]]:
+        if not self.columns:
+            return [(leaf, self.every) for field in stored for leaf in leaf_columns(field)]
         found = []
         for shown, field in zip(rows, stored, strict=True):
             for path, leaf in zip(leaf_columns(shown), leaf_columns(field), strict=True):
                 choice = self.every
-                for name in _with_parents(path):  # the innermost name has the last word
+                for name in _with_parents(path):  # the innermost name takes precedence
                     if name in self.columns:
                         choice = self.columns[name].over(choice)
                 found.append((leaf, choice))
@@ -123,7 +127,7 @@ class ParquetEncoding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _with_parents(path: str) -> list[str]:
-    """Return a dotted path with what it lies in, the outermost first."""
+    """Return a dotted path and its parents, outermost first."""
     return [path[:end] for end, letter in enumerate(path) if letter == "."] + [path]
 
 
@@ -134,7 +138,7 @@ def _bloom(wanted: tuple[int | None, float | None]) -> Any:
 
 
 def leaf_columns(field: pa.Field, above: str = "") -> list[str]:
-    """Return the names that Parquet has for the leaf columns of a field."""
+    """Return the Parquet paths of the leaf columns of a field."""
     name, kind = f"{above}{field.name}", field.type
     if pa.types.is_struct(kind):
         return [leaf for each in kind for leaf in leaf_columns(each, f"{name}.")]
@@ -144,3 +148,80 @@ def leaf_columns(field: pa.Field, above: str = "") -> list[str]:
     if pa.types.is_list(kind):
         return leaf_columns(kind.value_field.with_name("element"), f"{name}.list.")
     return [name]
+
+
+# --- bounds of chunks with NaN
+
+
+def leaves_with_nan(rows: pa.RecordBatch) -> list[int]:
+    """Return the indices of the leaf columns that contain a NaN in these rows."""
+    leaves = (leaf for column in rows.columns for leaf in _leaves(column))
+    return [
+        place
+        for place, leaf in enumerate(leaves)
+        if pa.types.is_floating(leaf.type) and pc.any(pc.is_nan(leaf)).as_py()
+    ]
+
+
+def _leaves(array: pa.Array) -> Iterator[pa.Array]:
+    if pa.types.is_struct(array.type):
+        for index in range(array.type.num_fields):
+            yield from _leaves(array.field(index))
+    elif pa.types.is_map(array.type):
+        first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        for entries in (array.keys, array.items):
+            yield from _leaves(entries.slice(first, last - first))
+    elif pa.types.is_list(array.type):
+        yield from _leaves(array.flatten())
+    else:
+        yield array
+
+
+# Field numbers in the Parquet footer on the path to the bounds of a column chunk.
+_ROW_GROUPS, _COLUMNS, _COLUMN_METADATA, _STATISTICS = 4, 1, 3, 12
+_COLUMN_INDEX = frozenset({6, 7})  # offset and length
+
+
+def without_bounds(footer: bytes, chunks: Collection[tuple[int, int]]) -> bytes:
+    """Remove the statistics and column indexes of chunks, given by row group and leaf column, from a footer.
+
+    PyArrow's writer ignores NaN in the bounds. Spark treats NaN as the largest value, pushes ``f > 5`` down to the
+    footer, and would skip the rows with NaN. PyArrow can disable statistics only for a column of the whole file and
+    before the first row group is written, when the contents of the others are not yet known.
+    """
+    cursor, parts, copied = ThriftCursor(footer), [], 0
+    for number, kind in cursor.fields():
+        if number != _ROW_GROUPS:
+            cursor.skip(kind)
+            continue
+        for group, _ in enumerate(cursor.items()):
+            for inner, inner_kind in cursor.fields():
+                if inner != _COLUMNS:
+                    cursor.skip(inner_kind)
+                    continue
+                for leaf, chunk in enumerate(cursor.items()):
+                    start = cursor.at
+                    if (group, leaf) not in chunks:
+                        cursor.skip(chunk)
+                        continue
+                    parts += [footer[copied:start], _copied(cursor, _COLUMN_INDEX, {_COLUMN_METADATA: {_STATISTICS}})]
+                    copied = cursor.at
+    return b"".join([*parts, footer[copied:]])
+
+
+def _copied(cursor: ThriftCursor, leave_out: Collection[int], within: Mapping[int, Collection[int]]) -> bytes:
+    """Copy a struct without the given fields, and without the given fields of nested structs."""
+    copy, last = bytearray(), 0
+    for number, kind in cursor.fields():
+        start = cursor.at
+        if number in within:
+            value = _copied(cursor, within[number], {})
+        else:
+            cursor.skip(kind)
+            value = cursor.data[start : cursor.at]
+        if number not in leave_out:
+            # Field numbers are encoded as the difference from the previous one.
+            copy.append((number - last) << 4 | kind)
+            copy += value
+            last = number
+    return bytes([*copy, 0])

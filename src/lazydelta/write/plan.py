@@ -1,47 +1,171 @@
-"""What a write is to do: checked before anything is written, and the same for rows from Arrow and from Spark.
+"""`WritePlan`: what a write does, validated before anything is written, for Arrow and Spark alike.
 
-A plan is plain data, so that it can be sent to the processes that write the files. They need nothing of the table but
-its metadata; whoever commits their files later (`file_commit`) looks at the table again.
+A plan is serializable, so that it can be sent to the processes that write the files. They need only the metadata of the
+table. The commit of their files (`file_commit`) reads the table again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from lazydelta.errors import OptionError, SchemaMismatchError, TableExistsError
-from lazydelta.log.actions import Metadata
+from lazydelta.errors import (
+    OptionError,
+    PredicateError,
+    SchemaMismatchError,
+    TableExistsError,
+    UnsupportedFeatureError,
+    WriteError,
+)
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.pruning import Where
-from lazydelta.types.from_arrow import has_timestamp_ntz
-from lazydelta.types.schema import TableSchema
-from lazydelta.write.alignment import Alignment, find_column
+from lazydelta.predicates import Predicate, Where, parse_predicate, referenced_columns, to_arrow_expression
+from lazydelta.predicates.tree import IsNull, leaves
+from lazydelta.protocol.actions import Add, Metadata
+from lazydelta.protocol.arrow_types import has_timestamp_ntz
+from lazydelta.protocol.delta_types import Schema
+from lazydelta.protocol.schema import Field, Primitive, TableSchema
+from lazydelta.runtime import compute as pc
+from lazydelta.write.alignment import NULL_TIMESTAMPS, Alignment, Boundary, boundary_of, find_column
 from lazydelta.write.column_mapping import mapped_metadata, mapping_of
-from lazydelta.write.commit_note import CommitNote
+from lazydelta.write.commit import CommitNote
+from lazydelta.write.computed_columns import ComputedColumns
 from lazydelta.write.create import new_metadata, stage_creation
 from lazydelta.write.evolution import Conformer, grown_schema
-from lazydelta.write.layout import NULL_TIMESTAMPS, Boundary, boundary_of
-from lazydelta.write.row_changes.replacing import stage_replacement
-from lazydelta.write.row_constraints import RowConstraints
+from lazydelta.write.row_changes.rewriter import stage_replacement
 from lazydelta.write.transaction import Transaction
 
-__all__ = ["Creation", "WritePlan", "is_merging", "schema_of"]
+__all__ = ["Creation", "MaxRejected", "RowConstraints", "WritePlan", "is_merging", "partitions_of", "schema_of"]
+
+
+# CHECK constraints and string lengths of a table: every written row must satisfy them.
+#
+# As in Delta-Spark a constraint must be true; null violates it. A constraint that our row filter may evaluate
+# differently from Spark is refused by name before anything is written.
+
+
+_PREFIX = "delta.constraints."
+_CHARACTERS = re.compile(r"(?:var)?char\(\s*(\d+)\s*\)", re.IGNORECASE)
+# Functions whose result depends on time, place or user.
+_UNSTABLE = re.compile(
+    r"\b(now|current_\w+|localtimestamp|unix_timestamp|rand\w*|uuid|session_user|user)\b", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Constraint:
+    name: str
+    text: str
+    expression: pc.Expression
+
+    def check(self, rows: pa.RecordBatch) -> None:
+        kept = rows.filter(self.expression).num_rows
+        if kept == rows.num_rows:
+            return
+        message = f"{rows.num_rows - kept} rows break the table's CHECK constraint {self.name!r}: {self.text}"
+        shown = rows.filter(pc.invert(pc.fill_null(_mask(rows, self.expression), False))).slice(0, 1).to_pylist()  # noqa: FBT003
+        hint = f"nothing was committed; leave such rows out, as for example {_brief(shown[0])}"
+        raise WriteError(message, hint=hint)
+
+
+class RowConstraints:
+    """The constraints in the metadata, ready to be checked. Raises for constraints that cannot be checked."""
+
+    def __init__(self, metadata: Metadata, table: TableSchema) -> None:
+        self._constraints = [
+            _constraint(key[len(_PREFIX) :], text or "", table)
+            for key, text in (metadata.configuration or {}).items()
+            if key.lower().startswith(_PREFIX)
+        ]
+        if "delta.invariants" in metadata.schema_string:
+            invariants = Schema.from_json(metadata.schema_string).invariants
+            self._constraints += [_constraint(f"of column {name}", text, table) for name, text in invariants]
+        self._lengths = dict(filter(None, (_length(each) for each in table.fields)))
+
+    def check(self, rows: pa.RecordBatch) -> None:
+        """Raise if a row violates a constraint. The rows have the table's column names."""
+        if not (self._constraints or self._lengths) or not rows.num_rows:
+            return
+        plain = _decoded(rows)
+        for name, (length, kind) in self._lengths.items():
+            longest = pc.max(pc.utf8_length(plain.column(name))).as_py() if name in plain.schema.names else None
+            if longest is not None and longest > length:
+                message = f"The column {name!r} is {kind}, and a row has a text of {longest} characters in it"
+                raise WriteError(message, hint="nothing was committed; shorten such texts, or leave the rows out")
+        for each in self._constraints:
+            each.check(plain)
+
+
+def _length(field: Field) -> tuple[str, tuple[int, str]] | None:
+    """Return the maximum length of a string column: Spark annotates strings as ``char(n)`` and ``varchar(n)``."""
+    kind = field.metadata.get("__CHAR_VARCHAR_TYPE_STRING")
+    if not isinstance(kind, str):
+        return None
+    found = _CHARACTERS.fullmatch(kind.strip())
+    if found is None or field.type != Primitive("string"):
+        message = f"The column {field.name!r} is {kind}, whose lengths lazydelta does not check"
+        raise UnsupportedFeatureError(message, features=("char/varchar",), hint="write the table with Delta-Spark")
+    return field.name, (int(found[1]), kind)
+
+
+def _constraint(name: str, text: str, table: TableSchema) -> _Constraint:
+    try:
+        predicate = parse_predicate(text, table)
+        expression = None if predicate is None else to_arrow_expression(predicate, table)
+        why = "it is empty" if predicate is None else _ambiguous(predicate, text)
+    except PredicateError as error:
+        expression, why = None, str(error)
+    if expression is None or why is not None:
+        message = f"The table has the CHECK constraint {name!r} ({text}), which lazydelta cannot check: {why}"
+        hint = f"write it with Delta-Spark, or drop it: ALTER TABLE … DROP CONSTRAINT {name}"
+        raise UnsupportedFeatureError(message, features=("checkConstraints",), hint=hint)
+    return _Constraint(name, text, expression)
+
+
+def _ambiguous(predicate: Predicate, text: str) -> str | None:
+    """Return why Spark may evaluate a constraint differently, or None."""
+    if _UNSTABLE.search(text):
+        return "its answer depends on when, where and by whom it is asked"
+    for leaf in leaves(predicate):
+        compared = () if isinstance(leaf, IsNull) else referenced_columns(leaf)
+        if any(column.type == Primitive("timestamp") for column in compared):
+            return "it compares timestamps, which Spark reads in the time zone of its session"
+    return None
+
+
+def _mask(rows: pa.RecordBatch, expression: pc.Expression) -> pa.Array:
+    """Return the value of the constraint for each row."""
+    import pyarrow.dataset as ds  # noqa: PLC0415 - only needed for an error message
+
+    table = ds.dataset(pa.Table.from_batches([rows])).to_table(columns={"holds": expression})
+    return table["holds"].combine_chunks()
+
+
+def _decoded(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows without dictionary encoding, which the derived partition column has."""
+    columns = [each.dictionary_decode() if pa.types.is_dictionary(each.type) else each for each in rows.columns]
+    return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
+
+
+def _brief(row: object) -> str:
+    text = repr(row)
+    return text if len(text) <= 200 else f"{text[:197]}..."  # noqa: PLR2004 - about two lines
 
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """What only a new table takes."""
+    """Settings that apply only to a new table."""
 
     properties: Mapping[str, str] = field(default_factory=dict)
     name: str | None = None
     description: str | None = None
 
     def check(self, snapshot: Snapshot) -> None:
-        """Refuse properties that the table does not have: they would be silently without effect."""
+        """Raise for properties that differ from the existing table's, because they would be silently ignored."""
         for key, value in self.properties.items():
             if snapshot.metadata.property(key) != value:
                 message = (
@@ -52,12 +176,12 @@ class Creation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePlan:
-    """What the caller asked for, checked as far as it can be without a table.
+    """The requested write, validated as far as possible without a table.
 
-    ``replaces_partitions`` lets an overwrite remove the partitions only that the rows turn out to have;
-    ``creates_only`` refuses a table that exists. ``replaces_schema`` makes an overwrite of the whole table one of its
-    columns and partitioning too. ``shown_mode`` is what the log calls the mode. With a ``timestamp_column``,
-    ``boundary`` and ``partition_column`` are None only where the caller left them to the table.
+    ``replaces_partitions`` makes an overwrite remove only the partitions that the rows belong to. ``creates_only``
+    refuses an existing table. ``replaces_schema`` makes an overwrite of the whole table replace its columns and
+    partitioning too. ``shown_mode`` is the mode recorded in the log. With a ``timestamp_column``, ``boundary`` and
+    ``partition_column`` are None only if the caller left them to the table.
     """
 
     mode: str = "append"
@@ -76,7 +200,7 @@ class WritePlan:
     creates_only: bool = False
 
     @classmethod
-    def of(  # noqa: PLR0913 - keyword-only, and each stands for itself
+    def of(  # noqa: PLR0913 - keyword-only options
         cls,
         *,
         mode: str = "append",
@@ -84,6 +208,7 @@ class WritePlan:
         timestamp_column: str | None = None,
         boundary: str | None = None,
         partition_column: str | None = None,
+        partition_format: str | None = None,
         overwrite_where: Where = None,
         schema_mode: str | None = None,
         null_timestamps: str = "null-partition",
@@ -93,7 +218,7 @@ class WritePlan:
         user_metadata: str | None = None,
         creates_only: bool = False,
     ) -> WritePlan:
-        """Check options as a caller gives them."""
+        """Validate the options given by a caller."""
         replaces_partitions = _is_dynamic(partition_overwrite_mode)
         if mode not in {"append", "overwrite"}:
             raise OptionError(f"mode={mode!r} makes no sense", hint="say 'append' or 'overwrite'")
@@ -109,7 +234,7 @@ class WritePlan:
             message = "overwrite_schema replaces all rows, and a dynamic partition overwrite only some"
             raise OptionError(message, hint="give one of them")
         if isinstance(partition_by, str):
-            raise OptionError("partition_by is a list of names, not a text", hint=f"write [{partition_by!r}]")
+            partition_by = [partition_by]
         if null_timestamps not in NULL_TIMESTAMPS:
             message = f"null_timestamps={null_timestamps!r} makes no sense"
             raise OptionError(message, hint=f"say one of {NULL_TIMESTAMPS}")
@@ -117,7 +242,7 @@ class WritePlan:
             mode=mode,
             partition_by=None if partition_by is None else tuple(partition_by),
             timestamp_column=timestamp_column,
-            boundary=None if boundary is None else boundary_of(boundary),
+            boundary=boundary_of(boundary or "hour", partition_format) if boundary or partition_format else None,
             partition_column=partition_column,
             overwrite_where=overwrite_where,
             merges=merges,
@@ -131,7 +256,7 @@ class WritePlan:
         )
 
     def settled(self, snapshot: Snapshot | None, source: pa.Schema) -> WritePlan:
-        """Return the plan with what it leaves to the table; ``source`` is the schema of the data as it comes."""
+        """Return the plan completed with the table's settings. ``source`` is the schema of the incoming data."""
         if self.partition_by is not None:
             named = [] if snapshot is None else list(snapshot.metadata.partition_columns)
             spelled = tuple(_spelled(each, [*named, *source.names]) for each in self.partition_by)
@@ -146,13 +271,18 @@ class WritePlan:
             raise SchemaMismatchError(message, hint="leave timestamp_column out; the table knows it")
         if find_column(source, known.timestamp_column) is None:
             message = f"The table makes its partition column {known.partition_column!r} from"
-            hint = "give that column: without it nobody can tell where a row belongs"
+            hint = "give that column: without it the partition of a row is unknown"
             raise SchemaMismatchError(f"{message} {known.timestamp_column!r}, which the data lacks", hint=hint)
         boundary = self.boundary or known.boundary
+        if boundary.name == known.boundary.name and not boundary.format:
+            boundary = known.boundary  # in the format that the table has
         if boundary != known.boundary and self.partition_column == known.partition_column:
             message = f"The table's column {known.partition_column!r} has the boundary {known.boundary.name}"
             hint = "leave boundary out; the table knows it"
             raise SchemaMismatchError(f"{message}, not {boundary.name}", hint=hint)
+        if boundary.name == known.boundary.name and boundary != known.boundary:
+            message = f"The table writes its partition values as {known.boundary.pattern}, not as {boundary.pattern}"
+            raise SchemaMismatchError(message, hint="leave partition_format out; the table knows it")
         column = known.partition_column if boundary == known.boundary else boundary.column
         return replace(
             self,
@@ -162,26 +292,28 @@ class WritePlan:
         )
 
     def _without_record(self) -> WritePlan:
-        """Return the plan for a table that is new, or that does not say how it is aligned."""
+        """Return the plan for a table that is new, or that does not record its alignment."""
         if self.timestamp_column is not None:
             boundary = self.boundary or boundary_of("hour")
             return replace(self, boundary=boundary, partition_column=self.partition_column or boundary.column)
+        is_format = self.boundary is not None and self.boundary.format
         name = "boundary" if self.boundary is not None else "partition_column"
         if getattr(self, name) is not None:
-            message = f"{name} says how a time is cut off, and there is no timestamp column"
+            told = "partition_format" if is_format else name
+            message = f"{told} says how a time is cut off, and there is no timestamp column"
             raise OptionError(message, hint="name it as timestamp_column, or leave the other out")
         return self
 
     @property
     def alignment(self) -> Alignment | None:
-        """Return how rows are aligned to time; None if they are not, or if it is still left to the table."""
+        """Return the time alignment of the rows, or None if there is none or the table determines it later."""
         if self.timestamp_column is None or self.boundary is None or self.partition_column is None:
             return None
         return Alignment(self.timestamp_column, self.boundary, self.partition_column)
 
     @property
     def partition_columns(self) -> tuple[str, ...] | None:
-        """Return the partition columns asked for; None if none were mentioned."""
+        """Return the requested partition columns, or None if none were given."""
         if self.timestamp_column is None or self.partition_column is None:
             return self.partition_by
         named = self.partition_by or ()
@@ -189,7 +321,7 @@ class WritePlan:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Return what the log says of the write."""
+        """Return the operation parameters for the log."""
         mode = self.shown_mode or self.mode.capitalize()
         found: dict[str, Any] = {"mode": mode, "partitionBy": list(self.partition_columns or ())}
         if self.overwrite_where is not None:
@@ -197,11 +329,14 @@ class WritePlan:
         return found
 
     def incoming(self, source: pa.Schema) -> pa.Schema:
-        """Return the schema of the data with the column that is made from its timestamps."""
+        """Return the schema of the data with the column derived from its timestamps."""
         return source if self.alignment is None else self.alignment.added_to(source)
 
-    def stage(self, transaction: Transaction, incoming: pa.Schema) -> Metadata:
-        """Say what the commit does beside adding files, and return the metadata that files are written for."""
+    def stage(self, transaction: Transaction, incoming: pa.Schema, *, inserts: bool = True) -> Metadata:
+        """Stage everything except the added files, and return the metadata that files are written for.
+
+        ``inserts`` says that all rows are new.
+        """
         snapshot, transaction.note = transaction.snapshot, self.note
         if snapshot is None:
             metadata = self._new_metadata(incoming)
@@ -215,18 +350,22 @@ class WritePlan:
         self.note.check_seen(snapshot.transaction_version, transaction.store.uri)
         self._check_alignment(snapshot)
         if self.replaces_schema:
-            return self._replaced(transaction, snapshot.metadata, incoming)
+            return self._replaced(transaction, snapshot, incoming)
         self._check_partitioning(snapshot)
         metadata = snapshot.metadata
         if self.merges:
             grown = grown_schema(metadata.schema_string, incoming)
             if grown is not None:
-                metadata = mapped_metadata(msgspec.structs.replace(metadata, schema_string=grown))
+                metadata = mapped_metadata(msgspec.structs.replace(metadata, schema_string=grown), snapshot)
                 _check_features(transaction, schema_of(metadata))
                 transaction.set_metadata(metadata)
         table = schema_of(metadata)
         RowConstraints(metadata, table)
-        Conformer(table.to_arrow(), incoming)  # what does not fit is refused before the first request
+        computed = ComputedColumns(table)
+        if inserts:
+            computed.check_inserted(incoming.names)
+        # Raises if the data does not fit, before the first request.
+        Conformer(computed.given(table.to_arrow(), incoming.names), incoming)
         if self.mode == "overwrite" and not self.replaces_partitions:
             if self.overwrite_where is None:
                 transaction.remove_all()
@@ -234,14 +373,15 @@ class WritePlan:
                 stage_replacement(transaction, self.overwrite_where)
         return metadata
 
-    def _replaced(self, transaction: Transaction, metadata: Metadata, incoming: pa.Schema) -> Metadata:
-        """Give the table the columns and partitioning of the data, in place of its own and of all its rows."""
+    def _replaced(self, transaction: Transaction, snapshot: Snapshot, incoming: pa.Schema) -> Metadata:
+        """Replace the columns, partitioning and all rows of the table with those of the data."""
+        metadata = snapshot.metadata
         kept = metadata.partition_columns if self.partition_columns is None else self.partition_columns
         described = new_metadata(incoming, partition_by=kept)
         changed = msgspec.structs.replace(
             metadata, schema_string=described.schema_string, partition_columns=described.partition_columns
         )
-        changed = mapped_metadata(changed)
+        changed = mapped_metadata(changed, snapshot)
         if changed != metadata:
             _check_features(transaction, schema_of(changed))
             transaction.set_metadata(changed)
@@ -261,7 +401,7 @@ class WritePlan:
         )
 
     def _check_alignment(self, snapshot: Snapshot) -> None:
-        # The plan was settled on what the table said then; another writer may have created it since.
+        # The plan was completed with an earlier state of the table. Another writer may have created it since.
         known = Alignment.recorded(snapshot.metadata)
         if known is not None and (self.alignment is None or self.alignment.timestamp_column != known.timestamp_column):
             message = f"The table is aligned by its column {known.timestamp_column!r}"
@@ -273,21 +413,21 @@ class WritePlan:
         if wanted is None or wanted == actual:
             return
         if self.partition_by is None and self.partition_column in actual:
-            return  # the other partition columns were not mentioned
+            return  # the other partition columns were not given
         message = "Specified table partitioning does not match table partitioning: the table is partitioned by"
         message += f" {list(actual)}, not by {list(wanted)}"
         raise SchemaMismatchError(message, path=snapshot.store.uri, hint="a table's partitioning cannot be changed")
 
 
 def is_merging(schema_mode: str | None) -> bool:
-    """Tell whether new columns come into the table."""
+    """Return whether new columns are added to the table."""
     if schema_mode not in {None, "merge"}:
         raise OptionError(f"schema_mode={schema_mode!r} makes no sense", hint="say 'merge' or leave it out")
     return schema_mode == "merge"
 
 
 def _spelled(name: str, known: Sequence[str]) -> str:
-    """Return a column as it is written elsewhere: Delta and Spark do not tell names apart by case."""
+    """Return a column name as ``known`` spells it. Delta and Spark column names are case-insensitive."""
     return name if name in known else next((each for each in known if each.lower() == name.lower()), name)
 
 
@@ -298,7 +438,7 @@ def _is_dynamic(mode: str) -> bool:
 
 
 def schema_of(metadata: Metadata) -> TableSchema:
-    """Return the schema that the metadata describe."""
+    """Return the schema described by the metadata."""
     return TableSchema.parse(
         metadata.schema_string, partition_columns=metadata.partition_columns, column_mapping=mapping_of(metadata)
     )
@@ -310,3 +450,80 @@ def _check_features(transaction: Transaction, schema: TableSchema) -> None:
     if has_timestamp_ntz(schema.to_arrow()) and "timestampNtz" not in features:
         message = "A new column has timestamps without a time zone, for which the table lacks the feature timestampNtz"
         raise SchemaMismatchError(message, path=transaction.store.uri, hint="give its timestamps a time zone")
+
+
+# The partitions of written files, as a predicate that selects exactly these partitions.
+
+
+def partitions_of(adds: Sequence[Add], table: TableSchema) -> Where:
+    """Return a predicate for the partitions of files. One column gives one IN list, which is fast for thousands."""
+    names = dict(zip(table.physical_partition_columns, table.partition_columns, strict=True))
+    found = {tuple(each.partition_values.get(physical) or None for physical in names) for each in adds}
+    columns = tuple(names.values())
+    if len(columns) > 1:
+        return [[_is(*each) for each in zip(columns, values, strict=True)] for values in sorted(found, key=repr)]
+    values = sorted(value for (value,) in found if value is not None)
+    alternatives: list[list[tuple[object, ...]]] = [[(columns[0], "in", values)]] if values else []
+    if (None,) in found:
+        alternatives.append([_is(columns[0], None)])
+    return alternatives
+
+
+def _is(name: str, value: str | None) -> tuple[object, ...]:
+    return (name, "is null") if value is None else (name, "=", value)
+
+
+# ``MaxRejected``: the number of rows that may be rejected before a write fails.
+
+
+@dataclass(frozen=True, slots=True)
+class MaxRejected:
+    """Limit of rejected rows: a number, a share of all rows, or no limit.
+
+    A file whose rows are all rejected is always an error, unless the share is 100%.
+    """
+
+    count: int | None = None
+    share: float | None = None
+
+    @classmethod
+    def of(cls, given: float | str | MaxRejected | None) -> MaxRejected:
+        """Parse a number of rows (an integer) or a share (0.01, "1%")."""
+        if given is None or isinstance(given, MaxRejected):
+            return given or cls()
+        text = str(given).strip()
+        if text.isdecimal() and not isinstance(given, bool):
+            return cls(count=int(text))
+        number, percent = text.removesuffix("%"), text.endswith("%")
+        try:
+            share = float(number) / (100 if percent else 1)
+        except ValueError:
+            share = -1.0
+        if not 0 <= share <= 1:
+            hint = "give a number of rows, such as 100, or a share of them, such as 0.01 or 1%"
+            raise OptionError(f"max_rejected={given!r} makes no sense", hint=hint)
+        return cls(share=share)
+
+    def __str__(self) -> str:
+        """Return the limit in the form in which it is given."""
+        return str(self.count) if self.share is None else f"{self.share:.8%}".rstrip("0%").rstrip(".") + "%"
+
+    def refuse_file(self, place: str, rows: int, rejected: int, reasons: Iterable[str]) -> None:
+        """Raise if all rows of a file were rejected."""
+        if rejected and not rows and self.share != 1:
+            message = f"{rejected} of {rejected} rows of {place} were rejected, and none is left"
+            hint = (
+                "nothing was committed; see that the file is meant, in its format, with commas and a header if it "
+                "is CSV (header=false reads one without), or take it away; max_rejected=100% lets it pass"
+            )
+            raise WriteError(f"{message}: {'; '.join(reasons)}", path=place, hint=hint)
+
+    def refuse_rows(self, rows: int, rejected: int, origin: str, reasons: Iterable[str] = ()) -> None:
+        """Raise if more rows were rejected than allowed. ``origin`` names the source in the message."""
+        most = rejected if self.count is None else self.count
+        if self.share is not None:
+            most = int(self.share * (rows + rejected) + 1e-9)
+        if rejected > most:
+            message = f"{rejected} of {rows + rejected} rows of {origin} were rejected, and max_rejected is {self}"
+            hint = "nothing was committed; correct them, or let more of them be rejected"
+            raise WriteError(": ".join([message, *filter(None, ["; ".join(reasons)])]), hint=hint)

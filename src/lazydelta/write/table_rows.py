@@ -1,4 +1,4 @@
-"""``TableRows``: batches as they come, brought to the rows of the table."""
+"""Conversion of incoming batches to the schema of the table."""
 
 from __future__ import annotations
 
@@ -7,62 +7,67 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pyarrow as pa
 
-from lazydelta import compute as pc
 from lazydelta.errors import SchemaMismatchError, WriteError
-from lazydelta.log.actions import Metadata
-from lazydelta.pruning import parse_predicate, to_arrow_expression
-from lazydelta.types.schema import TableSchema
-from lazydelta.write.alignment import Alignment, UntoldAlignment, find_column
+from lazydelta.predicates import parse_predicate, to_arrow_expression
+from lazydelta.protocol.actions import Metadata
+from lazydelta.protocol.schema import TableSchema
+from lazydelta.runtime import compute as pc
+from lazydelta.write.alignment import Alignment, UntoldAlignment, find_column, in_range
+from lazydelta.write.computed_columns import ComputedColumns
 from lazydelta.write.evolution import Conformer
-from lazydelta.write.layout import in_range
-from lazydelta.write.plan import WritePlan, schema_of
-from lazydelta.write.row_constraints import RowConstraints
+from lazydelta.write.plan import RowConstraints, WritePlan, schema_of
 
-__all__ = ["Moments", "RejectedRows", "TableRows", "moment_texts"]
+__all__ = ["RejectedRows", "TableRows", "Timestamps", "timestamp_texts"]
 
 RejectedRows = Callable[[pa.RecordBatch, str], None]
-"""Takes rows that do not go into the table, and why."""
+"""Receives rows that are not written to the table, and the reason."""
 
-Moments = tuple[int, int, int]
-"""The first and the last value of a column of times and the sum of all, as the table stores them: microseconds, or
-days of dates. The sum is one of 64 bits, which does not depend on the order of rows."""
+Timestamps = tuple[int, int, int]
+"""The minimum, the maximum and the sum of a time column, in the stored unit: microseconds, or days for dates.
+
+The sum wraps at 64 bits and does not depend on the order of the rows.
+"""
 
 
 class TableRows:
-    """Brings batches as they come to the rows of the table, the column made from their timestamps included.
+    """Converts incoming batches to rows of the table, including the column derived from the timestamps.
 
-    ``rejected`` takes the rows that the plan rejects; without it they are an error. ``moments`` are those of the rows
-    so far, None where there were none.
+    ``rejected`` receives the rows that the plan rejects; without it, a rejected row is an error. ``timestamps`` covers
+    the rows so far, and is None if there were none.
     """
 
     def __init__(self, plan: WritePlan, metadata: Metadata, rejected: RejectedRows | None = None) -> None:
-        self.moments: Moments | None = None
+        self.timestamps: Timestamps | None = None
         self._plan = plan
         self._schema = schema_of(metadata)
         self._table = self._schema.to_arrow()
         self._alignment = plan.alignment
         self._made = None if self._alignment is None else _position(self._table, self._alignment.partition_column)
         self._timed = _timed(plan, self._table)
-        # What batches bring themselves.
+        # The columns that the batches supply.
         self._given = self._table if self._made is None else self._table.remove(self._made)
         self._untold = UntoldAlignment.of(metadata) if self._alignment is None else None
         self._selects = _selector(plan, self._schema)
         self._constraints = RowConstraints(metadata, self._schema)
+        self._computed = ComputedColumns(self._schema)
         self._conform: Conformer | None = None
         self._rejected = rejected
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows of a batch; the column that is made is encoded by a dictionary."""
+        """Return the table rows of a batch. The derived column is dictionary-encoded."""
         made: pa.Array | None = None
         if self._alignment is not None:
             batch, made = self._with_boundary(batch, self._alignment)
         if self._conform is None or not batch.schema.equals(self._conform.source):
-            self._conform = Conformer(self._given, batch.schema)
+            given = self._computed.given(self._given, batch.schema.names) if self._computed else self._given
+            self._conform = Conformer(given, batch.schema)
         rows = self._conform(batch)
+        if self._computed:
+            rows = self._computed.added(rows, self._given)
         if made is not None and self._made is not None:
             rows = self._with_made(rows, made, self._made)
         if self._timed is not None:
-            self._note_moments(rows.column(self._timed))
+            self._note_timestamps(rows.column(self._timed))
         if self._untold is not None:
             self._untold.check(rows)
         _check_empty_texts(rows, self._schema)
@@ -71,7 +76,7 @@ class TableRows:
         return rows
 
     def _with_boundary(self, batch: pa.RecordBatch, alignment: Alignment) -> tuple[pa.RecordBatch, pa.Array]:
-        """Return a batch without the column that is made, and its values."""
+        """Return the batch without the derived column, and the values of that column."""
         index = alignment.position(batch.schema)
         if self._rejected is not None and self._plan.null_timestamps == "reject":
             batch = self._only_timed(batch, index, self._rejected)
@@ -85,7 +90,7 @@ class TableRows:
         return batch.remove_column(own), values
 
     def _with_made(self, rows: pa.RecordBatch, values: pa.Array, index: int) -> pa.RecordBatch:
-        """Put the made column into its place; as the table has it only where somebody is to look at its values."""
+        """Insert the derived column at its position. Cast it to the table's type only if its values are checked."""
         field = self._table.field(index)
         if self._plan.overwrite_where is not None or not field.nullable or not pa.types.is_string(field.type):
             found = pa.RecordBatch.from_arrays([values], [field.name])
@@ -93,7 +98,7 @@ class TableRows:
         return rows.add_column(index, field.with_type(values.type), values)
 
     def _only_timed(self, batch: pa.RecordBatch, index: int, rejected: RejectedRows) -> pa.RecordBatch:
-        """Hand over the rows that belong to no boundary, and return the others."""
+        """Pass the rows without a valid timestamp to ``rejected``, and return the others."""
         column = self._plan.timestamp_column
         for reason, kept in (
             (f"no value in the timestamp column {column!r}", pc.is_valid),
@@ -105,28 +110,30 @@ class TableRows:
                 batch = batch.filter(mask)
         return batch
 
-    def _note_moments(self, column: pa.Array) -> None:
+    def _note_timestamps(self, column: pa.Array) -> None:
         found = pc.min_max(column)
         if not found["min"].is_valid:
             return
         stored = column.view(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
         total = pc.sum(stored).as_py()
-        self.moments = _together([self.moments, (found["min"].value, found["max"].value, total)])
+        self.timestamps = _together([self.timestamps, (found["min"].value, found["max"].value, total)])
 
 
-def moment_texts(plan: WritePlan, metadata: Metadata, found: Iterable[Moments | None]) -> tuple[str, str, str] | None:
-    """Return the moments of several tasks as text: the first, the last and the sum; None where there are none."""
-    moments, schema = _together(found), schema_of(metadata).to_arrow()
+def timestamp_texts(
+    plan: WritePlan, metadata: Metadata, found: Iterable[Timestamps | None]
+) -> tuple[str, str, str] | None:
+    """Return the merged minimum, maximum and sum of several tasks as strings, or None if there are none."""
+    timestamps, schema = _together(found), schema_of(metadata).to_arrow()
     index = _timed(plan, schema)
-    if moments is None or index is None:
+    if timestamps is None or index is None:
         return None
     kind = schema.field(index).type
-    bounds = np.array(moments[:2], np.int64).view("datetime64[D]" if pa.types.is_date(kind) else "datetime64[us]")
+    bounds = np.array(timestamps[:2], np.int64).view("datetime64[D]" if pa.types.is_date(kind) else "datetime64[us]")
     first, last = np.datetime_as_string(bounds)
-    return str(first), str(last), f"{moments[2]:016x}"
+    return str(first), str(last), f"{timestamps[2]:016x}"
 
 
-def _together(found: Iterable[Moments | None]) -> Moments | None:
+def _together(found: Iterable[Timestamps | None]) -> Timestamps | None:
     known = [each for each in found if each is not None]
     if not known:
         return None
@@ -135,7 +142,7 @@ def _together(found: Iterable[Moments | None]) -> Moments | None:
 
 
 def _timed(plan: WritePlan, schema: pa.Schema) -> int | None:
-    """Return the column that tells batches apart: the one that rows are aligned by, else the first that has times."""
+    """Return the index of the time column that identifies a batch: the alignment's, else the first time column."""
     if plan.alignment is not None:
         return _position(schema, plan.alignment.timestamp_column)
     kinds = (each.type for each in schema)
@@ -149,7 +156,7 @@ def _position(schema: pa.Schema, name: str) -> int | None:
 
 
 def _selector(plan: WritePlan, schema: TableSchema) -> Callable[[pa.RecordBatch], None]:
-    """Return what makes sure that an overwrite by predicate writes only rows that the predicate selects."""
+    """Return a check that an overwrite by predicate writes only rows that match the predicate."""
     predicate = parse_predicate(plan.overwrite_where, schema)
     if predicate is None:
         return lambda _: None
@@ -166,7 +173,7 @@ def _selector(plan: WritePlan, schema: TableSchema) -> Callable[[pa.RecordBatch]
 
 
 def _check_empty_texts(rows: pa.RecordBatch, schema: TableSchema) -> None:
-    # The log cannot tell an empty partition value from null.
+    # The log does not distinguish an empty partition value from null.
     for name in schema.partition_columns:
         field = rows.schema.field(name)
         if field.nullable or not (pa.types.is_string(field.type) or pa.types.is_binary(field.type)):

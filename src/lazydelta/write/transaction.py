@@ -1,61 +1,254 @@
-"""``Transaction``: optimistic concurrency over a store that can put an object unless it exists.
+"""`Transaction`: optimistic concurrency on a store with put-if-absent.
 
-Data files are in place before the commit names them. The commit itself is one put-if-absent: it is there as a whole or
-not at all, and of several writers of one version exactly one succeeds. The others look at what the winners did, and go
-behind them where that changes nothing for what they do; their data files are used again.
+Data files are in place before the commit references them. The commit is one put-if-absent: it exists completely or not
+at all, and exactly one of several writers of a version succeeds. The others read the winning commits and are rebased
+onto them if there is no conflict. Their data files are reused.
 
-After a ``WriteError`` nothing was committed. After a ``StorageError`` from ``commit`` it is not known whether the
-commit arrived, so its data files must stay where they are.
+After a ``WriteError`` nothing was committed. After any other error from ``commit`` it is unknown whether the commit
+succeeded: `Transaction.is_ruled_out` checks the log, and data files are kept unless it is certain.
 """
 
 from __future__ import annotations
 
+import io
 import logging
 import random
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import unquote
 
 import msgspec
 
-from lazydelta.errors import CommitConflictError, OptionError, TableNotFoundError, WriteError
-from lazydelta.handle import TableHandle
-from lazydelta.log.actions import Add, Metadata, Protocol, Remove, Txn
-from lazydelta.log.checksum.checksum_totals import Change, State, state_at
-from lazydelta.log.checksum.checksum_writer import write_checksum
-from lazydelta.log.features.writable import check_removable, check_writable, uses_in_commit_timestamps
-from lazydelta.log.properties import TableProperties
+from lazydelta.errors import (
+    AccessDeniedError,
+    CommitConflictError,
+    LogError,
+    ObjectNotFoundError,
+    OptionError,
+    StorageError,
+    TableNotFoundError,
+    WriteError,
+)
+from lazydelta.log.checkpoint.columns import has_column, read_batches
+from lazydelta.log.checkpoint.reader import CheckpointReader
+from lazydelta.log.checksum.writer import Change, TableTotals, state_at, write_checksum
+from lazydelta.log.commits import decode_actions, read_actions
+from lazydelta.log.segment import checkpoints_from
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.log.travel import commit_info
-from lazydelta.pruning import Where
+from lazydelta.log.time_travel import commit_info
+from lazydelta.predicates import Where
+from lazydelta.protocol.actions import Add, DeletionVector, LogLine, Metadata, Protocol, Remove, Txn
+from lazydelta.protocol.deletion_vectors import VectorFile
+from lazydelta.protocol.features import check_removable, check_writable, uses_in_commit_timestamps
+from lazydelta.protocol.file_names import LOG, MAX_VERSION, commit_name
+from lazydelta.protocol.properties import TableProperties
+from lazydelta.sidecar.handle import TableHandle
+from lazydelta.storage import Store
+from lazydelta.storage.staged_files import StagedFiles
 from lazydelta.write.batch_record import BATCH_FIELD, BatchRecord, check_repeat
-from lazydelta.write.commit_lines import CommitInfo, CommitLines, header_lines
-from lazydelta.write.commit_note import CommitNote
-from lazydelta.write.conflicts import Footprint, commits_since, judge
-from lazydelta.write.publish import commit_path, publish
-from lazydelta.write.removals import removals
-from lazydelta.write.row_changes.row_choice import RowChoice
-from lazydelta.write.selection import PartitionSelection
-from lazydelta.write.uploads import delete_paths
+from lazydelta.write.commit import CommitInfo, CommitLines, CommitNote, PartitionSelection, header_lines, removals
+from lazydelta.write.conflicts import REFUSED, Footprint, commits_since, judge
+from lazydelta.write.row_changes.choice import RowChoice
 
-__all__ = ["CommitResult", "Transaction"]
+__all__ = ["CommitResult", "Transaction", "publish"]
+
+
+# Publishing a commit reliably, at a version that is part of the table.
+#
+# Put-if-absent alone does not guarantee that: after the log was checkpointed and cleaned up, the name of an earlier
+# version is free again, and no reader looks at it. So the log is listed before the put (``conflicts.commits_since``)
+# and after it. A freed name implies a checkpoint at that version or later. Without one, the commit is part of the
+# table. Otherwise the contents of the checkpoint decide.
+
+
+_PAUSES = (0.1, 0.4)
+# The id is at the beginning of the first line, and unique to this commit.
+_BYTES_WITH_ID = 256
+
+
+def commit_path(version: int) -> str:
+    """Return the path of a version's commit."""
+    return f"{LOG}/{commit_name(version)}"
+
+
+def publish(store: Store, version: int, data: bytes, txn_id: str) -> bool:
+    """Write the commit of ``version``. Return whether it is ours, or False if another writer's commit is there.
+
+    A failed request may have succeeded, or may still be in flight. Writing the same bytes under the same name again is
+    harmless. The content of the object decides.
+    """
+    path = commit_path(version)
+    for pause in (*_PAUSES, None):
+        try:
+            store.put_if_absent(path, data)
+        except AccessDeniedError:
+            raise
+        except StorageError as error:
+            failure = error
+        else:
+            return True
+        try:
+            return txn_id.encode() in bytes(store.get(path, length=_BYTES_WITH_ID))
+        except ObjectNotFoundError:
+            pass
+        except StorageError as error:
+            logger.warning("version %d may have been committed, and looking at it failed: %s", version, error)
+        if pause is None:
+            break
+        time.sleep(pause)
+    failure.hint = (
+        f"whether version {version} was committed is not known: keep its data files, and look for {txn_id} in {path}"
+    )
+    raise failure
+
+
+def is_published(store: Store, version: int, txn_id: str) -> bool | None:
+    """Return whether the commit of ``version`` belongs to this transaction.
+
+    Return None if that is unknown: the store does not answer, or the commit does not exist and may be in flight.
+    """
+    try:
+        return txn_id.encode() in bytes(store.get(commit_path(version), length=_BYTES_WITH_ID))
+    except StorageError:
+        return None
+
+
+def is_part_of_table(store: Store, version: int, data: bytes) -> bool:
+    """Return whether a commit that was just put is part of the table. ``data`` is its content."""
+    failure: LogError | StorageError
+    for pause in (*_PAUSES, None):
+        try:
+            _, checkpoints = checkpoints_from(store, version, MAX_VERSION)
+            # The checkpoint closest to the commit: later ones may lack files that were removed again.
+            if not checkpoints or _is_reflected(CheckpointReader(store, checkpoints[-1]), data):
+                return True
+            # A cleanup that freed this version also freed the previous one. If that one exists, later commits may have
+            # undone this commit, and deleting it would leave a gap in the log: the result is then unknown.
+            if version == 0 or not store.exists(commit_path(version - 1)):
+                return False
+            failure = StorageError(f"A checkpoint above version {version} does not have what that version did")
+        except (LogError, StorageError) as error:  # a checkpoint may be replaced or cleaned up concurrently
+            failure = error
+        if pause is not None:
+            time.sleep(pause)
+    failure.hint = (
+        f"version {version} was put, and whether it is part of the table is not known: keep its data files, and see "
+        f"whether a checkpoint above {version} was written at the same time"
+    )
+    raise failure
+
+
+def take_back(store: Store, version: int) -> None:
+    """Delete our own commit, which a checkpoint shows not to be part of the table."""
+    try:
+        store.delete(commit_path(version))
+    except StorageError as error:
+        error.hint = (
+            f"version {version} was put below a newer checkpoint, so it is not part of the table, and could not be "
+            f"deleted: delete {commit_path(version)}; its data files are kept, and VACUUM deletes them"
+        )
+        raise
+
+
+def _is_reflected(reader: CheckpointReader, data: bytes) -> bool:
+    """Return whether a checkpoint at the same or a later version reflects a commit. One action represents all.
+
+    Other writers may have removed the same files, and a file that is restored has left a tombstone before. What tells
+    them apart is the time of the removal.
+    """
+    info = next((line.commit_info for line in _lines(data) if line.commit_info is not None), {})
+    gone = {line.remove.path: line.remove for line in _lines(data) if line.remove is not None}
+    added = [line.add.path for line in _lines(data) if line.add is not None]
+    new = next((path for path in added if path not in gone), None)
+    if new is not None:
+        since = info.get("timestamp", 0) if info.get("operation") == "RESTORE" else 0
+        return _holds(_active(reader), new) or any((at or 0) >= since for at in _removals(reader, {new}).values())
+    if added:  # with another deletion vector
+        return not _holds_key(reader, gone[added[0]])
+    if gone:
+        paths = {unquote(path) for path in gone}
+        if any(unquote(each) in paths for batch in _active(reader) for each in batch):
+            return False
+        times = {unquote(path): remove.deletion_timestamp for path, remove in gone.items()}
+        return all(at is None or at == times[path] for path, at in _removals(reader, paths).items())
+    for line in _lines(data):
+        if line.txn is not None:
+            app, number = line.txn.app_id, line.txn.version
+            known = [each.txn for each in reader.actions("txn") if each.txn is not None]
+            return any(each.app_id == app and each.version >= number for each in known)
+        if line.has("meta_data"):
+            return any(_same(each.meta_data, line.meta_data) for each in reader.actions("metaData"))
+    return True  # the commit changed nothing
+
+
+def _lines(data: bytes) -> Iterator[LogLine]:
+    for line in io.BytesIO(data):
+        for lines in decode_actions([line], "the commit", -1):
+            yield from lines
+
+
+def _same(one: bytes, other: bytes) -> bool:
+    return bool(msgspec.json.decode(one) == msgspec.json.decode(other))
+
+
+def _active(reader: CheckpointReader) -> Iterator[list[str]]:
+    return (batch.path.to_pylist() for batch in reader.files())
+
+
+def _removals(reader: CheckpointReader, paths: Collection[str]) -> dict[str, int | None]:
+    """Return when files were removed, by decoded path: those of ``paths`` that the checkpoint has tombstones of."""
+    wanted, found = set(map(unquote, paths)), dict[str, int | None]()
+    for part in reader.parts():
+        if part.is_json:
+            for lines in read_actions(reader.store, part):
+                removes = (line.remove for line in lines if line.remove is not None)
+                found |= {unquote(each.path): each.deletion_timestamp for each in removes}
+        else:
+            with reader.open(part) as parquet:
+                if has_column(parquet, "remove"):
+                    columns = ["remove.path", "remove.deletionTimestamp"]
+                    for batch in read_batches(parquet, part, columns, reader.batch_size):
+                        rows = batch.column("remove")
+                        kept = rows.filter(rows.is_valid()).to_pylist()
+                        found |= {unquote(each["path"]): each.get("deletionTimestamp") for each in kept}
+        found = {path: at for path, at in found.items() if path in wanted}
+    return found
+
+
+def _holds(batches: Iterable[list[str]], path: str) -> bool:
+    wanted = unquote(path)
+    return any(unquote(each) == wanted for paths in batches for each in paths)
+
+
+def _holds_key(reader: CheckpointReader, remove: Remove) -> bool:
+    """Return whether a removed file is active with the deletion vector that it had."""
+    wanted, vector = unquote(remove.path), remove.deletion_vector
+    for batch in reader.files():
+        vectors = [None] * len(batch) if batch.deletion_vector is None else batch.deletion_vector.to_pylist()
+        for path, logged in zip(batch.path.to_pylist(), vectors, strict=True):
+            if unquote(path) == wanted:
+                found = None if logged is None else msgspec.convert(logged, DeletionVector)
+                return (found and found.unique_id) == (vector and vector.unique_id)
+    return False
+
 
 logger = logging.getLogger(__name__)
 
-_FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 2.0
+# Factor on the duration of an attempt: among a dozen writers the next attempt then meets few others.
+_PAUSE_SHARE = 12
 
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """How a commit went.
+    """Result of a commit.
 
-    ``version`` is the one committed. With ``already_committed`` nothing was written, because the application's
-    transaction is part of the table already; ``version`` is then one that has it. ``protocol`` and ``metadata`` are
-    those in force, ``attempts`` counts the versions tried, ``timestamp`` is in epoch milliseconds.
+    ``version`` is the committed version. With ``already_committed`` nothing was written, because the table already has
+    the application's transaction; ``version`` is then one that has it. ``protocol`` and ``metadata`` are those in
+    force. ``attempts`` counts the versions that were tried. ``timestamp`` is in epoch milliseconds.
     """
 
     version: int
@@ -68,11 +261,11 @@ class CommitResult:
 
 
 class Transaction:
-    """One attempt-loop of optimistic concurrency; files first, then one put-if-absent commit.
+    """A transaction with optimistic concurrency: files first, then one put-if-absent commit.
 
-    ``snapshot`` is the version that the transaction was begun at, None where there is no table yet. Files that are
-    added must be new to the table, and files that are removed must be active in ``snapshot``. ``batch`` says what is
-    committed under the application's transaction; where that is part of the table already, it must be the same.
+    ``snapshot`` is the version at which the transaction began, or None if there is no table. Added files must be new to
+    the table, and removed files must be active in ``snapshot``. ``batch`` describes what is committed under the
+    application's transaction. If the table already has that transaction, the batch must be the same.
     """
 
     def __init__(
@@ -93,7 +286,7 @@ class Transaction:
         self._txn = txn
         self.batch: BatchRecord | None = None
         self.note = CommitNote()
-        self.metrics: Mapping[str, str] | None = None  # of the operation; None counts the files
+        self.metrics: Mapping[str, str] | None = None  # of the operation; None uses the file counts
         self._lines = CommitLines()
         self._protocol: Protocol | None = None
         self._metadata: Metadata | None = None
@@ -102,11 +295,14 @@ class Transaction:
         self._overwrites_all = False
         self._selections: list[PartitionSelection] = []
         self._rows: tuple[RowChoice, bool] | None = None
-        self._own: list[str] = []  # files that nobody needs unless this is committed
+        self._own = StagedFiles(self.store)  # written only for this transaction
+        self._own.offer_to(self)
         self.notes_changes = False
-        self._may_be_published = False
-        self._since = Change()  # what the winners did that this transaction went behind
+        self._tried: int | None = None  # the version whose commit may be ours
+        self._is_published = False
+        self._since = Change()  # what the winning commits changed
         self._version = -1 if snapshot is None else snapshot.version
+        self.read_version = None if snapshot is None else snapshot.version  # version that the operation read
         self._over = False
         self._footprint: Footprint | None = None
         self.already_committed = self._is_committed()
@@ -120,10 +316,10 @@ class Transaction:
         parameters: Mapping[str, Any] | None = None,
         txn: Txn | None = None,
     ) -> Transaction:
-        """Pin the newest version, and refuse a table that we may not write to before anything is written.
+        """Pin the newest version, and refuse an unsupported table before anything is written.
 
-        ``txn`` makes the transaction idempotent: if the table has this version of the application already,
-        ``already_committed`` is true at once and ``commit`` writes nothing.
+        ``txn`` makes the transaction idempotent: if the table already has this version of the application,
+        ``already_committed`` is true and ``commit`` writes nothing.
         """
         try:
             snapshot = handle.newest()
@@ -135,30 +331,35 @@ class Transaction:
 
     @property
     def protocol(self) -> Protocol | None:
-        """The protocol that is in force once the transaction is committed; None where none was set yet."""
+        """The protocol in force after the commit, or None if none is set yet."""
         return self._protocol or (None if self.snapshot is None else self.snapshot.protocol)
 
     @property
     def metadata(self) -> Metadata | None:
-        """The metadata that is in force once the transaction is committed; None where none was set yet."""
+        """The metadata in force after the commit, or None if none is set yet."""
         return self._metadata or (None if self.snapshot is None else self.snapshot.metadata)
 
-    # --- what to do
+    # --- staging
 
     def add(self, *adds: Add) -> None:
-        """Add files, which are in place and new to the table."""
+        """Add files that are in place and new to the table. They are not deleted if the commit fails."""
         self._check_open()
         self._lines.add(adds)
 
+    def add_staged(self, staged: StagedFiles, adds: Sequence[Add]) -> None:
+        """Add files that belong to this transaction, and again to ``staged`` if it is not committed."""
+        staged.offer_to(self)
+        self.add(*adds)
+
     def remove(self, *removes: Remove) -> None:
-        """Remove files that are active in ``snapshot``; times of deletion are filled in."""
+        """Remove files that are active in ``snapshot``. Missing deletion timestamps are filled in."""
         self._check_open()
         if self._overwrites_all or self._selections:
             message = "A transaction that overwrites removes its files by itself"
             raise WriteError(message, path=self.store.uri, hint="remove single files in a transaction of their own")
         if any(each.data_change for each in removes):
             self._check_removable()
-        now = _now()
+        now = self.deletion_time()
         ready: list[Remove] = []
         for each in removes:
             key = f"{each.path}\0{each.deletion_vector.unique_id if each.deletion_vector else ''}"
@@ -168,38 +369,60 @@ class Transaction:
             ready.append(_complete(each, now))
         self._lines.remove(ready)
 
+    def deletion_time(self) -> int:
+        """Return the deletion timestamp in epoch milliseconds, which is never earlier than the newest commit.
+
+        VACUUM relies on it. With a clock that is behind, it would delete files that were removed a second ago.
+        """
+        segment = None if self.snapshot is None else self.snapshot.segment
+        return max(_now(), segment.commits[-1].info.last_modified if segment and segment.commits else 0)
+
     def remove_found(self, remove: Remove) -> None:
-        """Remove a file that a scan of ``snapshot`` has found; it finds each once, and there may be very many."""
+        """Remove a file found by a scan of ``snapshot``, without the check for duplicates: there may be very many."""
         self._lines.remove([remove])
 
     def add_own(self, adds: Sequence[Add], changes: Sequence[Add] = ()) -> None:
-        """Add files that were written for this transaction alone, ``changes`` with what it changed.
+        """Add files that were written only for this transaction. ``changes`` are change data files.
 
-        They are deleted if it ends and is not committed.
+        They are deleted if the transaction is not committed.
         """
         self._check_open()
-        self._own.extend(unquote(each.path) for each in (*adds, *changes))
+        self._own.stage(unquote(each.path) for each in (*adds, *changes))
         self._lines.add(adds)
         self._lines.note_changes(changes)
         self.notes_changes |= bool(changes)
 
-    def rest_on_rows(self, choice: RowChoice, *, any_append: bool) -> None:
-        """Rest the transaction on which rows are chosen: a file that another writer adds and may hold one rules it out.
+    def add_vectors(self, file: VectorFile, adds: Sequence[Add]) -> None:
+        """Write a file of deletion vectors, and add the data files that have them now.
 
-        Without ``any_append`` one that was added blindly does not.
+        Only the file of vectors is deleted if the transaction is not committed: the data files are the table's.
         """
         self._check_open()
-        self._check_removable()
+        self._own.stage([file.path])
+        self.store.put_if_absent(file.path, file.data())
+        self._lines.add(adds)
+
+    def rest_on_rows(self, choice: RowChoice, *, any_append: bool, removes: bool = True) -> None:
+        """Make the transaction conflict with concurrently added files that may hold selected rows.
+
+        Without ``any_append`` blind appends do not conflict, unless the table requires serializable isolation. If the
+        transaction ``removes`` nothing, it may read rows of an append-only table.
+        """
+        self._check_open()
+        if removes:
+            self._check_removable()
+        if self.snapshot is not None:
+            any_append |= TableProperties.of(self.snapshot.metadata).serializable
         self._rows = (choice, any_append)
 
     def remove_all(self) -> None:
-        """Remove every file: an overwrite of the whole table, ruled out by any file that another writer adds."""
+        """Remove every file: an overwrite of the whole table. Any concurrently added file is a conflict."""
         self._remove_selected(None)
 
     def remove_partitions(self, where: Where) -> None:
-        """Remove the files of some partitions; ``where`` may name partition columns only.
+        """Remove the files of some partitions. ``where`` may reference partition columns only.
 
-        It is ruled out by any file that another writer adds to these partitions.
+        Any file that another writer adds to these partitions is a conflict.
         """
         if self.snapshot is None:
             raise WriteError(
@@ -218,16 +441,16 @@ class Transaction:
         else:
             self._selections.append(selection)
         if self.snapshot is not None:
-            for batch in removals(self.handle, self.snapshot, _now(), selection):
+            for batch in removals(self.handle, self.snapshot, self.deletion_time(), selection):
                 self._lines.remove(batch)
 
     def read(self, *paths: str) -> None:
-        """Rest the transaction on files as they are: a writer that changes one of them rules it out."""
+        """Make the transaction depend on files: a concurrent change of one of them is a conflict."""
         self._check_open()
         self._read.extend(paths)
 
     def set_metadata(self, metadata: Metadata) -> None:
-        """Change the table's metadata with this commit."""
+        """Change the table's metadata in this commit."""
         self._check_open()
         if self.protocol is not None:
             check_writable(self.protocol, metadata, path=self.store.uri)
@@ -235,16 +458,16 @@ class Transaction:
         self._metadata = metadata
 
     def set_protocol(self, protocol: Protocol) -> None:
-        """Change the table's protocol with this commit."""
+        """Change the table's protocol in this commit."""
         self._check_open()
         if self.metadata is not None:
             check_writable(protocol, self.metadata, path=self.store.uri)
         self._protocol = protocol
 
-    # --- doing it
+    # --- committing
 
     def commit(self, *, max_attempts: int = 15) -> CommitResult:
-        """Publish the transaction as the next version, behind whatever other writers committed meanwhile."""
+        """Publish the transaction as the next version, after all concurrent commits."""
         self._check_open()
         if max_attempts < 1:
             raise OptionError(f"max_attempts={max_attempts} makes no sense", hint="give a number from 1")
@@ -255,18 +478,25 @@ class Transaction:
                 self._check_repeat()
                 return CommitResult(self._version, 0, protocol, metadata, already_committed=True)
             for attempt in range(1, max_attempts + 1):
-                version = self._version + 1
-                info = self._info(protocol, metadata)
-                self._may_be_published = True
-                if publish(self.store, version, self._encoded(info), self.txn_id):
-                    written = self._write_checksum(version, info, protocol, metadata)
-                    return CommitResult(version, attempt, protocol, metadata, info.timestamp, has_checksum=written)
-                self._may_be_published = False
+                began = time.monotonic()
                 if self._go_behind():
                     self._check_repeat()
                     return CommitResult(self._version, attempt, protocol, metadata, already_committed=True)
+                version = self._version + 1
+                info = self._info(protocol, metadata)
+                data = self._encoded(info)
+                self._tried = version
+                if publish(self.store, version, data, self.txn_id):
+                    self._check_landed(version, data)
+                    self._is_published = True
+                    written = self._write_checksum(version, info, protocol, metadata)
+                    return CommitResult(version, attempt, protocol, metadata, info.timestamp, has_checksum=written)
+                self._tried = None  # the version belongs to another writer for good
                 if attempt < max_attempts:
-                    time.sleep(_pause(attempt))
+                    time.sleep(_pause(attempt, time.monotonic() - began))
+            if self._go_behind():
+                self._check_repeat()
+                return CommitResult(self._version, max_attempts, protocol, metadata, already_committed=True)
         finally:
             self.close()
         message = f"Other writers of {self.store.uri} were faster {max_attempts} times in a row, last with version"
@@ -277,13 +507,26 @@ class Transaction:
             hint="try again when there is less going on, or raise max_attempts",
         )
 
+    def is_ruled_out(self) -> bool:
+        """Return whether the log certainly has no commit of this transaction, and never will.
+
+        If a commit was tried without an answer, the log is checked. If the version belongs to another writer, ours can
+        no longer succeed. If it does not exist, ours may be in flight.
+        """
+        if self._is_published or self._tried is None:
+            return not self._is_published
+        found = is_published(self.store, self._tried, self.txn_id)
+        if found is None:
+            message = "whether version %d of %s was committed is not known, and its files stay; look for %s in its log"
+            logger.warning(message, self._tried, self.store.uri, self.txn_id)
+        return found is False
+
     def close(self) -> None:
-        """Give up the transaction; harmless when it is over."""
+        """Abandon the transaction. Harmless after a commit."""
         self._over = True
         self._lines.close()
-        if self._own and not self._may_be_published:
-            delete_paths(self.store, self._own)
-        self._own = []
+        self._own.discard()
+        self._own = StagedFiles(self.store)
         if self._footprint is not None:
             self._footprint.close()
 
@@ -330,7 +573,7 @@ class Transaction:
         if uses_in_commit_timestamps(protocol, metadata):
             now = stamp = max(now, self._previous_timestamp() + 1)
         totals = self._lines.totals
-        rests_on_nothing = not (self._read or totals.removed or self._overwrites_all or self._selections)
+        rests_on_nothing = not (self._read or self._rows or totals.removed or self._overwrites_all or self._selections)
         batch = {} if self._txn is None or self.batch is None else {BATCH_FIELD: self.batch.body()}
         return CommitInfo(
             txn_id=self.txn_id,
@@ -339,7 +582,7 @@ class Transaction:
             timestamp=now,
             in_commit_timestamp=stamp,
             is_blind_append=rests_on_nothing and totals.added > 0,
-            read_version=None if self._version < 0 else self._version,
+            read_version=self.read_version,
             metrics=totals.metrics() if self.metrics is None else self.metrics,
             more=self.note.more | batch,
         )
@@ -355,7 +598,7 @@ class Transaction:
         segment = self.snapshot.segment
         file = segment.commits[-1] if segment.commits else segment.checkpoint_commit
         stamp = None if file is None else commit_info(self.store, file).get("inCommitTimestamp")
-        # Only a commit that breaks the protocol has none; what the store says is the next best then.
+        # Only a commit that violates the protocol has none. The modification time is the best alternative.
         return stamp if isinstance(stamp, int) else -1 if file is None else file.info.last_modified
 
     def _encoded(self, info: CommitInfo) -> bytes:
@@ -369,12 +612,17 @@ class Transaction:
         return self._lines.below(header)
 
     def _go_behind(self) -> bool:
-        """Take the commits of others since our version as given, or raise; tell whether one of them was our txn."""
+        """Rebase onto concurrent commits, or raise on a conflict. Return whether one of them was our transaction.
+
+        The same listing shows that the next version was not taken and freed again by a cleanup.
+        """
         winners = commits_since(self.store, self._version)
+        if not winners:
+            return False
         change, conflict = judge(self.store, winners, self._rests_on())
         self._since.then(change)
         self._version = winners[-1].version
-        # The other writer may have been this very application, one attempt earlier: that is no conflict but success.
+        # The other writer may have been an earlier attempt of this application. That is a success, not a conflict.
         mine = None if self._txn is None else self._since.transactions.get(self._txn.app_id)
         if mine is not None and self._txn is not None and mine.version >= self._txn.version:
             return True
@@ -383,8 +631,20 @@ class Transaction:
         self.note.check_winners(change.transactions, self.store.uri)
         return False
 
+    def _check_landed(self, version: int, data: bytes) -> None:
+        """Refuse a commit at a version that a log cleanup freed after our listing: no reader would see it."""
+        if is_part_of_table(self.store, version, data):
+            return
+        take_back(self.store, version)
+        self._tried = None
+        message = (
+            f"The log of {self.store.uri} was checkpointed and cleaned up above version {version} while this operation "
+            "was committed; its commit was not part of the table and was taken back"
+        )
+        raise CommitConflictError(message, path=commit_path(version), version=version, hint=REFUSED)
+
     def _rests_on(self) -> Footprint:
-        # Made when the first race is lost, and kept: most transactions lose none.
+        # Created when the first race is lost, because most transactions lose none.
         if self._footprint is None:
             self._footprint = Footprint(
                 overwrites_all=self._overwrites_all, selections=self._selections, rows=self._rows
@@ -408,11 +668,11 @@ class Transaction:
                 in_commit_timestamp=info.in_commit_timestamp,
             )
         except Exception:
-            # The commit is there and will be acknowledged; nothing that goes wrong now may make it look failed.
+            # The commit exists and will be acknowledged. An error here must not make it look failed.
             logger.exception("the checksum of version %d was not written", version)
             return False
 
-    def _state(self) -> State | None:
+    def _state(self) -> TableTotals | None:
         """Return the totals of the version just committed."""
         totals = self._lines.totals
         own = Change(
@@ -421,13 +681,13 @@ class Transaction:
             exact=totals.sizes_known,
             transactions={each.app_id: each for each in (*self.note.transactions, self._txn) if each is not None},
         )
-        before = State() if self.snapshot is None else state_at(self.snapshot)
+        before = TableTotals() if self.snapshot is None else state_at(self.snapshot)
         before = None if before is None else before.after(self._since)
         if self._overwrites_all and self.snapshot is not None:
-            # Whatever was there is gone, so the totals are known even where those before were not.
+            # Everything was removed, so the totals are known even if the previous totals were not.
             own = Change(files=totals.added, size=totals.added_bytes, transactions=own.transactions)
             lists = (None, None) if before is None else (before.transactions, before.domains)
-            before = State(0, 0, *lists)
+            before = TableTotals(0, 0, *lists)
         return None if before is None else before.after(own)
 
 
@@ -444,6 +704,10 @@ def _now() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _pause(attempt: int) -> float:
-    # Full jitter: writers that met once should not meet again.
-    return random.uniform(0, min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**attempt))  # noqa: S311 - no secret
+def _pause(attempt: int, took: float) -> float:
+    """Return the pause after an attempt that lost the race and took ``took`` seconds.
+
+    Jitter keeps colliding writers apart. One writer wins every race, so longer pauses do not help the others: a writer
+    that lost more often waits less, and does not starve.
+    """
+    return random.uniform(0, min(_LONGEST_PAUSE, _PAUSE_SHARE * took) / attempt)  # noqa: S311 - not a secret

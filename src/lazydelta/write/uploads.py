@@ -1,25 +1,22 @@
-"""Finished files on their way to the store, a few at a time, and back if need be."""
+"""Parallel uploads of finished files, and their deletion on failure."""
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Iterator
+from functools import partial
 
-from lazydelta.errors import LazyDeltaError
+from lazydelta.runtime.threads import Bell, Task, Workers
 from lazydelta.storage import Store
+from lazydelta.storage.staged_files import delete_paths
 
-__all__ = ["Chunks", "Uploads", "delete_paths"]
+__all__ = ["Chunks", "Uploads"]
 
-_log = logging.getLogger(__name__)
 _CHUNK = 4 << 20
-_PARALLEL_DELETES = 16
 
 
 class Chunks:
-    """The bytes of a file, collected as an encoder writes them and let go of as they are sent."""
+    """The bytes of a file, collected while it is encoded and released while it is uploaded."""
 
     closed = False
     mode = "wb"
@@ -29,35 +26,48 @@ class Chunks:
         self.size = 0
 
     def write(self, data: bytes) -> int:
-        """Take what pyarrow writes."""
+        """Append data written by pyarrow."""
         self._parts.append(bytes(data))
         self.size += len(data)
         return len(data)
 
     def tell(self) -> int:
-        """Return how much was written."""
+        """Return the number of bytes written."""
         return self.size
 
     def flush(self) -> None:
-        """Do nothing: there is nothing below."""
+        """Do nothing: there is no underlying file."""
 
     def close(self) -> None:
-        """Do nothing: the bytes are still to be sent."""
+        """Do nothing: the bytes are still to be uploaded."""
 
     def readable(self) -> bool:
-        """Say that pyarrow can only write here."""
+        """Return False: the file is write-only."""
         return False
 
     def writable(self) -> bool:
-        """Say that pyarrow can write here."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Say that nothing is ever written twice."""
+        """Return False: data is only appended."""
         return False
 
+    def take_back(self, length: int) -> bytes:
+        """Remove the last bytes from the file, and return them."""
+        taken: deque[bytes] = deque()
+        missing = length
+        while missing > 0:
+            taken.appendleft(self._parts.pop())
+            missing -= len(taken[0])
+        if missing < 0:
+            self._parts.append(taken[0][:-missing])
+            taken[0] = taken[0][-missing:]
+        self.size -= length
+        return b"".join(taken)
+
     def drain(self) -> Iterator[bytes]:
-        """Yield everything in chunks of a few megabytes; what was yielded is forgotten."""
+        """Yield all bytes in chunks of a few megabytes, and release them."""
         while self._parts:
             taken, size = [], 0
             while self._parts and size < _CHUNK:
@@ -67,78 +77,56 @@ class Chunks:
 
 
 class Uploads:
-    """Sends files from threads of its own; ``paths`` are all that may exist by now, sent or not."""
+    """Uploads files from worker threads. ``paths`` are all files that may exist, whether complete or not."""
 
     def __init__(self, store: Store, parallel: int) -> None:
         self._store = store
-        self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="lazydelta-upload")
-        self._flying: dict[Future[int], int] = {}
-        self._state = threading.Condition()
-        self._sending, self._is_undone = 0, False
+        self._pool = Workers(parallel, "lazydelta-upload")
+        self._flying: dict[Task[int], int] = {}
+        self._done: deque[Task[int]] = deque()
+        self._arrived = Bell()
+        self.bytes_in_flight = 0
+        """The number of bytes being uploaded, counted by whole files."""
         self.paths: list[str] = []
 
-    @property
-    def bytes_in_flight(self) -> int:
-        """Return how much is being sent, counted by whole files."""
-        return sum(self._flying.values())
-
     def send(self, path: str, content: Chunks) -> None:
-        """Begin to send a file."""
+        """Start the upload of a file."""
         self._reap()
         self.paths.append(path)
-        self._flying[self._pool.submit(self._put, path, content)] = content.size
+        size, put = content.size, partial(self._store.put_stream, path, content.drain())
+        self._flying[self._pool.submit(put, self._note)] = size
+        self.bytes_in_flight += size
 
-    def _put(self, path: str, content: Chunks) -> int:
-        with self._state:
-            if self._is_undone:
-                return 0
-            self._sending += 1
-        try:
-            return self._store.put_stream(path, content.drain())
-        finally:
-            with self._state:
-                self._sending -= 1
-                self._state.notify_all()
+    def _note(self, task: Task[int]) -> None:
+        self._done.append(task)
+        self._arrived.ring()
 
     def wait_for_one(self) -> None:
-        """Wait until a file has arrived; raises what went wrong with it."""
+        """Wait until an upload has finished. Raise its error if it failed."""
         if self._flying:
-            wait(self._flying, return_when=FIRST_COMPLETED)
+            while not self._done:
+                self._arrived.wait()
             self._reap()
 
     def finish(self) -> None:
-        """Wait until all files have arrived."""
+        """Wait until all uploads have finished."""
         while self._flying:
             self.wait_for_one()
-        self._pool.shutdown()
+        self._pool.close()
 
     def undo(self) -> None:
-        """Delete what was sent, as far as the store lets us; what is left over is no part of the table."""
-        with self._state:
-            self._is_undone = True
-        self._pool.shutdown(cancel_futures=True)
-        # A thread that was being started when Ctrl-C came is not among those that the pool waits for.
-        with self._state:
-            self._state.wait_for(lambda: self._sending == 0)
+        """Delete the uploaded files as far as the store allows. Remaining files are not part of the table."""
+        self._pool.close()
         self._flying.clear()
+        self._done.clear()
+        self.bytes_in_flight = 0
         delete_paths(self._store, self.paths)
         self.paths.clear()
 
     def _reap(self) -> None:
-        for done in [each for each in self._flying if each.done()]:
-            del self._flying[done]
+        # Tasks report their end: to look at all of them each time is quadratic, and a batch may have 20,000 files.
+        while self._done:
+            done = self._done[0]
+            self.bytes_in_flight -= self._flying.pop(done, 0)
+            self._done.popleft()  # last, so that an interrupt loses none
             done.result()
-
-
-def delete_paths(store: Store, paths: Sequence[str]) -> None:
-    """Delete files that no version of the table refers to, as far as the store lets us."""
-
-    def delete(path: str) -> None:
-        try:
-            store.delete(path)
-        except LazyDeltaError as error:
-            _log.warning("could not delete %s, which no version of the table refers to: %s", path, error)
-
-    if paths:
-        with ThreadPoolExecutor(_PARALLEL_DELETES, thread_name_prefix="lazydelta-delete") as pool:
-            list(pool.map(delete, paths))

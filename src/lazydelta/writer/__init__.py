@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lazydelta.deltalake_api.deltalake_writing import convert_to_deltalake, write_deltalake
-from lazydelta.deltalake_api.parquet_properties import BloomFilterProperties, ColumnProperties, WriterProperties
+from lazydelta.deltalake_names.commit_properties import BloomFilterProperties, ColumnProperties, WriterProperties
+from lazydelta.deltalake_names.writing import convert_to_deltalake, write_deltalake
 
 __all__ = [
     "BloomFilterProperties",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from lazydelta.delta_table import DeltaTable
 from lazydelta.errors import OptionError, TableNotFoundError
+from lazydelta.table.delta_table import DeltaTable
 
 __all__ = ["try_get_table_and_table_uri"]
 

@@ -13,7 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-_CHANGES = frozenset({"open", "os.link", "os.rename", "os.remove"})
+# Where each event names the folder that its path is in; "open" does not tell.
+_FOLDERS = {"os.link": 2, "os.rename": 2, "os.remove": 1}
+_CHANGES = frozenset({"open", *_FOLDERS})
 
 
 class _Stops:
@@ -22,14 +24,29 @@ class _Stops:
         self._is_meant: dict[int, bool] = {}
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in _CHANGES or not str(arguments[0]).startswith(self._table):
+        if event not in _CHANGES:
             return
         if event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
+            return
+        if not self._is_below(str(arguments[0]), -1 if event == "open" else arguments[_FOLDERS[event]]):
             return
         if self._runs_what_is_meant():
             number = self._count()
             if number in self._at:
                 self._stop(number)
+
+    def _is_below(self, path: str, folder: int) -> bool:
+        """Tell whether a path is the table's; one without a folder is looked up by the folders that are open."""
+        if path.startswith("/"):
+            return path.startswith(self._table)
+        for each in [str(folder)] if folder >= 0 else os.listdir("/proc/self/fd"):  # noqa: PTH208 - light
+            try:
+                place = os.readlink(f"/proc/self/fd/{each}")  # noqa: PTH115
+            except OSError:
+                continue
+            if place.startswith(self._table) and os.path.isdir(place):  # noqa: PTH112
+                return True
+        return False
 
     def _runs_what_is_meant(self) -> bool:
         mine = os.getpid()  # workers are forks

@@ -1,1 +1,1 @@
-"""KQL as text: its grammar, its literals and the syntax tree."""
+"""The KQL language: grammar, literals and syntax tree."""

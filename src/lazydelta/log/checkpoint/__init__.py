@@ -1,1 +1,1 @@
-"""Checkpoints, classic and V2: reading them here, writing them in ``writing``."""
+"""Read checkpoints, classic and V2."""

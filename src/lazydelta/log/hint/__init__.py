@@ -1,7 +1,1 @@
-"""``_last_checkpoint``: a hint where the newest checkpoint is, read and moved forward."""
-
-from __future__ import annotations
-
-from lazydelta.log.hint.checkpoint_hint import HINT_PATH, CheckpointHint, hint_checksum, read_hint
-
-__all__ = ["HINT_PATH", "CheckpointHint", "hint_checksum", "read_hint"]
+"""`_last_checkpoint`: read and advance the hint."""

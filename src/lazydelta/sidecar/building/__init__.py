@@ -1,1 +1,1 @@
-"""Making sidecars: built anew, or refreshed from an earlier one."""
+"""Building, refreshing and publishing sidecars."""

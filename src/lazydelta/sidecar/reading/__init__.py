@@ -1,1 +1,1 @@
-"""The sidecar as the base of a scan."""
+"""Reading the base of a scan from a sidecar."""

@@ -1,57 +1,186 @@
-"""Finding the sidecar of a checkpoint: by its manifest (tier 1), or by its single file alone (tier 2)."""
+"""Finding the sidecar of a checkpoint: by its manifest (tier 1), or by its file or overview alone (tier 2)."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from lazydelta.errors import LogError, ObjectNotFoundError, StorageError
-from lazydelta.log.actions import Metadata, Protocol
-from lazydelta.log.features import column_mapping_mode
-from lazydelta.log.replaced import current_checkpoint
+from lazydelta.log.checkpoint.reader import current_checkpoint
+from lazydelta.log.commits import Prefetch
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import Snapshot
-from lazydelta.sidecar.layout.manifest import (
+from lazydelta.log.tail_spans import MirroredState, PendingState
+from lazydelta.protocol.actions import Metadata, Protocol
+from lazydelta.protocol.features import column_mapping_mode
+from lazydelta.protocol.schema import TableSchema
+from lazydelta.runtime.cache import ByteLru, shared
+from lazydelta.scan.base import BaseScan
+from lazydelta.sidecar.format.columns import FOLDER, SidecarLayout, manifest_path, sidecar_path
+from lazydelta.sidecar.format.manifest import (
     CheckpointFile,
     ManifestIndex,
     ManifestLeaves,
     ManifestPart,
     ManifestRowGroup,
     OtherCheckpointError,
+    Proof,
     SidecarError,
+    StatsFile,
+    UnsealedError,
+    is_in_folder,
     mirrors,
+    start_proof,
 )
-from lazydelta.sidecar.layout.mirrored import Proof, start_proof
-from lazydelta.sidecar.layout.part_file import PartFooter, checkpoint_of, state_of
-from lazydelta.sidecar.layout.sidecar_columns import SidecarLayout, manifest_path, sidecar_path
-from lazydelta.sidecar.reading.opened_manifest import open_manifest
-from lazydelta.sidecar.reading.sidecar_cache import SidecarCache
-from lazydelta.storage import Store
-from lazydelta.types.schema import TableSchema
+from lazydelta.sidecar.format.part_file import PartFooter, checkpoint_of, state_of
+from lazydelta.storage import Pending, Store
 
-__all__ = ["Sidecar", "find_sidecar"]
+if TYPE_CHECKING:
+    from lazydelta.sidecar.format.delta_file import DeltaManifest
+    from lazydelta.sidecar.format.leaves import Leaf
+
+__all__ = ["ManifestMirror", "PartFooters", "Sidecar", "SidecarCache", "find_sidecar", "shared_cache"]
+
+
+# ``SidecarCache``: parsed manifests and footers, shared by all tables and queries of the process. Footers and leaves
+# are keyed by digest, so an entry is always right. A manifest is keyed by its name and the listed checkpoint files
+# (name, size, time, etag), so a replaced table or a rewound log misses the cache.
+
+
+_DEFAULT_LIMIT = 64 << 20
+_MARK = 100
+_PARSED = 2  # a manifest counts as its bytes plus the parsed form, without row groups
+
+
+class SidecarCache:
+    """A typed view of one LRU cache."""
+
+    def __init__(self, entries: ByteLru | None = None) -> None:
+        self._entries = ByteLru(_DEFAULT_LIMIT) if entries is None else entries
+
+    @property
+    def size(self) -> int:
+        """Return the number of bytes held."""
+        return self._entries.size
+
+    def resize(self, limit: int) -> None:
+        """Change the limit in bytes; 0 disables the cache."""
+        self._entries.resize(limit)
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self._entries.clear()
+
+    def knows(self, uri: str, version: int) -> bool:
+        """Return whether a manifest of this version is cached, so that prefetching it would be wasted."""
+        return self._entries.get((uri, version)) is not None
+
+    def manifest(self, uri: str, checkpoint: Checkpoint) -> ManifestIndex | None:
+        """Return the manifest of a checkpoint as currently listed."""
+        return cast("ManifestIndex | None", self._entries.get(_identity(uri, checkpoint)))
+
+    def keep_manifest(self, uri: str, checkpoint: Checkpoint, manifest: ManifestIndex, size: int) -> None:
+        """Cache a valid manifest."""
+        self._entries.put(_identity(uri, checkpoint), manifest, size * _PARSED)
+        self._entries.put((uri, checkpoint.version), manifest.sha256, _MARK)
+
+    def forget_manifest(self, uri: str, checkpoint: Checkpoint) -> None:
+        """Remove a manifest whose sidecar is damaged."""
+        self._entries.remove(_identity(uri, checkpoint))
+
+    def leaf(self, digest: str) -> Leaf | None:
+        """Return the leaf with this digest."""
+        return cast("Leaf | None", self._entries.get(digest))
+
+    def keep_leaf(self, digest: str, leaf: Leaf) -> None:
+        """Cache a verified leaf."""
+        self._entries.put(digest, leaf, leaf.nbytes * _PARSED)
+
+    def deltas(self, uri: str) -> DeltaManifest | None:
+        """Return the cached list of delta sidecars; the caller checks each of them against the listing."""
+        return cast("DeltaManifest | None", self._entries.get(("deltas", uri)))
+
+    def keep_deltas(self, uri: str, manifest: DeltaManifest, size: int) -> None:
+        """Cache a list of delta sidecars."""
+        self._entries.put(("deltas", uri), manifest, size * _PARSED)
+
+    def forget_deltas(self, uri: str) -> None:
+        """Remove a list of delta sidecars with an unreadable entry."""
+        self._entries.remove(("deltas", uri))
+
+    def footer(self, digest: str) -> PartFooter | None:
+        """Return the footer with this digest."""
+        return cast("PartFooter | None", self._entries.get(digest))
+
+    def keep_footer(self, digest: str, footer: PartFooter) -> None:
+        """Cache a verified footer."""
+        self._entries.put(digest, footer, footer.nbytes)
+
+
+def _identity(uri: str, checkpoint: Checkpoint) -> tuple[object, ...]:
+    files = tuple((each.path, each.info.size, each.info.last_modified, each.info.etag) for each in checkpoint.files)
+    return (uri, checkpoint.version, files)
+
+
+shared_cache = SidecarCache(shared)
+
+
+# Turn the bytes of a manifest into a usable one: decoded, matched with the checkpoint, its proof started.
+
+
+def open_manifest(
+    store: Store, data: bytes, checkpoint: Checkpoint, cache: SidecarCache, *, table_id: str | None = None
+) -> tuple[ManifestIndex, Proof | None]:
+    """Return a manifest with its pending proof; the cache keeps it once the proof succeeds.
+
+    Callers that do not know the table id yet omit it: the proof ties the manifest to this checkpoint.
+    """
+    manifest = ManifestIndex.decode(data)
+    metadata = manifest.meta_data
+    manifest.check(table_id=metadata.id if table_id is None else table_id, checkpoint=checkpoint)
+    manifest.check_numbers()
+    # Cached manifests also serve callers that open the table, so they must be consistent.
+    if metadata.id != manifest.table_id:
+        message = f"its metadata belongs to table {metadata.id}"
+        raise SidecarError(message)
+    if hashlib.sha256(metadata.schema_string.encode()).hexdigest() != manifest.schema_hash:
+        message = "its metadata has another schema than the sidecar"
+        raise SidecarError(message)
+    proof = start_proof(store, manifest.checkpoint, [each.info for each in checkpoint.files])
+
+    def keep() -> None:
+        cache.keep_manifest(store.identity, checkpoint, manifest, len(data))
+
+    if proof is None:
+        keep()
+    else:
+        proof.when_proven = keep
+    return manifest, proof
+
 
 logger = logging.getLogger(__name__)
 
 Failed = Callable[[str, object], None]
-"""Called with the reason in a word and in full."""
+"""Called with a short reason and the full explanation."""
 
 _TRAILER = 8
 _GUESSED_FOOTER = 64 << 10
 
 
 def _unnoticed(_reason: str, _words: object) -> None:
-    """Nobody counts."""
+    """Ignore the failure."""
 
 
 class Sidecar(msgspec.Struct, frozen=True):
-    """A sidecar that is valid as far as can be told without reading its rows.
+    """A sidecar that is valid as far as can be determined without reading its rows.
 
-    ``groups_of`` returns the row groups of some parts, None where a long manifest leaves them to the parts' footers.
-    Where there are ``leaves``, they have the parts and their row groups.
-    ``proof`` is to be checked before anything that the sidecar says is believed.
+    ``groups_of`` returns the row groups of the given parts, or None if only the part footers have them. ``leaves``, if
+    present, hold the parts and their row groups. Check ``proof`` before relying on anything in the sidecar. A sidecar
+    of the minimal profile is ``foreign``, and has no parts here.
     """
 
     tier: int
@@ -64,10 +193,11 @@ class Sidecar(msgspec.Struct, frozen=True):
     proof: Proof | None = None
     from_cache: bool = False
     leaves: ManifestLeaves | None = None
+    foreign: Any = None  # a ``ForeignSidecar``, whose module is imported only where there is one
 
     @property
     def schema(self) -> TableSchema:
-        """The schema at the checkpoint, by which the rows are sorted; the one at V may have other types."""
+        """The schema at the checkpoint, which defines the sort order; the snapshot's schema can have other types."""
         return TableSchema.parse(
             self.metadata.schema_string,
             partition_columns=self.metadata.partition_columns,
@@ -85,29 +215,33 @@ def find_sidecar(
     failed: Failed = _unnoticed,
     use_manifest: bool = True,
 ) -> Sidecar | None:
-    """Return the best sidecar there is for a checkpoint; None sends the scan to the checkpoint itself.
+    """Return the best sidecar for a checkpoint; None if the scan has to read the checkpoint itself.
 
-    A manifest that mirrors another checkpoint of the version may be ahead of us: a table that was pinned before the
-    checkpoint was replaced still knows the old one. ``look_again`` lists the log once more to see. ``failed`` is told
-    why something that is there is not used. Without ``use_manifest`` the footers of the sidecar's files are believed.
+    A manifest that mirrors another checkpoint of the version can be newer than ours: a table that was pinned before the
+    checkpoint was replaced still has the old one. ``look_again`` lists the log again to find out. ``failed`` receives
+    the reason why an existing sidecar is not used. Without ``use_manifest``, the footers of the sidecar's files are
+    used.
     """
     if not use_manifest:
-        single = _alone(store, snapshot, checkpoint, failed)
-        if single is not None:
-            return single
-        # Nothing but a manifest tells which files a sidecar of several has: those of a killed build look the same.
+        alone = _alone(store, snapshot, checkpoint, failed)
+        if alone is not None:
+            return alone if alone.groups_of(()) is not None else _by_footers(alone)
+        # Parts of earlier releases have no overview. Only a manifest lists them: those of a killed build look the same.
         several = find_sidecar(store, snapshot, checkpoint, cache, look_again=look_again, failed=failed)
         return None if several is None else _by_footers(several)
     manifest = cache.manifest(store.identity, checkpoint)
     path = manifest_path(checkpoint.version)
     if manifest is not None and manifest.table_id == snapshot.metadata.id:
-        # One that was read to open this very snapshot was no find.
+        # A manifest that was read to open this snapshot does not count as a cache hit.
         return _by_manifest(manifest, None, from_cache=not snapshot.commits.ahead.drop(path))
+    data = b""
     try:
         data = snapshot.commits.ahead.read(path) or store.get(path)
         manifest, proof = open_manifest(store, data, checkpoint, cache, table_id=snapshot.metadata.id)
     except ObjectNotFoundError:
         return _alone(store, snapshot, checkpoint, failed)
+    except UnsealedError:
+        return _foreign(store, data, snapshot, checkpoint, failed)
     except OtherCheckpointError as error:
         current = _replaced(store, snapshot, checkpoint) if look_again else None
         if current is not None:
@@ -122,8 +256,21 @@ def find_sidecar(
     return _by_manifest(manifest, proof, from_cache=False)
 
 
+def _foreign(store: Store, data: bytes, snapshot: Snapshot, checkpoint: Checkpoint, failed: Failed) -> Sidecar | None:
+    from lazydelta.sidecar.reading.foreign import open_foreign  # noqa: PLC0415 - few tables have one
+
+    try:
+        found = open_foreign(store, data, snapshot, checkpoint)
+    except (SidecarError, StorageError) as error:
+        logger.warning("%s is not used: %s", manifest_path(checkpoint.version), error)
+        failed(_reason(error), error)
+        return _alone(store, snapshot, checkpoint, _unnoticed)  # the manifest's reason is the one to tell
+    count = found.manifest.num_files
+    return Sidecar(1, found.layout, (), lambda _: None, count, snapshot.metadata, snapshot.protocol, foreign=found)
+
+
 def _replaced(store: Store, snapshot: Snapshot, known: Checkpoint) -> Checkpoint | None:
-    """Return the checkpoint that has taken the place of the known one, if there is such."""
+    """Return the checkpoint that replaced the known one, if any."""
     try:
         found = current_checkpoint(store, snapshot.segment, known, ObjectNotFoundError(""))
     except (LogError, StorageError):
@@ -147,7 +294,7 @@ def _by_manifest(manifest: ManifestIndex, proof: Proof | None, *, from_cache: bo
 
 
 def _by_footers(sidecar: Sidecar) -> Sidecar:
-    """Return the same sidecar, of whose parts nothing is known but where they are."""
+    """Return the same sidecar with only the locations of its parts."""
     parts = tuple(msgspec.structs.replace(part, ranges={}) for part in sidecar.parts)
     return msgspec.structs.replace(sidecar, tier=2, parts=parts, groups_of=lambda _: None)
 
@@ -168,13 +315,14 @@ def _alone(store: Store, snapshot: Snapshot, checkpoint: Checkpoint, failed: Fai
         logger.warning("%s is not used: %s", path, error)
         failed(_reason(error), error)
         return None
-    metadata, protocol = state_of(footer.state)
-    groups = list(footer.row_groups())
-    return Sidecar(2, footer.state.layout, (part,), lambda _: groups, part.num_rows, metadata, protocol, proof)
+    state, parts = footer.state, footer.state.parts or (part,)
+    metadata, protocol = state_of(state)
+    groups = None if state.parts else list(footer.row_groups())
+    return Sidecar(2, state.layout, parts, lambda _: groups, state.num_files, metadata, protocol, proof)
 
 
 def read_single(store: Store, path: str) -> tuple[ManifestPart, PartFooter]:
-    """Read the footer of a sidecar that no manifest describes."""
+    """Read the footer of a sidecar without a manifest: the whole of it, or the overview of its parts."""
     size = store.head(path).size
     length = min(size, _GUESSED_FOOTER)
     tail = store.get(path, start=size - length, length=length)
@@ -191,8 +339,12 @@ def read_single(store: Store, path: str) -> tuple[ManifestPart, PartFooter]:
 def check_single(
     footer: PartFooter, part: ManifestPart, snapshot: Snapshot, checkpoint: Checkpoint
 ) -> tuple[CheckpointFile, ...]:
-    """Raise unless a single-file sidecar is whole and mirrors a checkpoint of these names and sizes; return which."""
+    """Raise unless a sidecar without a manifest is complete and mirrors this checkpoint; return the recorded files.
+
+    One in parts is the parts that its overview lists: each is bound to the digest of its footer there.
+    """
     state = footer.state
+    num_rows = part.num_rows + sum(each.num_rows for each in state.parts)
     try:
         mirrored, _ = checkpoint_of(state), state_of(state)
     except msgspec.MsgspecError as error:
@@ -202,8 +354,119 @@ def check_single(
         message = f"it belongs to table {state.table_id}"
     elif state.version != checkpoint.version or not mirrors(mirrored, checkpoint):
         message = f"it mirrors another checkpoint, of version {state.version}"
-    elif state.num_files != part.num_rows:
-        message = f"it has {part.num_rows} of {state.num_files} rows"
+    elif state.num_files != num_rows:
+        message = f"it has {num_rows} of {state.num_files} rows"
+    elif not all(is_in_folder(file) for each in state.parts for file in each.files):
+        message = f"it lists a part that is not in {FOLDER}"
     else:
         return mirrored
     raise SidecarError(message)
+
+
+# Read protocol and metadata from the manifest: one small object instead of the checkpoint's Parquet footer. As in a
+# scan (see ``sidecar.format.manifest``), the store's etag and time, or the checkpoint's last bytes, prove that it
+# mirrors this checkpoint. The last bytes are read in parallel with the tail. Without proof, the checkpoint is read.
+
+
+class ManifestMirror(msgspec.Struct, frozen=True):
+    """A ``CheckpointMirror`` over sidecar manifests."""
+
+    cache: SidecarCache
+
+    def paths(self, store: Store, version: int) -> Sequence[str]:
+        """Return the path of the manifest, unless it is cached: then prefetching it would be wasted."""
+        return [] if self.cache.knows(store.identity, version) else [manifest_path(version)]
+
+    def begin(self, store: Store, checkpoint: Checkpoint, ahead: Prefetch) -> PendingState:
+        """Start reading the manifest, or start its proof if it is cached."""
+        path = manifest_path(checkpoint.version)
+        known = self.cache.manifest(store.identity, checkpoint)
+        if known is not None:
+            return lambda: _state(known, None, path)
+        if path in ahead:
+            opened = self._open(store, checkpoint, ahead)
+            return lambda: None if opened is None else _state(*opened, path)
+        ahead.ask(store, [path])
+
+        def later() -> MirroredState | None:
+            opened = self._open(store, checkpoint, ahead)
+            return None if opened is None else _state(*opened, path)
+
+        return later
+
+    def _open(self, store: Store, checkpoint: Checkpoint, ahead: Prefetch) -> tuple[ManifestIndex, Proof | None] | None:
+        path = manifest_path(checkpoint.version)
+        data = ahead.read(path)
+        try:
+            return None if data is None else open_manifest(store, data, checkpoint, self.cache)
+        except (SidecarError, StorageError) as error:
+            logger.debug("%s does not stand for the checkpoint: %s", path, error)  # a scan that needs it warns
+            return None
+
+
+def _state(manifest: ManifestIndex, proof: Proof | None, path: str) -> MirroredState | None:
+    try:
+        if proof is not None:
+            proof.check()
+    except (SidecarError, StorageError) as error:
+        logger.debug("%s does not stand for the checkpoint: %s", path, error)
+        return None
+    return MirroredState(manifest.protocol, manifest.meta_data, path)
+
+
+# ``PartFooters``: prefetched footers of a sidecar's parts, cached for the next scan.
+
+
+class PartFooters:
+    """Footers by file; ``keeps`` says whether they are cached after the scan.
+
+    ``layout`` is the layout of first tiers. Footers of second tiers describe their own layout.
+    """
+
+    def __init__(self, scan: BaseScan, layout: SidecarLayout, cache: SidecarCache) -> None:
+        self._scan = scan
+        self._layout = layout
+        self._cache = cache
+        self._found: dict[str, PartFooter | Pending[bytes]] = {}
+        self.keeps = True
+
+    def fetch(self, part: ManifestPart | StatsFile) -> None:
+        """Start fetching a footer, unless it is already requested."""
+        if part.file in self._found:
+            return
+        known = self._cache.footer(part.footer_sha256)
+        if known is not None:
+            self._scan.metrics.cache_hits += 1
+            self._found[part.file] = known
+        else:
+            self._found[part.file] = self._scan.store.fetch(
+                part.file, start=part.footer_offset, length=part.footer_length
+            )
+
+    def of(self, part: ManifestPart | StatsFile) -> PartFooter:
+        """Wait for a requested footer and return it."""
+        found = self._found[part.file]
+        if isinstance(found, Pending):
+            found = PartFooter(found.result(), expected=part.footer_sha256)
+            if isinstance(part, ManifestPart) and found.state.layout != self._layout:
+                message = f"{part.file} has other columns than the manifest says"
+                raise SidecarError(message)
+            self._found[part.file] = found
+            if self.keeps:
+                self._cache.keep_footer(part.footer_sha256, found)
+        return found
+
+    def at_hand(self, part: ManifestPart | StatsFile) -> PartFooter | None:
+        """Return the footer of a part if it is available without waiting."""
+        found = self._found.get(part.file)
+        return found if isinstance(found, PartFooter) else None
+
+    def forget(self, file: str) -> None:
+        """Release a footer that is no longer needed."""
+        self._found.pop(file, None)
+
+    def cancel(self) -> None:
+        """Cancel the reads."""
+        for footer in list(self._found.values()):
+            if isinstance(footer, Pending):
+                footer.cancel()

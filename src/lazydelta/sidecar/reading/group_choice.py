@@ -1,43 +1,154 @@
-"""``GroupChoice``: which row groups of a sidecar may hold a matching file, told by the ranges in its manifest.
+"""``GroupChoice``: selects the row groups of a sidecar that can hold a matching file, by manifest ranges.
 
-A manifest of many parts has them in leaves: those that no range rules out are read, a few ahead of the consumer, and
-their parts and row groups are chosen among as if they were all there is.
+A manifest with many parts has their ranges in leaves. The leaves that the ranges do not exclude are read with a small
+read-ahead, and their parts and row groups are then selected in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 
-from lazydelta.scan.base import BaseScan
-from lazydelta.scan.scan_range import BasePlace
-from lazydelta.sidecar.layout.leaves import Leaf, decode_leaf
-from lazydelta.sidecar.layout.manifest import (
+from lazydelta.predicates import Predicate, may_match, referenced_columns
+from lazydelta.protocol.schema import Column
+from lazydelta.protocol.values import from_text
+from lazydelta.runtime.arrays import flags, int64_array, string_array
+from lazydelta.scan.base import BasePlace, BaseScan
+from lazydelta.scan.request import NamedFiles
+from lazydelta.sidecar.format.columns import SidecarLayout
+from lazydelta.sidecar.format.leaves import Leaf, decode_leaf
+from lazydelta.sidecar.format.manifest import (
     ManifestLeaf,
     ManifestLeaves,
     ManifestPart,
     ManifestRowGroup,
+    RangeText,
     SidecarError,
+    range_key,
 )
-from lazydelta.sidecar.reading.discovery import Sidecar
-from lazydelta.sidecar.reading.likely_places import LikelyPlaces
-from lazydelta.sidecar.reading.newest_first import is_undated, newest_first
-from lazydelta.sidecar.reading.part_footers import PartFooters
-from lazydelta.sidecar.reading.sidecar_cache import SidecarCache
-from lazydelta.sidecar.reading.surviving import surviving
+from lazydelta.sidecar.format.order import keys_from_text, places_among
+from lazydelta.sidecar.reading.discovery import PartFooters, Sidecar, SidecarCache
+from lazydelta.stats import ColumnRange, Ranges, has_range
 from lazydelta.storage import Pending
 
-__all__ = ["ChosenGroup", "GroupChoice"]
+__all__ = ["ChosenGroup", "GroupChoice", "dated_rows", "is_undated", "surviving"]
 
-_FEW_PARTS = 16  # of so few, the footers are kept for the next scan
-_FEW_LEAVES = 2  # and so are so few leaves
+
+# Newest first: reverse the sidecar order, with files without a sort key last. A sidecar is sorted in ascending order
+# with those files at the end. A file of unknown time is not the newest, so these rows stay last: whole row groups are
+# deferred, and a row group with both kinds is emitted in two pieces.
+
+
+Stretch = TypeVar("Stretch", bound=ManifestLeaf | ManifestPart | ManifestRowGroup)
+
+
+def is_undated(stretch: ManifestLeaf | ManifestPart | ManifestRowGroup) -> bool:
+    """Return whether a leaf, part or row group begins and ends with files without a sort key."""
+    # A manifest can be wrong: the rows decide whether a file has a key when they are read.
+    return stretch.first[:1] == stretch.last[:1] == (None,)
+
+
+def newest_first(stretches: Iterable[Stretch]) -> list[Stretch]:
+    """Return stored leaves, parts or row groups from newest to oldest, followed by the undated ones."""
+    backwards = list(stretches)[::-1]
+    # The sort is stable: dated (False) before undated.
+    return sorted(backwards, key=is_undated)
+
+
+def dated_rows(rows: pa.RecordBatch, layout: SidecarLayout) -> int:
+    """Return the number of leading rows of a row group that have a sort key."""
+    names = layout.sort_names()
+    missing: int = rows.column(names[0]).null_count if names else 0
+    return int(rows.num_rows) - missing
+
+
+# ``PathIndex``: locates files with known paths in the order of a sidecar.
+
+
+class PathIndex:
+    """The keys of files whose folders are named after their partition values.
+
+    A key consists of the values of the sort columns and the path. A file whose path does not show all of them can be
+    anywhere.
+    """
+
+    def __init__(self, named: NamedFiles | None, sidecar: Sidecar) -> None:
+        self._sidecar = sidecar
+        self._keys = None if named is None else self._keys_of(named)
+
+    def _keys_of(self, named: NamedFiles) -> list[tuple[str | None, ...]] | None:
+        sort = [each.path for each in self._sidecar.layout.sort]
+        if any(path not in shown for shown in named.shown.values() for path in sort):
+            return None
+        return [(*(shown[path] for path in sort), name) for name, shown in named.shown.items()]
+
+    def among(self, stretches: Sequence[ManifestLeaf | ManifestPart | ManifestRowGroup]) -> list[int]:
+        """Return which leaves, parts or row groups, in sidecar order, have a key range with one of the keys."""
+        if self._keys is None or not stretches:
+            return list(range(len(stretches)))
+        layout, schema = self._sidecar.layout, self._sidecar.schema
+        try:
+            keys = keys_from_text(self._keys, layout, schema)
+            firsts = keys_from_text([each.first for each in stretches], layout, schema)
+            lasts = keys_from_text([each.last for each in stretches], layout, schema)
+        except SidecarError:
+            return list(range(len(stretches)))  # these keys have no string form to compare
+        # From the first stretch that ends at or after the key to the last one that begins at or before it. These are
+        # two if a path ends one stretch and, with another deletion vector, begins the next.
+        begin = places_among(lasts, keys, side="left")
+        end = places_among(firsts, keys, side="right")
+        found = {place for each in zip(begin.tolist(), end.tolist(), strict=True) for place in range(*each)}
+        return sorted(found)
+
+
+# Convert the ranges of a manifest's parts and row groups to the form that predicates are evaluated on.
+
+
+def surviving(predicate: Predicate | None, ranges: Sequence[Mapping[str, RangeText]]) -> list[int]:
+    """Return the indices of the groups that can hold a matching file."""
+    if predicate is None or not ranges:
+        return list(range(len(ranges)))
+    known = {column.physical_path: _column(column, ranges) for column in referenced_columns(predicate)}
+    keep = may_match(predicate, Ranges(len(ranges), columns=known))
+    found: list[int] = np.flatnonzero(flags(keep)).tolist()
+    return found
+
+
+def _column(column: Column, ranges: Sequence[Mapping[str, RangeText]]) -> ColumnRange:
+    key = range_key(column.physical_path)
+    found = [each.get(key, _UNKNOWN) for each in ranges]
+    # A bound is valid only if no file of the group lacks it. Group bounds are never exact: they span many files.
+    low = string_array([None if each.has_missing else each.min for each in found])
+    high = string_array([None if each.has_missing else each.max for each in found])
+    nulls = int64_array([None if each.has_null else 0 for each in found])
+    # No bound although none is missing: the column is all null in every file of the group.
+    empty = [not each.has_missing and each.min is None and each.max is None and each.has_null for each in found]
+    bits = pa.py_buffer(np.packbits(empty, bitorder="little"))
+    # A list, a struct or a variant has no bounds, but can be tested for null.
+    ranged = has_range(column)
+    return ColumnRange(
+        from_text(low, column.type) if ranged else None,
+        from_text(high, column.type) if ranged else None,
+        nulls,
+        all_null=pa.Array.from_buffers(pa.bool_(), len(found), [None, bits]),
+    )
+
+
+_UNKNOWN = RangeText(has_missing=True, has_null=True)
+
+
+_FEW_PARTS = 16  # up to this many parts, footers are cached for the next scan
+_FEW_LEAVES = 2  # up to this many leaves are cached as well
 
 _Stretches = Sequence[ManifestLeaf] | Sequence[ManifestPart] | Sequence[ManifestRowGroup]
 
 
 class ChosenGroup(msgspec.Struct, frozen=True):
-    """A row group, the part that has it, and the number of the leaf that describes both."""
+    """A row group, its part, and the number of the leaf that describes both."""
 
     part: ManifestPart
     group: ManifestRowGroup
@@ -45,7 +156,7 @@ class ChosenGroup(msgspec.Struct, frozen=True):
 
 
 class GroupChoice:
-    """Goes through the leaves, parts and row groups of a sidecar in the order of the scan."""
+    """Iterator over the leaves, parts and row groups of a sidecar in scan order."""
 
     def __init__(
         self, scan: BaseScan, sidecar: Sidecar, cache: SidecarCache, footers: PartFooters, *, ahead: int
@@ -55,7 +166,7 @@ class GroupChoice:
         self._cache = cache
         self._footers = footers
         self._ahead = ahead
-        self._likely = LikelyPlaces(scan.named, sidecar)
+        self._likely = PathIndex(scan.named, sidecar)
         self._leaves: dict[int, Leaf | Pending[bytes]] = {}
 
     def __iter__(self) -> Iterator[ChosenGroup]:
@@ -74,7 +185,7 @@ class GroupChoice:
             yield from self._of_leaf(leaf, _only(leaf.parts, place), place.leaf, place)
 
     def cancel(self) -> None:
-        """Stop the reads."""
+        """Cancel the reads."""
         for leaf in list(self._leaves.values()):
             if isinstance(leaf, Pending):
                 leaf.cancel()
@@ -98,7 +209,7 @@ class GroupChoice:
             leaf = self._leaf(leaves, number)
             for chosen in self._of_leaf(leaf, leaf.parts, number, None):
                 if self._scan.newest_first and is_undated(chosen.group) and not is_undated(leaves.leaves[number]):
-                    undated.append(chosen)  # one leaf may hold the newest files and the first ones without a time
+                    undated.append(chosen)  # one leaf can hold both the newest files and the first undated ones
                 else:
                     yield chosen
             del self._leaves[number]
@@ -137,7 +248,7 @@ class GroupChoice:
 
     def _of_parts(self, parts: Mapping[int, ManifestPart], place: BasePlace | None) -> Iterator[ChosenGroup]:
         numbers = self._left_parts(parts)
-        # Footers that a long scan meets once would only push out those that short ones ask for again and again.
+        # Footers that a long scan reads once would only evict those that short scans reuse.
         self._footers.keeps = len(numbers) <= _FEW_PARTS
         groups = self._sidecar.groups_of(numbers)
         if groups is not None:
@@ -158,7 +269,7 @@ class GroupChoice:
             for group in self._kept(found, place):
                 chosen = ChosenGroup(parts[number], group)
                 if self._scan.newest_first and is_undated(group) and not is_undated(parts[number]):
-                    undated.append(chosen)  # one part may hold the newest files and the first ones without a time
+                    undated.append(chosen)  # one part can hold both the newest files and the first undated ones
                 else:
                     yield chosen
         yield from undated
@@ -166,7 +277,7 @@ class GroupChoice:
     def _left_parts(self, parts: Mapping[int, ManifestPart]) -> list[int]:
         numbers = list(parts)
         if len(numbers) == 1:
-            return numbers  # its row groups tell as much
+            return numbers  # its row groups are at least as precise
         left = [numbers[index] for index in self._left(list(parts.values()))]
         gone = set(numbers).difference(left)
         self._count_pruned([parts[number] for number in numbers if number in gone])
@@ -181,7 +292,7 @@ class GroupChoice:
         return newest_first(left) if self._scan.newest_first else left
 
     def _left(self, stretches: _Stretches) -> list[int]:
-        """Return which leaves, parts or row groups may hold a file that matches, or that was asked for by its path."""
+        """Return the indices of leaves, parts or row groups that can hold a match or a file requested by path."""
         kept = surviving(self._scan.predicate, [each.ranges for each in stretches])
         return [kept[place] for place in self._likely.among([stretches[index] for index in kept])]
 
@@ -194,7 +305,7 @@ class GroupChoice:
 
 
 def _only(parts: Mapping[int, ManifestPart], place: BasePlace) -> dict[int, ManifestPart]:
-    """Return the part that a place is in."""
+    """Return the part that contains a place."""
     found = {number: part for number, part in parts.items() if part.file == place.file}
     if not found:
         message = f"{place.file} is no part of it any more, and the scan was divided by its row groups"

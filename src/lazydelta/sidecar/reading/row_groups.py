@@ -1,62 +1,268 @@
-"""``RowGroups``: the row groups of a sidecar that may hold a matching file, read in order and ahead of the consumer."""
+"""``RowGroups``: reads the row groups of a sidecar that can hold a matching file, in order, with a read-ahead."""
 
 from __future__ import annotations
 
+import logging
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from weakref import WeakSet
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
-from lazydelta.execution import in_parallel, release_memory
-from lazydelta.log.file_batch import FileBatch
-from lazydelta.log.later_stats import with_later_stats
+from lazydelta.errors import StorageError
+from lazydelta.log.checkpoint.columns import StatsWanted
+from lazydelta.log.checkpoint.reader import CheckpointReader
+from lazydelta.log.file_batch import FileBatch, StatsColumns, with_later_stats
+from lazydelta.log.segment import Checkpoint
+from lazydelta.protocol.schema import TableSchema
+from lazydelta.runtime import compute as pc
+from lazydelta.runtime.arrays import boolean_array, from_numpy
+from lazydelta.runtime.threads import check_complete, in_parallel, release_memory
 from lazydelta.scan.base import BaseScan
-from lazydelta.sidecar.layout.group_decoding import decode_groups, read_groups
-from lazydelta.sidecar.layout.manifest import ManifestPart, ManifestRowGroup, SidecarError, StatsFile
-from lazydelta.sidecar.layout.part_file import PartFooter
-from lazydelta.sidecar.layout.range_texts import key_at
-from lazydelta.sidecar.layout.sidecar_columns import ROWS_PER_GROUP, ColumnRole, SidecarLayout
-from lazydelta.sidecar.layout.sidecar_rows import PlainPartitions, from_rows
-from lazydelta.sidecar.layout.tiers import TIERED_ABOVE, check_aligned, joined_rows, joined_tiers
-from lazydelta.sidecar.reading.discovery import Sidecar
-from lazydelta.sidecar.reading.group_choice import ChosenGroup, GroupChoice
-from lazydelta.sidecar.reading.group_stats import GroupStats, stats_column_names, wants_second_tier
-from lazydelta.sidecar.reading.newest_first import dated_rows
-from lazydelta.sidecar.reading.part_footers import PartFooters
-from lazydelta.sidecar.reading.sidecar_cache import SidecarCache
-from lazydelta.sidecar.reading.used import Used
+from lazydelta.sidecar.format.columns import ROWS_PER_GROUP, STATS_OF_COLUMNS, ColumnRole, SidecarLayout, SortColumn
+from lazydelta.sidecar.format.manifest import ManifestPart, ManifestRowGroup, SidecarError, StatsFile
+from lazydelta.sidecar.format.order import sortable
+from lazydelta.sidecar.format.part_file import (
+    TIERED_ABOVE,
+    PartFooter,
+    check_aligned,
+    decode_groups,
+    joined_rows,
+    joined_tiers,
+    part_footer,
+    read_groups,
+)
+from lazydelta.sidecar.format.rows import PlainPartitions, from_rows, key_at, to_rows
+from lazydelta.sidecar.reading.discovery import PartFooters, Sidecar, SidecarCache
+from lazydelta.sidecar.reading.group_choice import ChosenGroup, GroupChoice, dated_rows
 from lazydelta.storage import Pending, Store
 
-__all__ = ["RowGroups"]
+__all__ = ["EmittedGroup", "RowGroups", "from_checkpoint", "sort_layout", "sort_rows", "stats_column_names", "without"]
 
-_FEW_GROUPS = 4  # so few are read in little memory, more in little time
-_TOGETHER = 2  # decoded as one, where there are many: what a batch costs beside its rows is paid less often
-_TOGETHER_PRUNED = 4  # … and what it costs to prune it as well
-_DECODERS = 2  # at work side by side, where there are many
-_CORE_BYTES, _STATISTIC_BYTES = 200, 12  # of a file: path, size and the like; a bound or a count
-_LARGEST_GROUP = 96 << 20  # the builder cuts parts of wide tables to this
+
+# Track emitted row groups, so that the checkpoint can take over from a failed sidecar without emitting files twice.
+
+
+_VECTOR = ("storageType", "pathOrInlineDv", "offset")
+_END_COLUMNS = ((ColumnRole.PATH, ()), *((ColumnRole.DV, (name,)) for name in _VECTOR))
+
+
+class EmittedGroup(msgspec.Struct, frozen=True):
+    """An emitted row group, kept as the rows with its first and its last key.
+
+    There are usually two such rows. There are more if a path occurs with several deletion vectors, which share one key:
+    at the ends of a row group, the key does not determine whether a file was in it. Keys and files are only derived
+    from these rows if the sidecar fails.
+    """
+
+    begin: pa.RecordBatch
+    end: pa.RecordBatch
+
+    @classmethod
+    def of(cls, rows: pa.RecordBatch, layout: SidecarLayout) -> EmittedGroup:
+        """Keep the rows at the ends of a group and nothing else."""
+        paths = rows.column(layout.name_of(ColumnRole.PATH))
+        last = rows.num_rows - 1
+        first_path, last_path = paths[0].as_py(), paths[last].as_py()
+        begin = sum(1 for _ in takewhile(lambda row: paths[row].as_py() == first_path, range(rows.num_rows)))
+        end = sum(1 for _ in takewhile(lambda row: paths[row].as_py() == last_path, range(last, -1, -1)))
+        names = dict.fromkeys([*layout.sort_names(), *(layout.name_of(*each) for each in _END_COLUMNS)])
+        kept = rows.select([name for name in names if name in rows.schema.names])
+        # Copy: a slice would keep the whole row group in memory.
+        ends = np.concatenate([np.arange(begin), np.arange(rows.num_rows - end, rows.num_rows)])
+        copied = pc.take(kept, from_numpy(ends.astype(np.int64)))
+        return cls(copied.slice(0, begin), copied.slice(begin))
+
+    def keys(self, layout: SidecarLayout) -> tuple[bytes, bytes]:
+        """Return the first and the last key."""
+        ends = sortable(pa.Table.from_batches([self.begin.slice(0, 1), self.end.slice(0, 1)]), layout)
+        return ends[0].as_py(), ends[1].as_py()
+
+    def files(self, layout: SidecarLayout) -> Iterator[tuple[str, str]]:
+        """Yield the files at the ends, as path and deletion vector."""
+        names = [layout.name_of(*each) for each in _END_COLUMNS]
+        for batch in (self.begin, self.end):
+            there = batch.schema.names  # columns of deletion vectors are missing if there are none
+            path, *vector = (
+                batch.column(name).to_pylist() if name in there else [None] * batch.num_rows for name in names
+            )
+            yield from ((each, _vector_text(*parts)) for each, *parts in zip(path, *vector, strict=True))
+
+
+def _vector_text(kind: str | None, place: str | None, offset: int | None) -> str:
+    return "" if kind is None else f"{kind}{place}@{offset}"
+
+
+def without(
+    batch: FileBatch, inside: Sequence[tuple[bytes, bytes]], gone: frozenset[tuple[str, str]], sidecar: Sidecar
+) -> FileBatch:
+    """Remove the files of emitted row groups: those between the first and the last key of a group.
+
+    ``inside`` holds these key pairs in order, and ``gone`` the emitted files with one of these keys.
+    """
+    if not inside or not len(batch):
+        return batch
+    starts = [start for start, _ in inside]
+    ends = {key for span in inside for key in span}
+    keys = sortable(sort_rows(batch, sidecar.layout, sidecar.schema), sidecar.layout).to_pylist()
+    keep = np.empty(len(keys), np.bool_)
+    for row, key in enumerate(keys):
+        if key in ends:
+            vector = None if batch.deletion_vector is None else batch.deletion_vector[row].as_py()
+            text = _vector_text(*(vector[name] for name in _VECTOR)) if vector else ""
+            keep[row] = (batch.path[row].as_py(), text) not in gone
+        else:
+            place = bisect_right(starts, key) - 1
+            keep[row] = place < 0 or key > inside[place][1]
+    return batch.filter(boolean_array(keep))
+
+
+def sort_layout(layout: SidecarLayout) -> SidecarLayout:
+    """Return the columns that the sort order needs."""
+    needed = tuple(
+        each
+        for each in layout.columns
+        if each.role == ColumnRole.PATH or SortColumn(each.role, each.path) in layout.sort
+    )
+    return SidecarLayout(needed, layout.sort)
+
+
+def sort_rows(batch: FileBatch, layout: SidecarLayout, schema: TableSchema) -> pa.RecordBatch:
+    """Return the sort columns of the files, typed by the schema at the checkpoint, as the sidecar was sorted."""
+    by_minimum = any(each.role == ColumnRole.MIN for each in layout.sort)
+    return to_rows(batch.with_stats() if by_minimum else batch, sort_layout(layout), schema)
+
+
+# Deferred statistics of sidecar files: read by row group, or from the checkpoint.
+
+
+logger = logging.getLogger(__name__)
+
+
+class GroupStats(msgspec.Struct, frozen=True):
+    """Row groups of a part and the source of their statistics; ``store`` outlives the scan."""
+
+    store: Store
+    layout: SidecarLayout
+    part: ManifestPart
+    groups: Sequence[ManifestRowGroup]
+    footer: PartFooter
+    checkpoint: Checkpoint | None
+
+    def read(self, files: FileBatch) -> StatsColumns:
+        """Return the statistics of the files of these row groups."""
+        try:
+            return {"parsed_stats": self._from_sidecar(files.tier)}
+        except (SidecarError, StorageError) as error:
+            logger.warning("%s fails, statistics come from the checkpoint: %s", self.part.file, error)
+            return {} if self.checkpoint is None else from_checkpoint(files, self.store, self.checkpoint)
+
+    def _from_sidecar(self, tier: int) -> pa.Array | None:
+        rows, layout = self._first_tier(), self.layout
+        if self.part.stats is not None:
+            others = self._second_tier(self.part.stats)
+            layout = joined_tiers(layout, others.state.layout)
+            rows = joined_rows([rows, self._rest(self.part.stats, others)])
+        return from_rows(rows, layout, tier=tier).parsed_stats
+
+    def _second_tier(self, stats: StatsFile) -> PartFooter:
+        footer = part_footer(self.store, stats)
+        check_aligned(self.footer, footer)
+        return footer
+
+    def _rest(self, stats: StatsFile, footer: PartFooter) -> pa.RecordBatch:
+        names = [column.name for column in footer.state.columns]
+        indices = [group.index for group in self.groups]
+        spans = [span for index in indices for span in footer.spans(index, names)]
+        found = self.store.fetch_ranges(stats.file, spans).result()
+        blocks = [(start, data) for (start, _), data in zip(spans, found, strict=True)]
+        return read_groups(footer, indices, names, blocks, stats.size)
+
+    def _first_tier(self) -> pa.RecordBatch:
+        names, file = stats_column_names(self.layout, StatsWanted()), self.part.file
+        cores = [
+            self.store.fetch(file, start=group.byte_offset, length=group.core_byte_length) for group in self.groups
+        ]
+        spans = [self.footer.spans(group.index, names) for group in self.groups]
+        named = [self.store.fetch_ranges(file, each) for each in spans]
+        blocks = [(group.byte_offset, core.result()) for group, core in zip(self.groups, cores, strict=True)]
+        for some, pending in zip(spans, named, strict=True):
+            blocks += [(start, data) for (start, _), data in zip(some, pending.result(), strict=True)]
+        columns = [*self.layout.names(core=True), *names]
+        return read_groups(self.footer, [group.index for group in self.groups], columns, blocks, self.part.size)
+
+
+def stats_column_names(layout: SidecarLayout, wanted: StatsWanted | None) -> list[str]:
+    """Return the sidecar columns with the wanted statistics, except those that are always read."""
+    if wanted is None or wanted.columns == ():
+        return []
+    return [
+        column.name
+        for column in layout.columns
+        if column.role in STATS_OF_COLUMNS
+        and (wanted.columns is None or column.path in wanted.columns)
+        and not layout.is_core(column)
+    ]
+
+
+def wants_second_tier(first: SidecarLayout, wanted: StatsWanted | None) -> bool:
+    """Return whether the wanted statistics include some that the first of two tiers does not have."""
+    if wanted is None or wanted.columns is None:
+        return wanted is not None
+    known = {column.path for column in first.columns if column.role in STATS_OF_COLUMNS}
+    return not known.issuperset(wanted.columns)
+
+
+def from_checkpoint(files: FileBatch, store: Store, checkpoint: Checkpoint) -> StatsColumns:
+    """Look up the files of a batch in the checkpoint, if their sidecar is lost and statistics are requested."""
+    places = {path: row for row, path in enumerate(files.path.to_pylist())}
+    order: list[int] = []
+    found: list[FileBatch] = []
+    for batch in CheckpointReader(store, checkpoint).files(StatsWanted()):
+        rows = [places.get(path, -1) for path in batch.path.to_pylist()]
+        keep = np.array(rows) >= 0
+        if keep.any():
+            order += [row for row in rows if row >= 0]
+            found.append(batch.filter(boolean_array(keep)))
+    if len(order) != len(files):
+        return {}
+    take = from_numpy(np.argsort(np.array(order), kind="stable").astype(np.int64))
+    columns: dict[str, pa.Array | None] = {"parsed_stats": None}
+    for name in ("json_stats", "parsed_stats"):
+        if all(getattr(each, name) is not None for each in found):
+            columns[name] = pa.concat_arrays([getattr(each, name) for each in found]).take(take)
+    return columns
+
+
+_FEW_GROUPS = 4  # up to this many row groups, save memory; beyond it, save time
+_TOGETHER = 2  # decoded together in long scans, to spread the fixed cost of a batch
+_TOGETHER_PRUNED = 4  # … and the fixed cost of pruning it
+_DECODERS = 2  # parallel decoders in long scans
+_CORE_BYTES, _STATISTIC_BYTES = 200, 12  # per file: path, size and the like; a bound or a count
+_LARGEST_GROUP = 96 << 20  # the builder limits parts of wide tables to this size
 _COPIES = 12
 
 
 class _Named(msgspec.Struct, frozen=True):
-    """Columns of a row group under way."""
+    """Pending columns of a row group."""
 
     spans: Sequence[tuple[int, int]]
     pending: Pending[list[bytes]]
 
     def blocks(self) -> list[tuple[int, bytes]]:
-        """Wait for the bytes, and return them with where they begin."""
+        """Wait for the bytes and return them with their offsets."""
         return [(start, data) for (start, _), data in zip(self.spans, self.pending.result(), strict=True)]
 
 
-class _Reading(msgspec.Struct, eq=False, weakref=True):
-    """A row group under way: its core, and the statistics asked for as soon as the footer tells where they are.
+class _GroupRead(msgspec.Struct, eq=False, weakref=True):
+    """A pending row group: its core, and the statistics requested once the footer gives their offsets.
 
-    ``rest`` are statistics in its second tier. ``core`` is None where Arrow reads the file by itself.
+    ``rest`` holds statistics of the second tier. ``core`` is None if Arrow reads the file itself.
     """
 
     part: ManifestPart
@@ -66,12 +272,12 @@ class _Reading(msgspec.Struct, eq=False, weakref=True):
     rest: _Named | None = None
 
     def blocks(self) -> list[tuple[int, bytes]]:
-        """Wait for the bytes of the first tier, and return them with where they begin."""
+        """Wait for the bytes of the first tier and return them with their offsets."""
         core = [] if self.core is None else [(self.group.byte_offset, self.core.result())]
         return core if self.named is None else [*core, *self.named.blocks()]
 
     def cancel(self) -> None:
-        """Stop the reads."""
+        """Cancel the reads."""
         if self.core is not None:
             self.core.cancel()
         for each in (self.named, self.rest):
@@ -80,7 +286,7 @@ class _Reading(msgspec.Struct, eq=False, weakref=True):
 
 
 class _Decoded(msgspec.Struct, frozen=True):
-    """Row groups of a part, and their rows; ``layout`` is that of both tiers, where there are two."""
+    """Decoded row groups of a part; ``layout`` covers both tiers, if there are two."""
 
     part: ManifestPart
     groups: tuple[ManifestRowGroup, ...]
@@ -90,9 +296,9 @@ class _Decoded(msgspec.Struct, frozen=True):
 
 
 class _Fetched(msgspec.Struct, frozen=True):
-    """Row groups of a part under way, with all that it takes to decode them."""
+    """Pending row groups of a part, with everything needed to decode them."""
 
-    together: Sequence[_Reading]
+    together: Sequence[_GroupRead]
     footer: PartFooter
     names: Sequence[str]
     frugal: bool
@@ -122,7 +328,7 @@ class _Fetched(msgspec.Struct, frozen=True):
                 others = read_groups(footer, indices, names, rest, part.stats.size, frugal=self.frugal)
             rows = joined_rows([rows, others])
         if self.frugal:
-            release_memory()  # a short scan takes little else
+            release_memory()  # it is most of what a short scan allocates
         return _Decoded(part, tuple(each.group for each in self.together), self.footer, rows, layout)
 
     def _spans(self, footer: PartFooter, names: Sequence[str]) -> list[tuple[int, int]]:
@@ -131,7 +337,7 @@ class _Fetched(msgspec.Struct, frozen=True):
     def _directly(
         self, store: Store, file: str, footer: PartFooter, names: Sequence[str], spans: Sequence[tuple[int, int]]
     ) -> pa.RecordBatch:
-        """Let Arrow read a file, without the interpreter between two columns; what it reads is announced before."""
+        """Let Arrow read the file without returning to Python between columns; reads are recorded beforehand."""
         (start, length), *others = spans
         source = store.open_direct(file, start=start, length=length)
         if source is None:
@@ -146,7 +352,7 @@ class _Fetched(msgspec.Struct, frozen=True):
 
 
 class RowGroups:
-    """Reads the surviving row groups in order, a few ahead of the consumer."""
+    """Reader of the selected row groups, in order, with a bounded read-ahead."""
 
     def __init__(self, scan: BaseScan, sidecar: Sidecar, cache: SidecarCache, ahead: int) -> None:
         self._scan = scan
@@ -154,8 +360,9 @@ class RowGroups:
         self._ahead = ahead
         self._footers = PartFooters(scan, sidecar.layout, cache)
         self._choice = GroupChoice(scan, sidecar, cache, self._footers, ahead=ahead)
-        self._started: deque[_Reading] = deque()
-        self._under_way: WeakSet[_Reading] = WeakSet()  # those too that are being decoded
+        self._started: deque[_GroupRead] = deque()
+        self._promised = self._delivered = 0
+        self._under_way: WeakSet[_GroupRead] = WeakSet()  # includes those being decoded
         self._frugal = True
         self._file = self._stats_file = ""
         self._names = stats_column_names(sidecar.layout, scan.wanted)
@@ -165,7 +372,7 @@ class RowGroups:
         self._plain = PlainPartitions()
         self._maps = sidecar.layout.name_of(ColumnRole.PARTITION_VALUES)
 
-    def __iter__(self) -> Iterator[tuple[FileBatch, Used]]:
+    def __iter__(self) -> Iterator[tuple[FileBatch, EmittedGroup]]:
         groups = self.surviving()
         few = list(islice(groups, _FEW_GROUPS + 1))
         self._frugal = self._scan.limited or len(few) <= _FEW_GROUPS
@@ -174,22 +381,24 @@ class RowGroups:
         fetched = self._fetched(chain(few, groups))
         decoded: Iterator[_Decoded] = map(_Fetched.decode, fetched)
         if not self._frugal and self._ahead >= _DECODERS:
-            # Some row groups are decoded while others are checked here and yet others are pruned by the consumer.
+            # Decode some row groups while others are checked here and the consumer prunes yet others.
             self._aside = decoded = in_parallel(_Fetched.decode, fetched, threads=_DECODERS, stop=self._cancel)
-        held: list[tuple[FileBatch, Used]] = []
+        held: list[tuple[FileBatch, EmittedGroup]] = []
         for found in decoded:
             first, *undated = self._described(found)
             yield first
             held += undated
         yield from held
-        self._prove()  # to leave everything out is an answer too
+        check_complete("row groups of the sidecar", promised=self._promised, delivered=self._delivered)
+        self._prove()  # pruning everything is a result that needs proof too
 
     def _that_fit(self, *, has_tiers: bool) -> int:
-        """Return how many row groups may be under way within the budget, which is at least one.
+        """Return how many row groups can be in flight within the memory budget, at least one.
 
-        Of ten thousand files the core is two megabytes, and five times that with statistics of a hundred columns. It is
-        there several times over: as bytes, as rows, decoded together with others, in the hands of the consumer, and as
-        what the allocator keeps of the one before. A row group is read whole, because it is verified whole.
+        The core columns of ten thousand files take two megabytes, and five times that with statistics of a hundred
+        columns. Each row group exists several times: as bytes, as rows, decoded together with others, held by the
+        consumer, and as memory that the allocator keeps from the previous one. A row group is read whole, because it is
+        verified whole.
         """
         statistics, wanted = len(self._names), self._scan.wanted
         if has_tiers and self._wants_rest and wanted is not None:
@@ -199,7 +408,7 @@ class RowGroups:
 
     def _fetched(self, waiting: Iterator[ChosenGroup]) -> Iterator[_Fetched]:
         done = 0
-        # A limit is often reached within one row group: more are read ahead only once that was not so.
+        # A limit is often reached within one row group, so read-ahead grows only after that was not the case.
         ahead = 1 if self._scan.limited else self._ahead
         self._start(waiting, ahead)
         while self._started:
@@ -212,8 +421,8 @@ class RowGroups:
             self._frugal &= done < _FEW_GROUPS
             self._start(waiting, ahead)
 
-    def _next(self) -> list[_Reading]:
-        """Return the next row group, and with it those that follow it in the same file where there are many to read."""
+    def _next(self) -> list[_GroupRead]:
+        """Return the next row group, in long scans together with those that follow it in the same file."""
         found = [self._started.popleft()]
         most = min(_TOGETHER if self._scan.predicate is None else _TOGETHER_PRUNED, self._ahead)
         most = 1 if self._frugal or self._scan.newest_first else most
@@ -230,7 +439,7 @@ class RowGroups:
             self._sidecar.proof.check()
 
     def close(self) -> None:
-        """Stop all reads."""
+        """Cancel all reads."""
         self._cancel()
         if self._aside is not None:
             self._aside.close()
@@ -244,25 +453,26 @@ class RowGroups:
         self._footers.cancel()
 
     def surviving(self) -> Iterator[ChosenGroup]:
-        """Yield the row groups that may hold a matching file, in the order of the scan."""
+        """Yield the row groups that can hold a matching file, in scan order."""
         return iter(self._choice)
 
     def _start(self, waiting: Iterator[ChosenGroup], ahead: int) -> None:
-        """Ask for as many row groups as may be under way."""
+        """Start reading as many row groups as the read-ahead allows."""
         while len(self._started) < ahead and (chosen := next(waiting, None)) is not None:
             part, group = chosen.part, chosen.group
             self._fetch_footers(part)
             if self._frugal or not self._scan.store.reads_directly:
                 core = self._scan.store.fetch(part.file, start=group.byte_offset, length=group.core_byte_length)
-                reading = _Reading(part, group, core)
+                reading = _GroupRead(part, group, core)
                 self._under_way.add(reading)
                 self._fetch_named(reading)
             else:
-                reading = _Reading(part, group, None)
+                reading = _GroupRead(part, group, None)
             self._started.append(reading)
+            self._promised += 1
 
-    def _fetch_named(self, reading: _Reading) -> None:
-        """Ask for the statistics of a row group, once its part's footer is there."""
+    def _fetch_named(self, reading: _GroupRead) -> None:
+        """Request the statistics of a row group, once the footer of its part is available."""
         part = reading.part
         if self._names and reading.named is None:
             reading.named = self._fetch_columns(part, reading.group, self._names)
@@ -286,7 +496,7 @@ class RowGroups:
             self._footers.fetch(part.stats)
 
     def _second_tier(self, part: ManifestPart) -> tuple[PartFooter, Sequence[str]] | None:
-        """Return the footer of the second tier and the columns that are wanted of it, if there are some."""
+        """Return the footer of the second tier and its wanted columns, if there are any."""
         if not self._wants_rest or part.stats is None:
             return None
         footer = self._footers.of(part.stats)
@@ -294,10 +504,10 @@ class RowGroups:
         names = stats_column_names(footer.state.layout, self._scan.wanted)
         return (footer, names) if names else None
 
-    def _with_footer(self, together: Sequence[_Reading]) -> _Fetched:
+    def _with_footer(self, together: Sequence[_GroupRead]) -> _Fetched:
         part = together[0].part
         if part.file != self._file:
-            # Row groups come part by part: the one before is done with, and so is its footer, but for undated files.
+            # Row groups arrive part by part: the previous part and its footer are done, except for undated files.
             if all(each.part.file != self._file for each in self._started):
                 self._footers.forget(self._file)
                 self._footers.forget(self._stats_file)
@@ -315,8 +525,8 @@ class RowGroups:
         direct = self._scan.store if together[0].core is None else None
         return _Fetched(together, footer, names, self._frugal, second, direct, self._names)
 
-    def _described(self, found: _Decoded) -> list[tuple[FileBatch, Used]]:
-        """Check row groups that were read, and return their files; those without a sort key apart, where they wait."""
+    def _described(self, found: _Decoded) -> list[tuple[FileBatch, EmittedGroup]]:
+        """Check row groups and return their files; undated files are separate if they have to wait."""
         part, groups, rows = found.part, found.groups, found.rows
         layout = self._sidecar.layout
         try:
@@ -333,17 +543,18 @@ class RowGroups:
             files = from_rows(rows, found.layout or layout, tier=self._sidecar.tier, plain=self._plain)
             dated = dated_rows(rows, layout) if self._scan.newest_first else rows.num_rows
             spans = [span for span in ((0, dated), (dated, rows.num_rows - dated)) if span[1]]
-            used = [Used.of(rows.slice(*span), layout) for span in spans]
+            used = [EmittedGroup.of(rows.slice(*span), layout) for span in spans]
         except (pa.ArrowException, KeyError, ValueError, IndexError, StopIteration) as error:
             message = f"row group {groups[0].index} of {part.file} does not have the rows it should: {error!r}"
             raise SidecarError(message) from error
         self._scan.metrics.row_groups_read += len(groups)
+        self._delivered += len(groups)
         if self._scan.wanted is None:
             snapshot = self._scan.snapshot
             stats = GroupStats(snapshot.store, layout, part, groups, found.footer, snapshot.segment.checkpoint)
             files = with_later_stats(files, partial(stats.read, files))
         if not self._scan.newest_first:
             return [(files, used[0])]
-        # As with decoding: Arrow's allocator would take more for the copy than a short scan takes otherwise.
+        # As with decoding: Arrow's allocator would reserve more for the copy than the rest of a short scan.
         pool = pa.system_memory_pool() if self._frugal else None
         return [(files.slice(*span).reversed(pool), ends) for span, ends in zip(spans, used, strict=True)]

@@ -1,0 +1,256 @@
+"""``lazydelta serve``: serves tables over Arrow Flight until it is stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from lazydelta.cli.app import CommandGroup
+from lazydelta.cli.output import note, output
+from lazydelta.cli.parameters import (
+    CONTEXT,
+    check_uri,
+    debug_option,
+    json_option,
+    pairs,
+    refuse_extra_arguments,
+    storage_option,
+)
+from lazydelta.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lazydelta.server.config import ServeConfig
+    from lazydelta.server.flight import FlightServer
+
+__all__ = ["serve", "ui"]
+
+_SERVER = ("host", "port", "tls_cert", "tls_key", "client_ca", "tokens", "plaintext", "ticket_key")
+_CONTEXT = CONTEXT | {"allow_interspersed_args": False}  # an argument that is not an option is a subcommand
+_MORE = ("drain_seconds", "metrics_port", "access_log", "sql", "http_port")
+
+
+@click.group(
+    "serve",
+    cls=CommandGroup,
+    invoke_without_command=True,
+    context_settings=CONTEXT | {"allow_interspersed_args": False},
+)
+@click.option(
+    "--table", "tables", multiple=True, metavar="NAME=URI", callback=pairs, help="A table and its name; repeatable."
+)
+@click.option(
+    "--root",
+    "roots",
+    multiple=True,
+    metavar="NAME=URI",
+    callback=pairs,
+    help="A folder whose tables are served as NAME/folder; repeatable.",
+)
+@click.option("--config", type=click.Path(dir_okay=False), metavar="F", help="Settings in a TOML file.")
+@click.option("--host", metavar="H", help="Where to listen; 127.0.0.1 unless tokens are given.")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="The port; 0 is any that is free.")
+@click.option("--tls-cert", metavar="F", help="The server's certificate (PEM).")
+@click.option("--tls-key", metavar="F", help="Its private key (PEM).")
+@click.option("--client-ca", metavar="F", help="Only clients with a certificate of this authority (PEM) are let in.")
+@click.option("--tokens", metavar="F", help="Only clients with a token of this file are let in; see `token add`.")
+@click.option("--plaintext", is_flag=True, default=None, help="Tokens without TLS: where TLS ends at a proxy.")
+@click.option("--ticket-key", metavar="F", help="The key that signs tickets, which several servers may share.")
+@click.option("--drain-seconds", type=float, metavar="S", help="How long streams may go on when the server ends (30).")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="N", help="Metrics for Prometheus over HTTP.")
+@click.option("--access-log", metavar="F", help="A line of JSON for each request; - is standard error.")
+@click.option("--sql/--no-sql", default=None, help="Flight SQL on the same port (it is).")
+@click.option(
+    "--http",
+    "http_port",
+    type=click.IntRange(0, 65535),
+    is_flag=False,
+    flag_value=0,
+    metavar="[N]",
+    help="The page and the Kusto endpoint on this port too; any that is free if not given.",
+)
+@storage_option
+@json_option
+@debug_option
+@click.pass_context
+def serve(
+    ctx: click.Context,
+    /,
+    *,
+    tables: dict[str, str],
+    roots: dict[str, str],
+    config: str | None,
+    storage_option: dict[str, str],
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Serve tables over Arrow Flight and Flight SQL, to any language; the location is printed once the server listens.
+
+    Without tokens it listens to this machine only. SIGTERM and Ctrl-C end it when the streams that run are at their
+    end.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    refuse_extra_arguments()
+    _run(_settings(config, tables, roots, storage_option, given), as_json=as_json)
+
+
+@click.command("ui", context_settings=CONTEXT)
+@click.argument("tables", nargs=-1, metavar="[NAME=]URI …", required=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="The port; any that is free.")
+@click.option("--open/--no-open", "opens", default=True, help="Open the page in a browser (it does).")
+@storage_option
+@json_option
+@debug_option
+def ui(*, tables: tuple[str, ...], port: int, opens: bool, storage_option: dict[str, str], as_json: bool) -> None:
+    """Look at tables in the browser: timeline, files, history, queries in SQL and KQL, and how a scan went.
+
+    The page is for this machine only; Ctrl-C ends it. `serve --http` offers the same to others.
+    """
+    from lazydelta.server.flight import until_told  # noqa: PLC0415 - as below
+    from lazydelta.server.http.listening import address_of, served  # noqa: PLC0415 - an optional extra
+
+    refuse_extra_arguments()
+    named = dict(_named(each) for each in tables)
+    settings = _settings(None, named, {}, storage_option, dict.fromkeys((*_SERVER, *_MORE)))
+    with until_told() as told, served(settings, host=settings.server.host, port=port) as server:
+        location = address_of(settings, settings.server.host, server.port)
+        output(as_json=as_json).step({"location": location}, lambda found: [str(found["location"])])
+        sys.stdout.flush()
+        if opens:
+            click.launch(location)
+        told.wait()
+
+
+def _named(given: str) -> tuple[str, str]:
+    """Return the name and URI of a table. Without a name, the last folder of the URI names it."""
+    name, equals, uri = given.partition("=")
+    if equals and "/" not in name and "\\" not in name and ":" not in name:
+        return name, uri
+    last = given.rstrip("/\\").replace("\\", "/").rpartition("/")[2]
+    return re.sub(r"[^A-Za-z0-9_]", "_", last).lstrip("_") or "table", given
+
+
+@serve.group("token", cls=CommandGroup)
+def token() -> None:
+    """Make tokens that let clients in."""
+
+
+@token.command("add", context_settings=CONTEXT)
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.argument("name")
+@click.option("--allow", multiple=True, metavar="TABLE", help="A table that it may read, or ROOT/*; all if not given.")
+@json_option
+@debug_option
+def token_add(file: str, name: str, *, allow: tuple[str, ...], as_json: bool) -> None:
+    """Add a token to a file of tokens and print it; only its salted hash is kept."""
+    from lazydelta.server.tokens import add_token  # noqa: PLC0415 - not needed for --help
+
+    refuse_extra_arguments()
+    made = {"name": name, "token": add_token(file, name, allow or None), "tables": list(allow) or None}
+    output(as_json=as_json).tell(made, lambda found: [str(found["token"])])
+
+
+def _settings(
+    path: str | None, tables: dict[str, str], roots: dict[str, str], storage: dict[str, str], given: dict[str, Any]
+) -> ServeConfig:
+    import msgspec  # noqa: PLC0415 - as above
+
+    from lazydelta.server.config import ServeConfig, TableSettings, read_config  # noqa: PLC0415
+
+    found = ServeConfig() if path is None else read_config(path)
+    for uri in (*tables.values(), *roots.values()):
+        check_uri(uri)
+    chosen = {name: given[name] for name in (*_SERVER, *_MORE) if given[name] is not None}
+    return msgspec.structs.replace(
+        found,
+        tables=found.tables | {name: TableSettings(uri, storage) for name, uri in tables.items()},
+        roots=found.roots | {name: TableSettings(uri, storage) for name, uri in roots.items()},
+        server=msgspec.structs.replace(found.server, **chosen),
+    ).checked()
+
+
+def _run(settings: ServeConfig, *, as_json: bool) -> None:
+    """Serve until a signal stops the server."""
+    from lazydelta.server.flight import drain, until_told  # noqa: PLC0415 - as above
+
+    with contextlib.ExitStack() as stack:
+        told = stack.enter_context(until_told())
+        server = _server(settings, stack)
+        host = settings.server.host
+        location = f"{settings.scheme}://{f'[{host}]' if ':' in host and '[' not in host else host}:{server.port}"
+        facts: dict[str, Any] = {"location": location}
+        if settings.server.metrics_port is not None:
+            port, http = server.metrics.listen(settings.server.metrics_host, settings.server.metrics_port)
+            stack.callback(http.shutdown)
+            facts["metrics"] = f"http://{settings.server.metrics_host}:{port}/metrics"
+            note(f"metrics at {facts['metrics']}")
+        if settings.server.http_port is not None:
+            facts["http"] = _beside(settings, server, stack)
+            note(f"the page and the Kusto endpoint at {facts['http']}")
+        # One line, so that the program that started the server can read the location.
+        output(as_json=as_json).step(facts, lambda found: [str(found["location"])])
+        sys.stdout.flush()
+        told.wait()
+        note("ending: no more streams are taken, those that run may end")
+        if not drain(server, settings.server.drain_seconds):
+            note("some clients take nothing of what is on its way to them; they can resume elsewhere")
+            sys.stderr.flush()
+            os._exit(0)  # gRPC would wait for them forever
+
+
+def _beside(settings: ServeConfig, flight: FlightServer, stack: contextlib.ExitStack) -> str:
+    """Serve HTTP beside Flight and return its address."""
+    from lazydelta.server.http.listening import address_of, served  # noqa: PLC0415 - an optional extra
+    from lazydelta.server.tokens import TokenFile  # noqa: PLC0415
+
+    server = settings.server
+    tokens = None if server.tokens is None else TokenFile(server.tokens)
+    http = stack.enter_context(
+        served(settings, host=server.host, port=server.http_port or 0, tokens=tokens, beside=flight)
+    )
+    return address_of(settings, server.host, http.port)
+
+
+def _server(settings: ServeConfig, stack: contextlib.ExitStack) -> FlightServer:
+    from lazydelta.server.flight import FlightServer  # noqa: PLC0415
+    from lazydelta.server.tokens import AccessLog, TokenFile  # noqa: PLC0415
+
+    server = settings.server
+    tokens = None if server.tokens is None else TokenFile(server.tokens)
+    log = AccessLog(None if server.access_log is None else stack.enter_context(_log_file(server.access_log)))
+    location = f"{settings.scheme}://{server.host}:{server.port}"
+    try:
+        return FlightServer(
+            location,
+            settings.served_tables(),
+            settings.signer(),
+            budgets=settings.limits.budgets(),
+            limits=settings.limits.of_requests(),
+            tokens=tokens,
+            access_log=log,
+            sql=settings.limits.of_statements() if server.sql else None,
+            **settings.tls(),
+        )
+    except OSError as error:
+        message = f"The server cannot listen at {location}: {error}"
+        raise OptionError(message, hint="see whether the port is taken, or the certificate damaged") from None
+
+
+@contextlib.contextmanager
+def _log_file(path: str) -> Iterator[IO[str]]:
+    if path == "-":
+        yield sys.stderr
+        return
+    try:
+        out = open(path, "a", encoding="utf-8")  # noqa: PTH123, SIM115 - closed below
+    except OSError as error:
+        raise OptionError(f"{path} cannot be written: {error.strerror}", hint="give a file for the log") from None
+    with out:
+        yield out

@@ -1,0 +1,1 @@
+"""Read a data file as the table presents it."""

@@ -1,0 +1,1 @@
+"""Names that exist only for compatibility with deltalake."""

@@ -1,0 +1,220 @@
+"""Maintenance with the names and metrics of deltalake."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from lazydelta.deltalake_names.commit_properties import CommitProperties, PostCommitHookProperties, maintains, note_of
+from lazydelta.deltalake_names.parameters import deprecate_positional_commit_args
+from lazydelta.errors import OptionError
+from lazydelta.maintenance.after_commit import after_commit
+from lazydelta.maintenance.optimize import FileSizes, OptimizeResult, OptimizeSettings, optimize
+from lazydelta.maintenance.vacuum import vacuum
+from lazydelta.predicates import Where
+from lazydelta.sidecar.handle import TableHandle
+from lazydelta.write.commit import CommitNote
+from lazydelta.write.data_files import MEMORY_BUDGET
+
+__all__ = ["TableOptimizer", "vacuum_call"]
+
+_LARGEST = (1 << 63) - 1
+
+
+class TableOptimizer:
+    """The operations of ``DeltaTable.optimize``, as in deltalake."""
+
+    def __init__(self, handle: TableHandle, committed: Callable[[], object]) -> None:
+        """Create an optimizer for a table; ``committed`` is called when there can be a newer version."""
+        self._handle = handle
+        self._committed = committed
+
+    def compact(  # noqa: PLR0913 - deltalake's parameters
+        self,
+        partition_filters: Where = None,
+        target_size: int | None = None,
+        max_concurrent_tasks: int | None = None,  # noqa: ARG002
+        max_spill_size: int | None = None,
+        max_temp_directory_size: int | None = None,
+        min_commit_interval: float | timedelta | None = None,
+        writer_properties: object = None,
+        *args: Any,
+        commit_properties: CommitProperties | None = None,
+        post_commithook_properties: PostCommitHookProperties | None = None,
+        sort_by: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """Compact the small files of each partition and return deltalake's metrics.
+
+        ``sort_by`` sorts the rows of the compacted files. ``max_spill_size`` is the memory limit; files are written one
+        at a time, so ``max_concurrent_tasks`` has no effect. Without ``sort_by``, rows are never spilled, so
+        ``max_temp_directory_size`` has no effect; with it, spilling has no limit, and the parameter is refused.
+        ``args`` are the commit properties by position, which deltalake deprecates. ``writer_properties`` are refused.
+        """
+        if max_temp_directory_size is not None and sort_by:
+            message = "Rows that are sorted lie in temporary files without a limit"
+            raise OptionError(message, hint="leave max_temp_directory_size or sort_by out")
+        given = deprecate_positional_commit_args(
+            "compact",
+            args,
+            commit_properties,
+            post_commithook_properties,
+            legacy_order=("post_commithook_properties", "commit_properties"),
+        )
+        _refuse_recipe("compact", writer_properties)
+        return self._run(partition_filters, target_size, max_spill_size, min_commit_interval, given, sort_by=sort_by)
+
+    def z_order(  # noqa: PLR0913 - deltalake's parameters
+        self,
+        columns: Iterable[str],
+        partition_filters: Where = None,
+        target_size: int | None = None,
+        max_concurrent_tasks: int | None = None,  # noqa: ARG002
+        max_spill_size: int | None = None,
+        max_temp_directory_size: int | None = None,  # noqa: ARG002
+        min_commit_interval: float | timedelta | None = None,
+        writer_properties: object = None,
+        *args: Any,
+        commit_properties: CommitProperties | None = None,
+        post_commithook_properties: PostCommitHookProperties | None = None,
+        curve: str = "z",
+    ) -> dict[str, Any]:
+        """Rewrite all files of each partition with their rows along a curve, and return deltalake's metrics.
+
+        Rows with similar values of the ``columns`` are then in the same files, so that a condition on any of them
+        leaves files out. ``curve`` is ``z`` or ``hilbert``, whose neighbours are closer together. Rows beyond
+        ``max_spill_size`` bytes of memory are sorted in temporary files, without a limit; ``max_concurrent_tasks`` and
+        ``max_temp_directory_size`` have no effect. ``args`` are the commit properties by position, which deltalake
+        deprecates.
+        """
+        given = deprecate_positional_commit_args(
+            "z_order",
+            args,
+            commit_properties,
+            post_commithook_properties,
+            legacy_order=("post_commithook_properties", "commit_properties"),
+        )
+        _refuse_recipe("z_order", writer_properties)
+        names = [columns] if isinstance(columns, str) else list(columns)
+        if not names:
+            raise OptionError("Z-order requires at least one column", hint="name the columns that conditions are on")
+        metrics = self._run(
+            partition_filters, target_size, max_spill_size, min_commit_interval, given, sort_by=names, curve=curve
+        )
+        return metrics | {"preserveInsertionOrder": False, "plannerStrategy": "zOrder", "preservedStableOrder": False}
+
+    def purge(
+        self,
+        partition_filters: Where = None,
+        *,
+        commit_properties: CommitProperties | None = None,
+        post_commithook_properties: PostCommitHookProperties | None = None,
+    ) -> dict[str, Any]:
+        """Rewrite the files that have a deletion vector without their deleted rows, and return deltalake's metrics."""
+        properties = (commit_properties, post_commithook_properties)
+        return self._run(partition_filters, None, None, None, properties, purge=True)
+
+    def _run(
+        self,
+        where: Where,
+        target_size: int | None,
+        memory_budget: int | None,
+        min_commit_interval: float | timedelta | None,
+        properties: tuple[CommitProperties | None, PostCommitHookProperties | None],
+        **more: Any,
+    ) -> dict[str, Any]:
+        note, maintain = _noted(*properties)
+        if target_size is not None and not 1 <= target_size <= _LARGEST:
+            message = f"target_file_size must be between 1 and {_LARGEST} bytes, and is {target_size}"
+            raise OptionError(message, hint="the log holds it as a number of 64 bits")
+        interval = min_commit_interval
+        if interval is not None and not isinstance(interval, timedelta):
+            interval = timedelta(seconds=interval)
+        settings = OptimizeSettings(
+            target_size=target_size,
+            memory_budget=MEMORY_BUDGET if memory_budget is None else memory_budget,
+            commit_interval=interval,
+            note=note,
+            **more,
+        )
+        handle = self._handle
+        result = optimize(
+            handle,
+            where=where,
+            settings=settings,
+            committed=(lambda done: after_commit(handle, done.version, done.metadata)) if maintain else None,
+        )
+        self._committed()
+        return _metrics(result)
+
+
+def _refuse_recipe(method: str, writer_properties: object) -> None:
+    if writer_properties is not None:
+        message = f"{method}() writes files as lazydelta finds best, and takes no writer_properties"
+        raise OptionError(message, hint="leave them out")
+
+
+def _metrics(result: OptimizeResult) -> dict[str, Any]:
+    return {
+        "numFilesAdded": result.added.count,
+        "numFilesRemoved": result.removed.count,
+        "filesAdded": _sizes(result.added),
+        "filesRemoved": _sizes(result.removed),
+        "partitionsOptimized": result.partitions,
+        "numBatches": result.batches,
+        "totalConsideredFiles": result.considered,
+        "totalFilesSkipped": result.considered - result.removed.count,
+        "preserveInsertionOrder": True,
+        "plannerStrategy": "preserveLocality",
+        "preservedStableOrder": True,
+        "maxBinSpanFiles": result.most_files_in_bin,
+    }
+
+
+def _sizes(sizes: FileSizes) -> str:
+    mean = sizes.total / sizes.count if sizes.count else 0.0
+    found = {"avg": mean, "max": sizes.most, "min": sizes.least, "totalFiles": sizes.count, "totalSize": sizes.total}
+    return json.dumps(found, separators=(",", ":"))
+
+
+def vacuum_call(
+    handle: TableHandle,
+    retention_hours: float | None,
+    dry_run: bool,  # noqa: FBT001 - as deltalake passes it
+    enforce: bool,  # noqa: FBT001
+    keep_versions: Sequence[int] | None,
+    *,
+    properties: tuple[CommitProperties | None, PostCommitHookProperties | None],
+) -> list[str]:
+    """Vacuum a table and return the deleted files, or those to delete; raise if a file cannot be deleted."""
+    note, maintain = _noted(*properties)
+    if not maintain:
+        message = "lazydelta's vacuum ends with a checkpoint where one is due"
+        raise OptionError(message, hint="leave post_commithook_properties out")
+    try:
+        retention = None if retention_hours is None else timedelta(hours=retention_hours)
+    except (OverflowError, ValueError, TypeError):
+        raise OptionError(f"retention_hours={retention_hours!r} makes no sense", hint="give a number from 0") from None
+    result = vacuum(
+        handle,
+        retention=retention,
+        dry_run=dry_run,
+        enforce_retention=enforce,
+        keep_versions=keep_versions or (),
+        note=note,
+    )
+    result.check(handle.uri)
+    return result.paths
+
+
+def _noted(commit: CommitProperties | None, hooks: PostCommitHookProperties | None) -> tuple[CommitNote, bool]:
+    """Return the extra contents of commits, and whether maintenance follows them."""
+    given: tuple[object, object] = (commit, hooks)
+    if not isinstance(given[0], CommitProperties | None) or not isinstance(given[1], PostCommitHookProperties | None):
+        message = "commit_properties are CommitProperties, and post_commithook_properties PostCommitHookProperties"
+        raise OptionError(message, hint="import these classes from lazydelta")
+    if commit is not None and commit.max_commit_retries is not None:
+        message = "max_commit_retries is for writes: maintenance tries again by rules of its own"
+        raise OptionError(message, hint="leave it out")
+    return note_of(commit), maintains(hooks)

@@ -1,0 +1,200 @@
+"""``write_deltalake``: lazydelta's writer with deltalake's function and parameters."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from lazydelta.deltalake_names.commit_properties import (
+    CommitProperties,
+    PostCommitHookProperties,
+    WriterProperties,
+    attempts_of,
+    compression_of,
+    encoding_of,
+    maintains,
+    note_of,
+)
+from lazydelta.deltalake_names.parameters import deprecate_positional_commit_args
+from lazydelta.errors import OptionError, TableExistsError
+from lazydelta.ingest.arrow import ArrowData, commit_arrow
+from lazydelta.protocol.delta_types import Field, Schema
+from lazydelta.sidecar.handle import TableHandle
+from lazydelta.write.create import create_table
+from lazydelta.write.data_files import TARGET_FILE_SIZE
+from lazydelta.write.options import WriteOptions
+
+__all__ = ["convert_to_deltalake", "create", "write_deltalake"]
+
+
+_MODES = ("error", "append", "overwrite", "ignore")
+
+
+def write_deltalake(  # noqa: PLR0913 - deltalake's parameters
+    table_or_uri: Any,
+    data: ArrowData,
+    *,
+    partition_by: list[str] | str | None = None,
+    mode: Literal["error", "append", "overwrite", "ignore"] = "error",
+    name: str | None = None,
+    description: str | None = None,
+    configuration: Mapping[str, str | None] | None = None,
+    schema_mode: Literal["merge", "overwrite"] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    predicate: str | None = None,
+    target_file_size: int | None = None,
+    writer_properties: WriterProperties | None = None,
+    commit_properties: CommitProperties | None = None,
+    post_commithook_properties: PostCommitHookProperties | None = None,
+) -> None:
+    """Write rows to a table in one commit; a table that does not exist is created.
+
+    ``table_or_uri`` is a location or a `DeltaTable`, which then moves to the written version. ``data`` is anything that
+    exports Arrow batches: a table of PyArrow, Polars, pandas or arro3, a reader, or a list of batches. ``mode``
+    controls what happens to an existing table: raise an error, append, overwrite, or ignore the write. ``schema_mode``
+    adds new columns (``merge``) or replaces the table's columns with those of the data (``overwrite``, with
+    ``mode="overwrite"``; with a ``predicate``, the data must have all of the table's columns). ``predicate`` selects
+    the rows that an overwrite replaces; new rows for which it is not true are refused. ``name``, ``description`` and
+    ``configuration`` apply to a new table.
+
+    `write_arrow` is the same writer with its own options: alignment to time, exactly-once writes, memory budget.
+    """
+    if mode not in _MODES:
+        raise OptionError(f"mode={mode!r} makes no sense", hint=f"say one of {', '.join(_MODES)}")
+    if schema_mode not in {None, "merge", "overwrite"}:
+        raise OptionError(f"schema_mode={schema_mode!r} makes no sense", hint="say 'merge' or 'overwrite'")
+    if predicate is not None and mode != "overwrite":
+        raise OptionError("predicate needs mode='overwrite'", hint="say so, or leave the predicate out")
+    # Rows that do not match the predicate keep their columns: the data must then have the table's, and none are
+    # replaced.
+    replaces = schema_mode == "overwrite" and predicate is None
+    if schema_mode == "overwrite" and mode == "append":
+        message = "schema_mode='overwrite' replaces the table's columns, and with them all of its rows"
+        raise OptionError(message, hint="say mode='overwrite', or schema_mode='merge'")
+    table = getattr(table_or_uri, "_handle", None)
+    encoding = encoding_of(writer_properties)
+    options = WriteOptions(
+        partition_by=[partition_by] if isinstance(partition_by, str) else partition_by,
+        merge_schema=schema_mode == "merge",
+        overwrite_where=predicate,
+        compression=compression_of(writer_properties, "zstd"),
+        name=name,
+        description=description,
+        properties={key: value for key, value in (configuration or {}).items() if value is not None},
+        storage_options=dict(storage_options or {}),
+        maintain=maintains(post_commithook_properties),
+        max_attempts=attempts_of(commit_properties, WriteOptions().max_attempts),
+        target_file_size=TARGET_FILE_SIZE if target_file_size is None else target_file_size,
+    )
+    place: Any = os.fspath(table_or_uri) if table is None else table
+    note = note_of(commit_properties, None if table is None else table_or_uri.transaction_version)
+    same = schema_mode == "overwrite" and predicate is not None
+    commit_arrow(place, data, options, mode, note=note, replaces_schema=replaces, same_columns=same, encoding=encoding)
+    if table is not None:
+        table_or_uri.update_incremental()
+
+
+def convert_to_deltalake(  # noqa: PLR0913 - deltalake's parameters
+    uri: str | os.PathLike[str],
+    mode: Literal["error", "ignore"] = "error",
+    partition_by: Schema | pa.Schema | None = None,
+    partition_strategy: Literal["hive", "directory"] | None = None,
+    name: str | None = None,
+    description: str | None = None,
+    configuration: Mapping[str, str | None] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    *args: Any,
+    collect_stats: bool = True,
+    commit_properties: CommitProperties | None = None,
+    post_commithook_properties: PostCommitHookProperties | None = None,
+) -> None:
+    """Make a table of the Parquet files below a place, where they are, in one commit.
+
+    ``partition_by`` has the columns that the names of folders hold, and ``partition_strategy`` says how: ``hive`` for
+    ``name=value``, ``directory`` for values alone. Only footers are read; ``collect_stats`` takes row counts, nulls and
+    the bounds of integers, decimals, dates and timestamps from them. ``args`` are the commit properties by position,
+    which deltalake deprecates.
+    """
+    from lazydelta.ingest.conversion import check_strategy, convert_parquet  # noqa: PLC0415 - few programs convert
+
+    commit, hooks = deprecate_positional_commit_args(
+        "convert_to_deltalake", args, commit_properties, post_commithook_properties
+    )
+    if mode not in {"error", "ignore"}:
+        raise OptionError(f"mode={mode!r} makes no sense", hint="say 'error' or 'ignore'")
+    check_strategy(partition_by, partition_strategy)
+    maintains(hooks)  # no hook is due after a first commit, but invalid values are refused
+    handle = TableHandle.open(uri, storage_options)
+    try:
+        convert_parquet(
+            handle,
+            partition_by=partition_by.to_arrow() if isinstance(partition_by, Schema) else partition_by,
+            strategy=partition_strategy or "hive",
+            properties={key: value for key, value in (configuration or {}).items() if value is not None},
+            name=name,
+            description=description,
+            collect_stats=collect_stats,
+            note=note_of(commit),
+        )
+    except TableExistsError:
+        if mode == "error":
+            raise
+
+
+# ``DeltaTable.create``: table creation with deltalake's parameters.
+
+
+def create(  # noqa: PLR0913 - deltalake's parameters
+    table_uri: str | os.PathLike[str],
+    schema: Schema | pa.Schema,
+    *,
+    mode: str,
+    partition_by: list[str] | str | None,
+    name: str | None,
+    description: str | None,
+    configuration: Mapping[str, str | None] | None,
+    storage_options: Mapping[str, str] | None,
+    commit_properties: CommitProperties | None,
+    post_commithook_properties: PostCommitHookProperties | None,
+    raise_if_key_not_exists: bool | None,
+) -> None:
+    """Create an empty table; ``schema`` can be any object that exports an Arrow schema."""
+    if mode not in _MODES:
+        raise OptionError(f"mode={mode!r} makes no sense", hint=f"say one of {', '.join(_MODES)}")
+    given = {key: value for key, value in (configuration or {}).items() if value is not None}
+    if raise_if_key_not_exists is not False:
+        _check_names(given)
+    maintains(post_commithook_properties)  # no hook is due after a first commit, but invalid values are refused
+    create_table(
+        table_uri,
+        _schema(schema),
+        partition_by=[partition_by] if isinstance(partition_by, str) else partition_by or (),
+        properties=given,
+        name=name,
+        description=description,
+        storage_options=storage_options,
+        mode="error" if mode == "append" else mode,  # type: ignore[arg-type]  # deltalake refuses it for a table, too
+        note=note_of(commit_properties),
+    )
+
+
+def _schema(given: Any) -> Schema | pa.Schema:
+    if isinstance(given, Schema | pa.Schema):
+        return given
+    if isinstance(given, Mapping) and all(isinstance(each, str) for each in given.values()):
+        return Schema([Field(name, kind) for name, kind in given.items()])
+    try:
+        return pa.schema(given)
+    except (pa.ArrowException, TypeError, ValueError, AttributeError) as error:
+        hint = "give a Schema, a pyarrow schema, or {'column': 'long'}"
+        raise OptionError(f"The schema cannot be read: {error}", hint=hint) from error
+
+
+def _check_names(properties: Mapping[str, str]) -> None:
+    for key in properties:
+        if not key.lower().startswith("delta."):
+            message = f"{key!r} is no table property of Delta"
+            raise OptionError(message, hint="they begin with delta.; for others say raise_if_key_not_exists=False")

@@ -1,0 +1,1 @@
+"""The demo: streams telemetry into a table with Spark, queries it, and compares with deltalake."""

@@ -1,0 +1,1 @@
+"""Ingestion of Arrow, CSV, JSON lines and Parquet data into a table."""

@@ -1,0 +1,1 @@
+"""The functions of KQL, declared by subject; ``table`` has them all."""

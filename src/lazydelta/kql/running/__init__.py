@@ -1,1 +1,0 @@
-"""From a plan to rows: what reaches the tables, the SQL for DuckDB, and the result."""

@@ -1,0 +1,1 @@
+"""SQL conditions: SQL string to syntax tree to predicate."""

@@ -1,0 +1,1 @@
+"""The Delta protocol without I/O: types, values, actions, features, properties and names of log files."""

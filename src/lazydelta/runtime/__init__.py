@@ -1,0 +1,1 @@
+"""Shared foundation of the package: threads, caches, metrics, spilled rows and Arrow arrays."""

@@ -1,0 +1,52 @@
+"""DuckDB as lazydelta opens it: in memory, in UTC, and without access to the program's variables."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Any
+
+from lazydelta.errors import require
+
+__all__ = ["connect", "is_interrupt"]
+
+_SETTINGS = (
+    # DuckDB takes both from the machine. Timestamps without a zone, `date_trunc` and casts would then depend on the
+    # machine; everywhere else in lazydelta they are UTC.
+    "SET GLOBAL TimeZone = 'UTC'",
+    "SET GLOBAL Calendar = 'gregorian'",
+    # DuckDB would otherwise resolve unknown names to Python variables of this program.
+    "SET GLOBAL python_enable_replacements = false",
+)
+# How DuckDB reports a Ctrl-C that it noticed itself, and one that arrived in an Arrow stream that it was reading.
+_INTERRUPTED = "Query interrupted"
+_STREAM_INTERRUPTED = re.compile(r" registered as .* failed: .*\bKeyboardInterrupt\b", re.DOTALL)
+_NO_PROGRESS_BAR = "SET enable_progress_bar = false"
+
+
+def connect(*settings: str, extra: str = "duckdb", **config: Any) -> Any:
+    """Open a new in-memory database in UTC. lazydelta runs all of its own DuckDB queries in such databases.
+
+    Args:
+        settings: Statements to run before anything else, such as ``SET streaming_buffer_size = '64KB'``.
+        extra: The extra that installs DuckDB, for the error message if it is missing.
+        config: Settings that DuckDB takes when it opens a database, such as ``threads``.
+
+    """
+    require(extra, "duckdb")
+    import duckdb  # noqa: PLC0415 - optional, and slow to import
+
+    con = duckdb.connect(":memory:", config=config)
+    for setting in (*_SETTINGS, *settings):
+        con.execute(setting)
+    # In a notebook without ipywidgets DuckDB refuses to set it; without them it has no bar to show.
+    with contextlib.suppress(duckdb.InvalidInputException):
+        con.execute(_NO_PROGRESS_BAR)
+    return con
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether an error of a DuckDB query is the Ctrl-C of the user; ``interrupt()`` by the program is not."""
+    if type(error) is RuntimeError:
+        return str(error) == _INTERRUPTED
+    return _STREAM_INTERRUPTED.search(str(error)) is not None

@@ -1,0 +1,1 @@
+"""The HTTP server: the page, the Kusto endpoint, metrics and health, over the tables and limits of ``serve``."""

@@ -1,0 +1,1 @@
+"""Sidecar file format: columns, row order, files and manifest."""

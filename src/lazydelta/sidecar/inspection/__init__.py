@@ -1,1 +1,0 @@
-"""Looking at sidecars: what there is, and whether it equals the log."""

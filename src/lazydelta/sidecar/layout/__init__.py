@@ -1,1 +1,0 @@
-"""What a sidecar is: its columns, order, files and manifest."""

@@ -1,1 +1,0 @@
-"""Clearing away: files that no kept manifest needs, and whole sidecars."""

@@ -1,1 +1,0 @@
-"""Tables as sources of Spark: format("lazydelta"), and files handed to Spark's own reader."""

@@ -1,1 +1,0 @@
-"""``readStream.format("lazydelta")``: a table as a source of Spark's streams."""

@@ -1,0 +1,293 @@
+"""``PinnedTable``: a table at one version, its metadata, and the lazy discovery of its files.
+
+This module imports what is needed to open a table and find its files. Everything else is imported on first use, because
+importing it takes longer than finding the files of an hour.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from operator import index
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+
+from lazydelta.deltalake_names.parameters import only_where, warn_of_ignored
+from lazydelta.errors import OptionError, TableNotFoundError, VersionNotFoundError
+from lazydelta.log.description import ProtocolVersions, TableMetadata
+from lazydelta.log.hint.reader import read_hint
+from lazydelta.log.segment import LogTailCommit, load_segment, log_tail_files
+from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.time_travel import history, milliseconds, version_at
+from lazydelta.predicates import Where
+from lazydelta.protocol.file_names import LogFile
+from lazydelta.scan.request import RetentionGuard, ScanRequest, time_column
+from lazydelta.scan.stream import FileStream
+from lazydelta.sidecar.handle import TableHandle
+from lazydelta.storage import has_known_scheme
+from lazydelta.warned import LazyDeltaWarning
+
+if TYPE_CHECKING:
+    from lazydelta.protocol.delta_types import Schema
+
+__all__ = ["PinnedTable"]
+
+
+class PinnedTable:
+    """``DeltaTable`` without access to rows; the constructor is documented there."""
+
+    _travels = False  # whether the version was asked for, and is not known to be the newest
+
+    def __init__(  # noqa: PLR0913 - keyword-only except for deltalake's parameters
+        self,
+        table_uri: str | os.PathLike[str],
+        version: int | str | datetime | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        without_files: bool = False,  # noqa: FBT001, FBT002 - deltalake's parameter, see above
+        log_buffer_size: int | None = None,
+        skip_stats: bool = False,  # noqa: FBT001, FBT002
+        *,
+        options: Mapping[str, Any] | None = None,
+        log_tail: Sequence[LogTailCommit | str] | None = None,
+        external_locations: Mapping[str, Mapping[str, str] | None] | None = None,
+        credential: Any = None,
+    ) -> None:
+        warn_of_ignored({"without_files": without_files, "log_buffer_size": log_buffer_size, "skip_stats": skip_stats})
+        if credential is not None:
+            storage_options = {**(storage_options or {}), "credential": credential}
+        self._storage_options = None if storage_options is None else dict(storage_options)
+        self._handle = TableHandle.open(table_uri, storage_options, options, external_locations=external_locations)
+        self._log_tail = None if log_tail is None else log_tail_files(log_tail)
+        self._snapshot = self._open(version)
+
+    @classmethod
+    def _at(cls, handle: TableHandle, version: int | str | datetime | None = None) -> Self:
+        """Pin a version of a table that is open already; for internal use."""
+        table = cls.__new__(cls)
+        table._pin(handle, version)  # noqa: SLF001 - constructed here
+        return table
+
+    def _pin(self, handle: TableHandle, version: int | str | datetime | None) -> None:
+        self._storage_options = self._log_tail = None
+        self._handle = handle
+        self._snapshot = self._open(version)
+
+    @classmethod
+    def is_deltatable(cls, table_uri: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> bool:
+        """Return whether there is a Delta log at this location; false for locations with an unknown scheme."""
+        if not has_known_scheme(table_uri):
+            return False
+        store = TableHandle.open(table_uri, storage_options).store
+        try:
+            load_segment(store, hint=read_hint(store))
+        except TableNotFoundError:
+            return False
+        return True
+
+    @property
+    def table_uri(self) -> str:
+        """The table's root, without credentials."""
+        return self._handle.uri
+
+    @property
+    def uri(self) -> str:
+        """The table's root, without credentials."""
+        return self._handle.uri
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return [field.name for field in self._snapshot.schema.fields]
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """The Arrow type of each column, as text."""
+        return {field.name: str(field.type) for field in self._snapshot.schema.to_arrow()}
+
+    @property
+    def partition_columns(self) -> list[str]:
+        """The names of the partition columns."""
+        return list(self._snapshot.schema.partition_columns)
+
+    def version(self) -> int:
+        """Return the pinned version."""
+        return self._snapshot.version
+
+    def schema(self) -> Schema:
+        """Return the schema of the table's rows; ``schema().to_arrow()`` is the PyArrow schema."""
+        from lazydelta.protocol.delta_types import schema_object  # noqa: PLC0415 - as above
+
+        return schema_object(self._snapshot.schema.fields)
+
+    def metadata(self) -> TableMetadata:
+        """Return the metadata: id, name, description, partition columns, configuration, creation time."""
+        return TableMetadata(self._snapshot.metadata)
+
+    def protocol(self) -> ProtocolVersions:
+        """Return the reader and writer versions and features that the table requires."""
+        return ProtocolVersions.of(self._snapshot.protocol)
+
+    def domain_metadata(self) -> dict[str, str]:
+        """Return the configuration of every metadata domain."""
+        return {each.domain: each.configuration for each in self._snapshot.domains()}
+
+    def history(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """Return the commit info of the versions, newest first, as far back as commits are retained."""
+        if limit is not None and limit < 0:
+            raise OptionError(f"history(limit={limit}) makes no sense", hint="give a positive number or None")
+        return list(history(self._handle.store, self._snapshot.segment, self._snapshot.metadata, limit))
+
+    def transaction_version(self, app_id: str) -> int | None:
+        """Return the last transaction version committed by the application; None if there is none."""
+        return self._snapshot.transaction_version(app_id)
+
+    def load_as_version(self, version: int | str | datetime) -> None:
+        """Pin another version, by number or timestamp."""
+        self._snapshot = self._open(version)
+
+    def update_incremental(self) -> None:
+        """Pin the newest version."""
+        self._snapshot = self._open(None)
+
+    @only_where
+    def files(  # noqa: PLR0913 - all but the first are keyword-only
+        self,
+        where: Where = None,
+        *,
+        limit: int | None = None,
+        row_limit: int | None = None,
+        strategy: str = "auto",
+        stats_columns: Sequence[str] | None = None,
+        batch_size: int | None = None,
+        retention_guard: RetentionGuard | None = None,
+        options: Mapping[str, Any] | None = None,
+        strict: bool = False,
+        last: str | timedelta | None = None,
+        now: str | datetime | None = None,
+    ) -> FileStream:
+        """Return the active files that can hold rows matching ``where``, as a lazy stream.
+
+        ``limit`` counts files; ``row_limit`` counts the live rows of files in which every row is proven to match.
+        ``strategy`` is ``reverse`` (newest first), ``forward`` (highest throughput) or ``auto``. ``stats_columns`` adds
+        statistics to ``batches()``; an empty list fills only ``num_records``. ``retention_guard`` can reject the
+        version below which the scan does not look. ``options`` override those of the table for this scan.
+
+        ``last`` (``"1h"``, ``"30 minutes"``, a ``timedelta``) keeps the newest part of the table by time, counted back
+        from now. ``now`` sets another reference timestamp, which then also ends the window; ``now()`` in ``where`` is
+        the same timestamp. A condition that cannot exclude any file issues a ``PredicateWarning``, and a version that
+        was replaced longer ago than ``delta.deletedFileRetentionDuration`` a ``RetentionWarning``, because VACUUM may
+        have deleted some of its files; ``strict`` makes both an error.
+        """
+        handle = self._handle if options is None else self._handle.with_options(options)
+        snapshot = self._snapshot if options is None else handle.adopted(self._snapshot)
+        request = ScanRequest.of(
+            self._snapshot.schema,
+            where=where,
+            limit=limit,
+            row_limit=row_limit,
+            strategy=strategy,
+            stats_columns=stats_columns,
+            batch_size=handle.options.rows_in_memory if batch_size is None else batch_size,
+            retention_guard=retention_guard,
+            strict=strict,
+            last=last,
+            now=now,
+            time_column=lambda: time_column(self._snapshot.metadata, self._snapshot.schema),
+            trust_float_max=handle.options.float_max == "trust",
+            time_travel=self._travels,
+        )
+        return FileStream(handle.scan(snapshot, request))
+
+    def file_infos(self, predicate: Where = None, **keywords: Any) -> FileStream:
+        """Return the active files that can match ``predicate``; keywords as for ``files``."""
+        return self.files(predicate, **keywords)
+
+    def get_stats_for_files(
+        self,
+        paths: Sequence[str],
+        stat_columns: Sequence[str] | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        missing: str = "error",
+    ) -> pa.Table:
+        """Return the statistics of files given by their logged paths: one row per path, in the given order.
+
+        The columns are ``path``, ``num_records`` and ``min.``, ``max.``, ``null_count.`` of each of ``stat_columns``
+        (or ``columns``, its other name). A path that is not an active file is an error, or a row of nulls with
+        ``missing="null"``. If a sidecar is sorted by partition values, only the row groups that match the folders of
+        the paths are read, unless a file is not found there.
+        """
+        from lazydelta.scan.listings import stats_of_files  # noqa: PLC0415 - see the head of this module
+
+        if missing not in {"error", "null"}:
+            raise OptionError(f"missing={missing!r} makes no sense", hint="say 'error' or 'null'")
+        if (stat_columns is None) == (columns is None):
+            raise OptionError("Which columns?", hint="name them in stat_columns (or in columns, not in both)")
+        names = stat_columns if columns is None else columns
+        snapshot = self._snapshot
+        reported = tuple(snapshot.schema.column(name) for name in names or ())
+        return stats_of_files(
+            paths,
+            reported,
+            snapshot.schema,
+            lambda request: FileStream(self._handle.scan(snapshot, request)),
+            missing=missing,
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._handle.uri!r}, version={self.version()})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PinnedTable):
+            return NotImplemented
+        return (self.table_uri, self.version()) == (other.table_uri, other.version())
+
+    def __hash__(self) -> int:
+        return hash(self.table_uri)  # the version can change
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return (_reopened, (type(self), self._handle, self._log_tail, self.version()))
+
+    def _open(self, version: int | str | datetime | None) -> Snapshot:
+        if version is not None and not isinstance(version, str | datetime):
+            version = _whole_number(version)
+        if isinstance(version, str | datetime):
+            newest = self._open(None)
+            timestamp = milliseconds(version)
+            try:
+                version = version_at(self._handle.store, newest.metadata, timestamp, log_tail=self._log_tail or ())
+            except VersionNotFoundError as error:
+                if error.earliest != 0:
+                    raise  # the table state at that time has been cleaned up
+                version = 0
+                warnings.warn(f"{error}: version 0 is opened, as deltalake does", LazyDeltaWarning, stacklevel=3)
+            if version == newest.version:
+                return newest
+        self._travels = version is not None
+        return self._handle.snapshot(version, log_tail=self._log_tail)
+
+
+def _whole_number(version: object) -> int:
+    """Return the version number; a date is rejected, because it does not determine a time of day."""
+    try:
+        number = -1 if isinstance(version, bool) else index(version)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if number < 0:
+        hint = "versions are numbers from 0; a timestamp is a datetime, or a string such as 2026-02-10T14:00:00Z"
+        raise OptionError(f"{version!r} is not a table version", hint=hint)
+    return int(number)
+
+
+def _reopened(
+    cls: type[PinnedTable], handle: TableHandle, log_tail: tuple[LogFile, ...] | None, version: int
+) -> PinnedTable:
+    table = cls.__new__(cls)
+    table._handle = handle  # noqa: SLF001 - constructed here
+    table._storage_options = None  # noqa: SLF001
+    table._log_tail = log_tail  # noqa: SLF001
+    table._snapshot = handle.snapshot(version, log_tail=log_tail)  # noqa: SLF001
+    return table

@@ -1,1 +1,0 @@
-"""Delta's types and texts: the schema, Arrow's types for it, values from texts and back, widening."""

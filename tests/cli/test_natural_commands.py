@@ -1,0 +1,99 @@
+"""Command lines as people type them: those that run, and those that are answered with what to write."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lazydelta import write_arrow
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Invoke
+
+RUN = [
+    ("files T --where 'id < 3' --limit 5", "part-"),
+    ("files T --csv", "path,size"),
+    ("files T --json", '"path"'),
+    ("files T --paths", ".parquet"),
+    ("files T/", "part-"),
+    ("rows T --limit 2 --csv", "id,device"),
+    ("rows T --columns id,device --limit 1 --csv", "id,device"),
+    ("rows T --columns device --columns id --limit 1 --csv", "device,id"),
+    ("rows T --where \"device = 'b'\" --json", '"device":"b"'),
+    ("history T --limit 1", "WRITE"),
+    ("info T", "device"),
+    ("explain T --where 'id = 3'", "strategy"),
+    ("query 'select count(*) as n from t' t=T --csv", "n\n9"),
+    ("query 'select count(*) as n from a join b using (id)' a=T b=T --csv", "n\n9"),
+    ("query 'select count(*) as n from t' --table t=T --json", '"n":9'),
+    ("query \"select count(*) as n from delta('T')\" --csv", "n\n9"),
+    ("kql 't | count' t=T --csv", "Count\n9"),
+    ("vacuum T --dry-run", "0 files"),
+    ("optimize T --dry-run", "considered"),
+    ("-h", "Commands"),
+    ("files -h", "--where"),
+]
+REFUSED = [
+    ("head T", "Write lazydelta rows."),
+    ("show T", "Write lazydelta rows."),
+    ("count T", "Write lazydelta query"),
+    ("schema T", "Write lazydelta info."),
+    ("describe T", "Write lazydelta info."),
+    ("ls T", "Write lazydelta files."),
+    ("sql 'select 1'", "Write lazydelta query."),
+    ("compact T", "Write lazydelta optimize."),
+    ("help", "Write lazydelta --help."),
+    ("version", "Write lazydelta --version."),
+    ("sidecar status T", "Write lazydelta sidecar show."),
+    ("file T", "Did you mean files"),
+    ("files T -n 3", "Write --limit."),
+    ("files T -w 'id < 3'", "Write --where."),
+    ("files T --filter 'id < 3'", "Write --where."),
+    ("files T --format json", "Write --json or --csv."),
+    ("rows T -c id", "Write --columns."),
+    ("rows T --at 2026-02-10", "Write --timestamp."),
+    ("files T --limit -1", "x>=0"),
+    ("files", "Missing argument 'URI'"),
+    ("files nope", "check the URI"),
+    ("files T --where 'nope = 3'", "it has: id, device"),
+    ("query 'select count(*) from T' T", "1 argument(s) too many"),
+    ("query 'select * from nope'", "give nope=URI, or write delta('URI')"),
+    ("query 'select * from nope' t=T", "known tables: t"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("commands")
+    write_arrow(made / "T", {"id": list(range(9)), "device": list("aaabbbccc")})
+    return made
+
+
+@pytest.mark.parametrize(("line", "said"), RUN, ids=[line for line, _ in RUN])
+def test_it_runs(folder: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, line: str, said: str) -> None:
+    monkeypatch.chdir(folder)
+    assert said in invoke(*shlex.split(line)).stdout
+
+
+@pytest.mark.parametrize(("line", "said"), REFUSED, ids=[line for line, _ in REFUSED])
+def test_it_says_what_to_write(
+    folder: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, line: str, said: str
+) -> None:
+    monkeypatch.chdir(folder)
+    told = invoke(*shlex.split(line), code=2).stderr
+    assert said in told
+    assert len(told.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("query", "code"), [("select count(*) from t", 0), ("selec 1", 2)])
+def test_a_query_leaves_nothing_but_its_own_words_on_stderr(folder: Path, query: str, code: int) -> None:
+    line = [sys.executable, "-m", "lazydelta", "query", query, "t=T"]
+    child = subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
+    assert child.returncode == code
+    assert len(child.stderr.splitlines()) == (code != 0), child.stderr
