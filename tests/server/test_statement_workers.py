@@ -22,7 +22,7 @@ from lazydelta.errors import ServerBusyError
 from lazydelta.server.budgets import Budgets
 from lazydelta.server.flight_sql.calls import SqlLimits
 from lazydelta.server.flight_sql.messages import packed
-from lazydelta.server.worker_pool import WorkerPool
+from lazydelta.server.worker_pool import WorkerPool, _Template
 from tests.rows.made_table import MadeTable, make_table
 from tests.server.flight_sql_server import WAIT, Gate, SqlServer, is_gone, serving, wait_for
 from tests.server.serving import location
@@ -184,13 +184,18 @@ def test_workers_are_used_again_and_replaced_when_they_are_killed(made: MadeTabl
         assert server.sql.workers.started == 2
 
 
-def test_a_stream_may_be_collected_by_a_thread_that_holds_a_lock() -> None:
+@pytest.mark.parametrize("has_started", [True, False])
+def test_a_stream_may_be_collected_by_a_thread_that_holds_a_lock(*, has_started: bool) -> None:
     """Collecting a stream kills its worker and gives its room back; neither may wait for its own thread."""
-    budgets, pool = Budgets(), WorkerPool(memory=1 << 20, reading_memory=1 << 20, threads=1)
+    budgets, pool = Budgets(), WorkerPool(memory=64 << 20, reading_memory=64 << 20, threads=1)
+    other = pool.take()
+    other.wait_until_ready()  # the template runs, which takes long on a busy machine
     give_back, worker = budgets.reserve("a", 1), pool.take()
+    if has_started:
+        worker.wait_until_ready()
 
     def collect() -> None:
-        with budgets._lock, worker._template._lock:
+        with budgets._lock, pool._lock, worker._template._lock:
             give_back()
             worker.kill()
 
@@ -199,8 +204,28 @@ def test_a_stream_may_be_collected_by_a_thread_that_holds_a_lock() -> None:
     assert not thread.is_alive()
     assert worker.gone.wait(WAIT)
     assert budgets.streams == 0
-    pool.give_back(worker)
+    for each in (worker, other):
+        pool.give_back(each)
     pool.close()
+
+
+def test_workers_are_reaped_although_the_thread_that_started_them_blocks_signals() -> None:
+    """The template inherits the mask of that thread; without SIGCHLD it would notice no end."""
+    ends: list[bool] = []
+
+    def start_and_kill() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        template = _Template()
+        worker = template.fork({"memory": 64 << 20, "reading_memory": 64 << 20, "threads": 1})
+        worker.wait_until_ready()
+        worker.kill()
+        ends.append(worker.gone.wait(WAIT))
+        worker.close()
+        template.close()
+
+    thread, _ = _later(start_and_kill)
+    thread.join()
+    assert ends == [True]
 
 
 def test_a_worker_that_is_killed_from_outside_is_told_to_its_client(server: SqlServer, client: Any) -> None:

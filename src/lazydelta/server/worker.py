@@ -66,6 +66,7 @@ _MOST_COLUMNS = 10_000
 _OUT_OF_MEMORY = MemoryLimitError.__name__.encode()
 _DEATH_SIGNAL = 1
 _PRIORITY = 5
+_REAP_SECONDS = 1.0
 
 
 # --- the template
@@ -74,6 +75,8 @@ _PRIORITY = 5
 def main(control_fd: int) -> NoReturn:
     """Fork a worker for each request of the server, report workers that ended, and end with the server."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The mask is inherited from the thread that started this program. With SIGCHLD blocked, no end would be noticed.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     logging.basicConfig(format="lazydelta worker %(process)d: %(message)s")
     with contextlib.suppress(LazyDeltaError):
         parse("warm")  # the grammar is built once, for all workers
@@ -89,7 +92,8 @@ def main(control_fd: int) -> NoReturn:
         selector.register(control, selectors.EVENT_READ)
         selector.register(woken, selectors.EVENT_READ)
         while _serve_control(control, woken, children):
-            selector.select()
+            # A child is also looked for without a signal, so that a lost one cannot keep a dead worker's room.
+            selector.select(_REAP_SECONDS if children else None)
     for pid in children:
         os.kill(pid, signal.SIGKILL)
     os._exit(0)

@@ -343,7 +343,7 @@ class _Template:
                 if kind == FORKED and (worker := self._workers.get(number)) is not None:
                     worker.pid = value
                     if worker.is_killed:
-                        self._control.sendall(CONTROL.pack(KILL, value, 0))
+                        self.kill(worker)
                 elif kind == GONE:
                     for token, each in list(self._workers.items()):
                         if each.pid == number:
@@ -372,7 +372,8 @@ class WorkerPool:
             raise OptionError("Statements need worker processes, which this system cannot fork", hint="use --no-sql")
         self._limits = {"memory": memory, "reading_memory": reading_memory, "threads": threads}
         self._most_idle = idle
-        self._lock = threading.Lock()
+        # Reentrant: garbage collection of a stream gives its worker back, in any thread.
+        self._lock = threading.RLock()
         _Template.hold(1)
         self._idle: deque[Worker] = deque()
         self._busy: set[Worker] = set()
