@@ -195,7 +195,7 @@ def test_a_stream_may_be_collected_by_a_thread_that_holds_a_lock(*, has_started:
         worker.wait_until_ready()
 
     def collect() -> None:
-        with budgets._lock, pool._lock, worker._template._lock:
+        with budgets._lock, worker._template._lock:
             give_back()
             worker.kill()
 
@@ -206,6 +206,24 @@ def test_a_stream_may_be_collected_by_a_thread_that_holds_a_lock(*, has_started:
     assert budgets.streams == 0
     for each in (worker, other):
         pool.give_back(each)
+    pool.close()
+
+
+def test_a_worker_may_be_given_back_by_a_thread_that_holds_the_pools_lock() -> None:
+    """Garbage collection can give a worker back while the same thread takes another."""
+    pool = WorkerPool(memory=64 << 20, reading_memory=64 << 20, threads=1)
+    worker = pool.take()
+    worker.wait_until_ready()
+
+    def collect() -> None:
+        with pool._lock:
+            pool.give_back(worker)
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    thread.join(WAIT)
+    assert not thread.is_alive()
+    assert pool.busy == []
     pool.close()
 
 
