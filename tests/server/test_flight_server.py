@@ -351,6 +351,32 @@ def _outcomes() -> tuple[list[Outcome], Callable[[Outcome], None], threading.Eve
     return found, note, told
 
 
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_stream_may_be_collected_by_a_thread_that_holds_the_locks_of_its_answer(*, has_begun: bool) -> None:
+    lock = threading.Lock()
+
+    class Locked(_Slow):
+        def stop(self) -> None:
+            with lock:
+                super().stop()
+
+    outcomes, note, told = _outcomes()
+    streams = [ServedStream(Locked(), cancelled=lambda: False, freed=lambda: None, report=note)]
+    if has_begun:
+        next(streams[0])
+
+    def collect() -> None:
+        with lock:
+            streams.clear()
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert told.wait(60)
+    assert [outcome.how for outcome in outcomes] == ["dropped"]
+
+
 @pytest.mark.parametrize("why", ["cancelled", "deadline", "drained", "closed", "never begun"])
 def test_a_stream_ends_once_for_whatever_reason(why: str) -> None:
     answer, now = _Slow(), [0.0]

@@ -44,7 +44,13 @@ def jvm() -> Iterator[Any]:
     from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway  # noqa: PLC0415
 
     (jar,) = (Path(pyspark.__file__).parent / "jars").glob("py4j-*.jar")
-    options = ["--add-opens=java.base/java.nio=ALL-UNNAMED", "-Xmx512m", "-XX:TieredStopAtLevel=1"]
+    # Arrow's driver shifts timestamps with a zone where Java's own zone is not UTC, even by a calendar in UTC.
+    options = [
+        "-Duser.timezone=UTC",
+        "--add-opens=java.base/java.nio=ALL-UNNAMED",
+        "-Xmx512m",
+        "-XX:TieredStopAtLevel=1",
+    ]
     port, token = launch_gateway(
         jarpath=str(jar),
         classpath=str(location()),

@@ -7,11 +7,14 @@ the client is connected, its time limit has passed, or the server shuts down.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from functools import cache
+from queue import SimpleQueue
 from typing import Any
 
 import pyarrow as pa
@@ -38,6 +41,8 @@ from lazydelta.server.ticket import FileSequence, Position, Ticket, in_part, key
 from lazydelta.table.delta_table import DeltaTable
 
 __all__ = ["Answer", "Outcome", "RowsAnswer", "Sent", "ServedStream", "answer_to", "predicate_of"]
+
+_log = logging.getLogger(__name__)
 
 
 # From a ticket to its batches of files or rows, each with the position after it.
@@ -403,6 +408,24 @@ class Sent:
             raise self._refused(error) from None
 
 
+_dropped: SimpleQueue[ServedStream] = SimpleQueue()
+"""Streams that were garbage collected before they were closed. ``put`` may be interrupted by another ``put``."""
+
+
+@cache
+def _close_dropped_streams() -> None:
+    """Start the thread that closes dropped streams, once in a process."""
+
+    def close_them() -> None:
+        while True:
+            try:
+                _dropped.get().close("dropped")
+            except Exception:  # noqa: BLE001 - the next stream must be closed all the same
+                _log.exception("a dropped stream could not be closed")
+
+    start_thread(close_them, "lazydelta-dropped-streams")
+
+
 class ServedStream:
     """An iterator of batches, each with the position after it, that ends when its client disconnects.
 
@@ -423,6 +446,7 @@ class ServedStream:
         patience: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        _close_dropped_streams()
         self.outcome = Outcome(report)
         self.handle: bytes | None = None
         """The handle in a statement's ticket."""
@@ -493,7 +517,10 @@ class ServedStream:
             making.end()
 
     def __del__(self) -> None:
-        self.close("dropped")
+        # Garbage collection runs in any thread, between any two of its instructions, whatever locks it holds. Closing
+        # takes locks and waits for a worker process, so another thread does it.
+        if not self._making.is_closed:
+            _dropped.put(self)
 
     def _look_around(self) -> None:
         if self._why is None and self._cancelled():

@@ -145,8 +145,7 @@ def _timed(plan: WritePlan, schema: pa.Schema) -> int | None:
     """Return the index of the time column that identifies a batch: the alignment's, else the first time column."""
     if plan.alignment is not None:
         return _position(schema, plan.alignment.timestamp_column)
-    kinds = (each.type for each in schema)
-    found = (index for index, kind in enumerate(kinds) if pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+    found = (index for index, kind in enumerate(schema.types) if pa.types.is_timestamp(kind) or pa.types.is_date(kind))
     return next(found, None)
 
 

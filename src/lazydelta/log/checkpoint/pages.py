@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import bisect
 import logging
+import struct
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import pairwise
@@ -49,6 +50,7 @@ __all__ = [
 _DICTIONARY_PAGE = 2
 _DICTIONARY_CODED = frozenset({2, 8})  # PLAIN_DICTIONARY and RLE_DICTIONARY
 _FIRST_HEADER, _LONGEST_HEADER = 256, 1 << 20
+_length_at = struct.Struct("<I").unpack_from
 _LONGEST_PLAIN_VALUE = 4 << 10  # for values up to this length the mean is good enough
 CODECS = {"ZSTD": "zstd", "SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "LZ4": "lz4_raw"}
 """Arrow's names for the compression codecs of Parquet."""
@@ -299,12 +301,13 @@ def _value_bytes(body: bytes, header: PageHeader, codec: str) -> float:
     except (pa.ArrowException, KeyError, ValueError, OSError):
         return float(header.size)
     longest = at = 0
-    for _ in range(header.values):
-        length = int.from_bytes(plain[at : at + 4], "little")
+    last = len(plain) - 4
+    for _ in range(header.values):  # a loop over every value of large dictionaries: no slices, no calls of max()
+        if at > last:
+            break
+        (length,) = _length_at(plain, at)
         longest = max(longest, length)
         at += 4 + length
-        if at >= len(plain):
-            break
     return float(longest) if longest > _LONGEST_PLAIN_VALUE else mean
 
 
