@@ -8,6 +8,7 @@ import pytest
 
 from tests.support import give_children_default_signals
 from tests.support.golden import find_golden, unpack
+from tests.support.rounds import leave_to_soak
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,12 +27,14 @@ _MARKER_OF_FIXTURE = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests by the services they use, so that `-m "not azurite"` needs no care by their authors."""
     for item in items:
         for fixture in getattr(item, "fixturenames", ()):
             if fixture in _MARKER_OF_FIXTURE:
                 item.add_marker(_MARKER_OF_FIXTURE[fixture])
+    leave_to_soak(items)
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ def test_the_runner_keeps_groups_together(tmp_path: Path) -> None:
     for name in ("test_one.py", "test_other.py"):
         (tmp_path / name).write_text(GROUPED)
     command = [sys.executable, "-m", "pytest", "-p", "xdist", "-n", "2", "--dist", "loadgroup", "-q", "."]
+    command.append(f"--basetemp={tmp_path / 'of its own'}")  # else it first deletes what earlier runs have left
     alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
     done = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
