@@ -128,6 +128,7 @@ def no_pause() -> None:
 @pytest.mark.parametrize("pause", [no_pause, until_no_thread_works])
 @pytest.mark.parametrize("processors", [1, 2])
 @pytest.mark.parametrize("consumer", CONSUMERS, ids=lambda each: each.__name__)
+@pytest.mark.each_value
 def test_a_consumer_gets_all_however_long_it_pauses(
     made: MadeTable,
     consumer: Callable[[MadeTable], Iterator[int]],

@@ -80,6 +80,7 @@ def log(tmp_path: Path) -> Log:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stats", ["json", "struct", "both"])
+@pytest.mark.each_value
 def test_every_kind_of_checkpoint_gives_the_files_of_its_version(kind: str, stats: str, log: Log) -> None:
     expected = replay(log.folder, LAST)
     KINDS[kind](log.writer(LAST, stats=stats))
@@ -213,6 +214,7 @@ def cast(names: set[str], type_: pa.DataType) -> Callable[[pa.Field, pa.Array], 
 
 @pytest.mark.parametrize("strategy", ["forward", "reverse"])
 @pytest.mark.parametrize("rows", [None, 999, 1_000, 4_000])
+@pytest.mark.each_value
 def test_partition_values_are_compared_alike_in_row_groups_of_any_size(
     tmp_path: Path, strategy: str, rows: int | None
 ) -> None:

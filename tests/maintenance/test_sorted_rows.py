@@ -47,6 +47,7 @@ def _key(value: Any) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.one_in(3)
 def test_the_order_is_pythons(seed: int) -> None:
     dice = random.Random(seed)
     batches = _batches(dice, dice.choice([0, 1, 1000, ROWS]))

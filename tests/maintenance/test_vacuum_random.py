@@ -18,6 +18,7 @@ from tests.maintenance.random_past import RandomHistory
 
 
 @pytest.mark.parametrize("seed", range(25))
+@pytest.mark.one_in(5)
 def test_exactly_what_no_version_within_the_retention_needs_is_deleted(tmp_path: Path, seed: int) -> None:
     history = RandomHistory(tmp_path / "t able", seed)
     retention = timedelta(days=history.dice.choice([0, 3, 7]))

@@ -42,6 +42,7 @@ def world(seed: int, count: int = 60) -> tuple[random.Random, list[list[worlds.R
 
 
 @pytest.mark.parametrize("seed", range(20))
+@pytest.mark.one_in(4)
 def test_a_pruned_file_has_no_matching_row_and_a_proven_one_no_other(seed: int) -> None:
     rng, files, stats = world(seed)
     pruned = proven = 0
@@ -104,6 +105,7 @@ def test_the_input_forms_of_one_predicate_give_one_tree(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
+@pytest.mark.one_in(4)
 def test_pyarrow_expressions_prune_like_the_other_forms_or_less(seed: int) -> None:
     rng, files, stats = world(seed, 30)
     same = 0

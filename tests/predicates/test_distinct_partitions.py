@@ -41,6 +41,7 @@ def as_codes(maps: pa.MapArray) -> pa.MapArray:
 
 
 @pytest.mark.parametrize("seed", range(40))
+@pytest.mark.one_in(5)
 def test_distinct_values_decide_as_rows_do(seed: int) -> None:
     rng = random.Random(seed)
     node = worlds.predicate(rng, [*TEXTS, "i"])

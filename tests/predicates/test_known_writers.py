@@ -48,6 +48,7 @@ def mixed(tmp_path: Path) -> DeltaTable:
         ("f = 'NaN'", {4, 6}, {100, 102, 104, 106, 110}),
     ],
 )
+@pytest.mark.each_value
 def test_files_are_left_out_where_their_writer_is_known(
     mixed: DeltaTable, where: str, ours: set[int], others: set[int], tier: str
 ) -> None:

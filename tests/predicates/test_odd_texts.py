@@ -142,6 +142,7 @@ def assert_bounds(found: Ranges, names: list[str], texts: list[str]) -> int:
 
 @pytest.mark.parametrize("odd", [0.0, 0.002, 0.05, 0.5])
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.each_value
 def test_bounds_are_what_a_full_parse_finds(seed: int, odd: float) -> None:
     rng = random.Random(seed)
     # The first one shows which shape the others may have.

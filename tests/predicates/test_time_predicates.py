@@ -206,6 +206,7 @@ def ranges(files: list[list[dict[str, Any]]], predicate: Predicate) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.one_in(3)
 def test_functions_of_time_filter_rows_as_duckdb_does_and_prune_no_file_that_has_one(seed: int) -> None:
     rng = random.Random(seed)
     files = [rows(rng) for _ in range(60)]

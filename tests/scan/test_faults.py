@@ -95,6 +95,7 @@ def opened(table: Path, place: str, **options: Any) -> DeltaTable:
 @both
 @places
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda each: each.__name__)
+@pytest.mark.each_value
 def test_a_commit_that_cannot_be_read_fails_the_scan_and_no_base_file_leaves(
     kind: type[Exception], place: str, strategy: str, how: str, tail_table: Path
 ) -> None:
@@ -172,6 +173,7 @@ def test_a_gap_that_closes_while_it_is_looked_at_again_is_no_error(tmp_path: Pat
 @ways
 @both
 @places
+@pytest.mark.each_value
 def test_a_checkpoint_that_fails_midway_fails_the_scan(place: str, strategy: str, how: str, tmp_path: Path) -> None:
     """The files before it were right; the error names the checkpoint."""
     make_table(tmp_path, files=20_000, columns=1, row_group_size=500, tail=2, adds_per_commit=2, checksum=True)
@@ -189,6 +191,7 @@ def test_a_checkpoint_that_fails_midway_fails_the_scan(place: str, strategy: str
 @both
 @places
 @pytest.mark.parametrize("kind", [*ERRORS, KeyError], ids=lambda each: each.__name__)
+@pytest.mark.each_value
 def test_whatever_fails_in_a_checkpoint_is_an_error_of_ours(
     kind: type[Exception], place: str, strategy: str, tail_table: Path
 ) -> None:

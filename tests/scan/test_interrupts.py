@@ -134,6 +134,7 @@ def places(trace: Trace) -> list[tuple[Line, int]]:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 @pytest.mark.parametrize("scan", [forward, reverse, auto, rows, all_rows], ids=lambda each: each.__name__)
+@pytest.mark.each_value
 def test_a_scan_that_is_interrupted_says_so_or_is_complete(
     made: MadeTable, scan: Callable[[Path], int], error: type[BaseException]
 ) -> None:

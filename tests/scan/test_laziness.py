@@ -96,6 +96,7 @@ modes = pytest.mark.parametrize("asynchronously", [False, True], ids=["sync", "a
 @modes
 @pytest.mark.parametrize("parallelism", [10, 3])
 @pytest.mark.parametrize("place", ["local", "memory"])
+@pytest.mark.each_value
 def test_a_limit_of_one_on_a_long_tail_reads_one_round_of_commits_and_no_checkpoint(
     place: str,
     parallelism: int,
@@ -259,6 +260,7 @@ ENDINGS = [
 
 @both
 @pytest.mark.parametrize("end", ENDINGS, ids=lambda each: each.__name__.removeprefix("_by_"))
+@pytest.mark.each_value
 def test_a_stream_that_ended_early_makes_no_further_request(
     end: Callable[[FileStream], None], strategy: str, anywhere: DeltaTable
 ) -> None:

@@ -66,6 +66,7 @@ def replayed(log: HandLog) -> dict[Any, tuple[int, int]]:
 
 @both
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.each_value
 def test_a_long_tail_gives_what_a_plain_replay_gives(seed: int, strategy: str, tmp_path: Path) -> None:
     """Every file once, with the version that added it and the statistics that it had there."""
     log = lively(tmp_path, 200, seed)

@@ -167,6 +167,7 @@ def test_every_file_with_a_matching_row_is_found(seed: int, real: RealTable) -> 
 
 
 @pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.each_value
 def test_not_equal_keeps_every_file_with_another_value(column: str, real: RealTable) -> None:
     rng = random.Random(column)
     table = real.open()
@@ -395,6 +396,7 @@ AWKWARD: dict[str, tuple[Column, list[str]]] = {
 
 @pytest.mark.parametrize("writer", ["deltalake", "hand"])
 @pytest.mark.parametrize(("column", "predicates"), AWKWARD.values(), ids=AWKWARD)
+@pytest.mark.each_value
 def test_awkward_values_are_found_and_read_exactly(
     column: Column, predicates: list[str], writer: str, tmp_path: Path
 ) -> None:

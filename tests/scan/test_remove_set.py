@@ -72,6 +72,7 @@ def as_hashes(keys: list[tuple[int, int]]) -> Hashes:
 
 @pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS)
 @pytest.mark.parametrize("seed", range(10))
+@pytest.mark.each_value
 def test_it_answers_as_a_set_of_python_does(seed: int, limit: int) -> None:
     rng = random.Random(seed)
     known, ours = set[tuple[int, int]](), limited(limit)

@@ -152,6 +152,7 @@ def counted(hook: Callable[[int], None], *, text: str = "checkpoint") -> Callabl
 @both
 @places
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.each_value
 def test_a_checkpoint_that_was_replaced_before_the_scan_is_found_again(
     kind: str, place: str, strategy: str, tmp_path: Path
 ) -> None:
@@ -180,6 +181,7 @@ def test_a_checkpoint_of_another_kind_may_take_its_place(
 @both
 @places
 @pytest.mark.parametrize("kind", quick(KINDS, 2))
+@pytest.mark.each_value
 def test_a_checkpoint_may_be_replaced_at_any_read_of_a_scan(
     kind: str, place: str, strategy: str, tmp_path: Path
 ) -> None:

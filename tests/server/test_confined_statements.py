@@ -29,6 +29,7 @@ def rows(server: FlightServer, sql: str) -> Any:
 
 @pytest.mark.parametrize("sql", ["SELECT * FROM t", "SELECT count(id) FROM t", "kql: t | take 5", "kql: t | count"])
 @pytest.mark.parametrize("way", ["absolute", "link", "relative"])
+@pytest.mark.each_value
 def test_rows_of_files_outside_the_folders_are_not_read(tmp_path: Path, way: str, sql: str) -> None:
     make_table(tmp_path / "outside", files=1, rows=3)
     file = next((tmp_path / "outside").glob("*.parquet"))

@@ -31,6 +31,7 @@ def place(split: Split, tmp_path: Path) -> Place:
 
 @pytest.mark.parametrize("strategy", ["auto", "reverse", "forward"])
 @pytest.mark.parametrize("where", QUERIES)
+@pytest.mark.each_value
 def test_all_files_are_counted_once(place: Place, where: str | None, strategy: str) -> None:
     stream = place.open().files(where, strategy=strategy)
     found = len(stream.collect())

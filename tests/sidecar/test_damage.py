@@ -327,6 +327,7 @@ def _reopened(table: Path) -> HandLog:
 
 @every_layout
 @pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+@pytest.mark.each_value
 def test_a_rewound_log_with_the_same_checkpoint_version_changes_nothing(
     *, victim: Victim, warm: bool, tmp_path: Path
 ) -> None:
@@ -570,6 +571,7 @@ def test_one_path_under_two_vectors_at_the_edge_of_a_row_group_survives_damage(
 @pytest.mark.parametrize(
     "kind", ["timestamp", "date", "double", "decimal(20,3)", "string", "boolean", "long", "binary"]
 )
+@pytest.mark.each_value
 def test_damage_in_mid_scan_of_tables_sorted_by_every_type_changes_nothing(
     kind: str, strategy: str, split: Split, tmp_path: Path
 ) -> None:

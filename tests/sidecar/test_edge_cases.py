@@ -99,6 +99,7 @@ def test_edge_case_1_both_missing(kind: str, put: Any, split: Split, tmp_path: P
 
 @everywhere
 @pytest.mark.parametrize("groups", [20, 3], ids=["single", "parts"])
+@pytest.mark.each_value
 def test_edge_case_1_manifest_without_its_sidecar(
     kind: str, groups: int, put: Any, split: Split, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -134,6 +135,7 @@ def test_edge_case_1_manifest_pointing_at_another_file(kind: str, put: Any, spli
 
 @everywhere
 @pytest.mark.parametrize("renamed", [False, True], ids=["under its own name", "under the newer name"])
+@pytest.mark.each_value
 def test_edge_case_1_sidecar_of_version_990_while_the_checkpoint_is_1000(
     *, kind: str, renamed: bool, put: Any, split: Split, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -166,6 +168,7 @@ def test_edge_case_1_sidecar_of_version_990_while_the_checkpoint_is_1000(
 @everywhere
 @both
 @pytest.mark.parametrize("groups", [40, 4], ids=["single", "parts"])
+@pytest.mark.each_value
 def test_edge_case_1_files_deleted_in_mid_scan(
     kind: str, strategy: str, groups: int, put: Any, split: Split, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -207,6 +210,7 @@ def builders(place: Place, count: int = 2) -> list[str]:
 
 @everywhere
 @pytest.mark.parametrize("groups", [20, 3], ids=["single", "parts"])
+@pytest.mark.each_value
 def test_edge_case_2_two_writers_build_one_version_at_once(
     kind: str, groups: int, put: Any, split: Split, tmp_path: Path
 ) -> None:
@@ -357,6 +361,7 @@ def test_edge_case_2_two_writers_replace_a_torn_manifest_at_once(groups: int, sp
 
 @both
 @pytest.mark.parametrize("groups", [20, 3], ids=["single", "parts"])
+@pytest.mark.each_value
 def test_edge_case_3_schema_evolution_between_checkpoints(
     strategy: str, groups: int, split: Split, tmp_path: Path
 ) -> None:

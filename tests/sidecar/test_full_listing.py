@@ -105,6 +105,7 @@ def files_named(paths: list[str]) -> FileBatch:
 
 @pytest.mark.parametrize("hidden", [0, 1, 3, 4_000])
 @pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.each_value
 def test_what_the_tail_hides_is_cut_out(hidden: int, *, ends: bool) -> None:
     paths = [f"h={number % 7}/part-{number:05d}.parquet" for number in range(10_000)]
     gone = random.Random(hidden).sample(paths[1:-1], hidden) + [paths[0], paths[-1]] * ends

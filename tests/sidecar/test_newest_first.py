@@ -48,6 +48,7 @@ def base_paths(stream: FileStream) -> list[str]:
 @pytest.mark.parametrize("long_manifest", [False, True], ids=["groups in the manifest", "groups in footers"])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.each_value
 def test_a_reverse_scan_gives_the_base_newest_first_file_by_file(
     seed: int,
     sizes: tuple[int, int],
@@ -103,6 +104,7 @@ def test_the_statistics_of_files_that_were_turned_around_are_their_own(split: Sp
 
 @pytest.mark.parametrize("pulled", [0, 1, 9, 30, 100, 110, 112])
 @pytest.mark.parametrize("rows_per_group", [5, 40])
+@pytest.mark.each_value
 def test_a_sidecar_that_goes_in_the_middle_costs_no_file_and_gives_none_twice(
     pulled: int, rows_per_group: int, split: Split, tmp_path: Path
 ) -> None:

@@ -65,6 +65,7 @@ def _ends(store: Store, version: int) -> tuple[str, str]:
 
 @pytest.mark.parametrize("harm", [None, lost_part, stale_part, stale_overview, torn_overview])
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.each_value
 def test_without_its_manifest_a_scan_finds_the_same(
     harm: Callable[[Store, int], None] | None, seed: int, tmp_path: Path, split: Split, form: Form
 ) -> None:

@@ -231,6 +231,7 @@ def test_colliding_names_are_told_apart(size: tuple[int, int], split: Split, tmp
 
 @pytest.mark.parametrize("size", quick(SIZES, 2))
 @pytest.mark.parametrize("stats", ["json", "struct"])
+@pytest.mark.each_value
 def test_column_mapping_by_name_with_vectors_and_odd_values(
     size: tuple[int, int], stats: str, split: Split, tmp_path: Path
 ) -> None:
@@ -272,6 +273,7 @@ def test_column_mapping_by_name_with_vectors_and_odd_values(
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz"])
+@pytest.mark.each_value
 def test_unpartitioned_tables_are_sorted_by_a_timestamps_minimum(
     size: tuple[int, int], kind: str, split: Split, tmp_path: Path
 ) -> None:

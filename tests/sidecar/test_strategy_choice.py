@@ -55,6 +55,7 @@ def hundred_hours(tmp_path: Path) -> Place:
         ("hour IN ('098', '003') AND id >= 0", 2),
     ],
 )
+@pytest.mark.each_value
 def test_a_lower_bound_that_leaves_little_of_the_base_is_a_reverse_scan(place: Place, where: str, hours: int) -> None:
     stream = place.open().files(where)
     found = sorted(file.path for file in stream)
@@ -86,6 +87,7 @@ def test_leaves_tell_as_much_as_parts(split: Split, tmp_path: Path, monkeypatch:
         "hour >= '097' OR id = 1",
     ],
 )
+@pytest.mark.each_value
 def test_other_predicates_are_forward_scans(place: Place, where: str | None) -> None:
     stream = place.open().files(where)
     stream.collect()

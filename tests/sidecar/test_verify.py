@@ -193,6 +193,7 @@ def test_the_version_checksum_is_compared_with_the_log(hourly: Hourly, files: in
 
 @pytest.mark.parametrize("stats", ["json", "struct", "both", "none"])
 @pytest.mark.parametrize("checkpoint", ["v1", "multipart", "v2"])
+@pytest.mark.each_value
 def test_every_kind_of_checkpoint_is_compared_as_far_as_it_goes(tmp_path: Path, stats: Any, checkpoint: Any) -> None:
     make_table(
         tmp_path / "t", files=3_000, columns=9, hours=24, stats=stats, checkpoint=checkpoint, deletion_vectors=0.2

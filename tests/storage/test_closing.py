@@ -33,6 +33,7 @@ def settled(relay: Relay) -> int:
 
 
 @pytest.mark.parametrize("how", ["close", "drop"])
+@pytest.mark.each_value
 def test_a_stream_that_ends_early_reads_little_more(remote: Place, how: str) -> None:
     remote.open().put("big", os.urandom(SIZE))
     with Relay(remote.port, holds=SIZE // 4) as relay:

@@ -92,6 +92,7 @@ def refused_everywhere(store: Store, logged: str) -> str:
         "memory://data/t/x",
     ],
 )
+@pytest.mark.each_value
 def test_an_azure_table_keeps_its_credentials(listener: Listener, form: str, signed: str) -> None:
     store = open_store(AZURE, {**SIGNED[signed], "allow_http": "true"}, retries=0, request_timeout=5)
     refused_everywhere(store, form.format(port=listener.port))
@@ -287,6 +288,7 @@ SECRETS = ("AROUND", "TABLE", KEY)
 @pytest.mark.parametrize("home", ["local", AZURE, "s3"])
 @pytest.mark.parametrize("environment", [None, *ENVIRONMENTS])
 @pytest.mark.parametrize("kind", OWN)
+@pytest.mark.each_value
 def test_an_allowed_place_gets_its_own_credentials_and_no_others(
     listener: Listener, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, environment: str | None, home: str
 ) -> None:

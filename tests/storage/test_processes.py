@@ -139,6 +139,7 @@ def test_importing_the_package_starts_no_thread() -> None:
 
 
 @pytest.mark.parametrize("ending", ["pass", "sys.exit(0)", "store.close = 1", "del store, stream"])
+@pytest.mark.each_value
 def test_the_interpreter_ends_quietly_with_requests_in_flight(remote: Place, ending: str) -> None:
     remote.open().put("big", bytes(32 << 20))
     with Relay(remote.port, holds=1 << 20) as relay:

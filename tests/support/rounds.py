@@ -8,7 +8,6 @@ suite try each value of each of them, fixtures included, and ``make soak`` the o
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 from typing import Any
 
 import pytest
@@ -30,8 +29,10 @@ def leave_to_soak(items: Sequence[pytest.Item]) -> None:
         for item in items
         if isinstance(item, pytest.Function) and hasattr(item, "callspec") and item.get_closest_marker("slow") is None
     ]
-    for _, found in groupby(asked, key=lambda item: (item.parent, item.originalname)):
-        cases = list(found)
+    by_test: dict[tuple[Any, str], list[pytest.Function]] = {}
+    for item in asked:
+        by_test.setdefault((item.parent, item.originalname), []).append(item)
+    for cases in by_test.values():
         if cases[0].get_closest_marker("each_value") is not None:
             chosen = _covering([set(_values(case)) for case in cases])
         elif (mark := cases[0].get_closest_marker("one_in")) is not None:

@@ -76,6 +76,7 @@ def contents(root: Path, version: int) -> Counter[str]:
 
 @pytest.mark.parametrize("partitioned", [False, True], ids=["plain", "partitioned"])
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.each_value
 def test_the_changes_of_a_random_history_are_deltalakes_and_add_up(
     tmp_path: Path, seed: int, *, partitioned: bool
 ) -> None:

@@ -41,6 +41,7 @@ def table(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.one_in(5)
 def test_the_checkpoint_of_any_log_and_later_commits_give_the_same_table(seed: int, tmp_path: Path) -> None:
     log = random_log(seed, tmp_path)
     without = [v for v in log.readable if not list(log.log.glob(f"{v:020d}.checkpoint*"))]
@@ -80,6 +81,7 @@ def _same_state(found: Any, expected: Snapshot) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
+@pytest.mark.one_in(4)
 def test_checkpoints_upon_checkpoints_lose_nothing(seed: int, tmp_path: Path) -> None:
     """Each of our checkpoints is the base of the next; no other checkpoint is there to help."""
     log = random_log(seed, tmp_path)
@@ -101,6 +103,7 @@ def test_checkpoints_upon_checkpoints_lose_nothing(seed: int, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.one_in(5)
 def test_tombstones_are_those_of_a_plain_replay(seed: int, tmp_path: Path) -> None:
     """All are of the same timestamp, so either all are within the retention or none is."""
     log = random_log(seed, tmp_path)
@@ -231,6 +234,7 @@ def test_a_table_whose_columns_have_no_bounds_gets_a_checkpoint(table: Path) -> 
 
 
 @pytest.mark.parametrize("seed", range(25))
+@pytest.mark.one_in(5)
 def test_typed_statistics_say_what_the_json_says(seed: int, tmp_path: Path) -> None:
     """For every primitive type, nested fields, partition values, and statistics that do not parse."""
     log = typed_log(seed, tmp_path).log

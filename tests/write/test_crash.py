@@ -106,6 +106,7 @@ def _replace(store: Store, transaction: Transaction) -> None:
     "kind", ["error before", "time-out before", "lasting error", "error after", "time-out after", "lasting error after"]
 )
 @pytest.mark.parametrize(("work", "others"), [(_append, _alone), (_replace, _alone), (_append, _race)])
+@pytest.mark.each_value
 def test_a_fault_at_any_request_of_a_commit_loses_nothing(
     tmp_path: Path, kind: str, work: Callable[[Store, Transaction], None], others: Callable[[Store], None]
 ) -> None:
