@@ -75,7 +75,7 @@ def table_of(made: Callable[[str], Path], tmp_path_factory: pytest.TempPathFacto
 
 
 WRITERS = ("deletion vectors", "ours", "deltalake")
-NUMBERS = [*((each, 6) for each in WRITERS), *(pytest.param(each, 100, marks=pytest.mark.slow) for each in WRITERS)]
+NUMBERS = [*((each, 4) for each in WRITERS), *(pytest.param(each, 100, marks=pytest.mark.slow) for each in WRITERS)]
 
 
 @pytest.mark.parametrize(("writer", "number"), NUMBERS)
