@@ -44,7 +44,7 @@ from lazydelta.write.copied_rows import copy_rows, stored_columns, writer_of_cop
 from lazydelta.write.data_files import DataFileWriter
 from lazydelta.write.plan import WritePlan, schema_of
 from lazydelta.write.row_changes.choice import RowChoice, TouchedFile, candidate_files
-from lazydelta.write.row_changes.merge_clauses import BoundClause, Bounds, MergeClause, MergeNames, quoted
+from lazydelta.write.row_changes.merge_clauses import BoundClause, Bounds, MergeClause, MergeNames, canonical, quoted
 from lazydelta.write.row_changes.merge_source import BYTES_AT_ONCE, ROW_NUMBER, ROWS_AT_ONCE, MergeSource, of_keys
 from lazydelta.write.row_changes.rewriter import ChangeFiles, VectorRecorder, records_changes
 from lazydelta.write.row_changes.statements import DeleteSettings, beginnings
@@ -87,8 +87,8 @@ class MergeRequest:
         return all(each.action == "insert" for each in self.clauses)
 
     def parameters(self) -> dict[str, Any]:
-        """Return the operation parameters for the log, as Delta-Spark names them."""
-        found: dict[str, Any] = {"predicate": self.predicate}
+        """Return the operation parameters for the log, as Delta-Spark and delta-rs name them."""
+        found: dict[str, Any] = {"predicate": self.predicate, "mergePredicate": canonical(self.predicate)}
         for kind, name in (
             ("matched", "matchedPredicates"),
             ("not matched", "notMatchedPredicates"),
@@ -96,7 +96,8 @@ class MergeRequest:
         ):
             clauses = self.of_kind(kind)
             found[name] = [
-                {"actionType": each.action} | ({} if each.predicate is None else {"predicate": each.predicate})
+                {"actionType": each.action}
+                | ({} if each.predicate is None else {"predicate": canonical(each.predicate)})
                 for each in clauses
             ]
         return found

@@ -29,6 +29,7 @@ __all__ = [
     "MergeNames",
     "Sql",
     "assignments",
+    "canonical",
     "quoted",
 ]
 
@@ -334,6 +335,11 @@ def assignments(text: str) -> dict[str, str]:
             raise PredicateError(f"{text!r} has no form of COLUMN = VALUE, …", hint="write a = source.a, b = 0")
         found[sql_of(each.this, duckdb=False)] = sql_of(each.expression, duckdb=False)
     return found
+
+
+def canonical(text: Any) -> str:
+    """Return a condition with the spacing and keywords that delta-rs records."""
+    return syntax_tree(text).sql(dialect="spark") if isinstance(text, str) else str(text)
 
 
 def quoted(name: str) -> str:
