@@ -11,7 +11,7 @@ import deltalake
 import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 
 import lazydelta
 
@@ -70,6 +70,9 @@ def _outcome(module: Any, root: Path, files: list[Any], source: pa.Table, calls:
 
 
 def _check(files: list[Any], source: list[Any], calls: list[Any]) -> None:
+    # deltalake copies a row once for each row of the source that it matches and that no clause takes.
+    takes_every_match = any(name.startswith("when_matched") and condition is None for name, _, condition in calls)
+    assume(takes_every_match or len({key for key, *_ in source}) == len(source))
     with tempfile.TemporaryDirectory() as folder:
         theirs, ours = (
             _outcome(module, Path(folder) / module.__name__, files, _table(source), calls)

@@ -151,6 +151,13 @@ class ConsoleOutput:
         self._progress = Progress(sys.stderr, describe)
         return self._progress
 
+    def write(self, text: str) -> None:
+        """Print the text, with the progress line out of the way."""
+        if text:
+            with nullcontext() if self._progress is None else self._progress.aside():
+                self._out.write(text)
+                self._out.flush()
+
     def tell(self, result: R, words: Callable[[R], Iterable[RenderableType]]) -> None:
         """Print what ``words`` makes of the result. Lines of text are not wrapped."""
         for each in words(result):
@@ -212,11 +219,7 @@ class ConsoleOutput:
 
     def _lines(self, lines: Iterable[str]) -> None:
         # Not through Rich: it takes a tenth of a millisecond per line, and there may be ten million.
-        written = "".join([f"{line}\n" for line in lines])
-        if written:
-            with nullcontext() if self._progress is None else self._progress.aside():
-                self._out.write(written)
-                self._out.flush()
+        self.write("".join([f"{line}\n" for line in lines]))
 
 
 def _file_line(record: Record, *, with_counts: bool) -> str:

@@ -105,7 +105,9 @@ def doctor(ctx: click.Context, target: TableTarget, *, deep: bool, fix: bool, ye
     """
     from lazydelta.maintenance.doctor import diagnose  # noqa: PLC0415 - as above
 
-    found = diagnose(target.handle, deep=deep)
+    watched = _Target(target.handle, target.out)
+    with watched.watched():
+        found = diagnose(target.handle, deep=deep, progress=watched.progress)
     target.out.tell(found, lambda each: str(each).splitlines())
     left = len(found.findings)
     for finding in found.findings if fix else ():

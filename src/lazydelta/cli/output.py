@@ -7,6 +7,7 @@ batches, so both renderers print results while the scan runs.
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from contextlib import AbstractContextManager, nullcontext
@@ -37,6 +38,9 @@ class Output(Protocol):
 
     def watch(self, describe: Callable[[], str]) -> AbstractContextManager[object]:
         """Show ``describe()`` from time to time while the block runs, if the output is interactive."""
+
+    def write(self, text: str) -> None:
+        """Print text that is formatted already, such as CSV."""
 
     def tell(self, result: R, words: Callable[[R], Iterable[RenderableType]]) -> None:
         """Print the result of a command: ``result`` itself, or the lines and tables that ``words`` makes of it."""
@@ -71,17 +75,21 @@ def note(line: str) -> None:
     click.echo(line, err=True)
 
 
-def write_csv(batches: Iterable[pa.RecordBatch], names: list[str]) -> None:
+def write_csv(out: Output, batches: Iterable[pa.RecordBatch], names: list[str]) -> None:
     """Write rows as comma-separated values under a header, flushed after each batch. Nested values are JSON."""
     import csv  # noqa: PLC0415 - one of several formats
 
-    writer = csv.writer(sys.stdout, lineterminator="\n")
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(names)
+    out.write(buffer.getvalue())
     for batch in batches:
+        buffer.seek(0)
+        buffer.truncate()
         for record in records(batch):
             cells = [plain(value) for value in record.values()]
             writer.writerow([json.dumps(cell) if isinstance(cell, dict | list) else cell for cell in cells])
-        sys.stdout.flush()
+        out.write(buffer.getvalue())
 
 
 # For programs: one JSON document, or one JSON object per line for streams.
@@ -101,10 +109,14 @@ class JsonOutput:
         """Show nothing."""
         return nullcontext()
 
+    def write(self, text: str) -> None:
+        """Write the text."""
+        self._out.write(text)
+        self._out.flush()
+
     def tell(self, result: object, words: object = None) -> None:  # noqa: ARG002 - words are for people
         """Write one document, indented for people who read it."""
-        self._out.write(json.dumps(_document(result), indent=2, allow_nan=False) + "\n")
-        self._out.flush()
+        self.write(json.dumps(_document(result), indent=2, allow_nan=False) + "\n")
 
     def step(self, result: object, words: object = None) -> None:  # noqa: ARG002 - words are for people
         """Write one object on a line."""
@@ -128,8 +140,7 @@ class JsonOutput:
             self._lines(records(batch))
 
     def _lines(self, batch: Iterable[Record]) -> None:
-        self._out.write("".join([f"{self._encode(record)}\n" for record in batch]))
-        self._out.flush()
+        self.write("".join([f"{self._encode(record)}\n" for record in batch]))
 
 
 def _document(result: object) -> Any:

@@ -19,7 +19,7 @@ import click
 import msgspec
 
 from lazydelta.cli.charts import DRAWN, FILES, chart_of, draw, save
-from lazydelta.cli.output import note, output, write_csv
+from lazydelta.cli.output import Output, note, output, write_csv
 from lazydelta.cli.parameters import (
     CONTEXT,
     check_uri,
@@ -216,18 +216,23 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
                 if not draws and self.form in {"text", "json"}:
                     out.rows(asked.batches(), asked.schema.names)
                     return
+                if not draws and self.form in {"csv", "arrow", "parquet"}:
+                    self._export(out, asked)
+                    return
                 progress.close()  # what follows writes past the renderer
                 if self.form.startswith("explain"):
                     plan = output(as_json=self.form == "explain json")
                     plan.tell(asked.explain(), (lambda each: map(printable, told(each))) if is_kql else _explained)
-                elif draws:
-                    _chart(asked, chart_file)
-                elif self.form == "arrow":
-                    _write_arrow(asked)
-                elif self.form == "parquet":
-                    _write_parquet(asked, self.parquet or "")
                 else:
-                    write_csv(asked.batches(), asked.schema.names)
+                    _chart(asked, chart_file)
+
+    def _export(self, out: Output, asked: RunningQuery) -> None:
+        if self.form == "arrow":
+            _write_arrow(asked)
+        elif self.form == "parquet":
+            _write_parquet(asked, self.parquet or "")
+        else:
+            write_csv(out, asked.batches(), asked.schema.names)
 
 
 def is_terminal() -> bool:

@@ -219,7 +219,7 @@ class Session:
             kept: list[pa.RecordBatch] = []
             batches = self._kept(answer.batches(), kept)
             if self._mode == "csv":
-                write_csv(batches, answer.schema.names)
+                write_csv(output(as_json=False), batches, answer.schema.names)
             elif self._mode == "json" or not self._is_terminal:
                 output(as_json=self._mode == "json").rows(batches, answer.schema.names)
             else:

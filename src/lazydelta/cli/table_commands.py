@@ -51,8 +51,15 @@ def info(source: TableSource) -> None:
 @click.option("--all", "everything", is_flag=True, help="Show every version whose commit is kept.")
 def history(source: TableSource, limit: int, *, everything: bool) -> None:
     """Show what happened to a table, newest version first."""
-    versions = source.open().history(None if everything else limit)
-    output(as_json=source.as_json).tell(versions, _words("history"))
+    out = output(as_json=source.as_json)
+    read = [0, 0]
+
+    def progress(done: int, total: int) -> None:
+        read[:] = done, total
+
+    with out.watch(lambda: f"{read[0]:,} of {read[1]:,} versions read" if read[1] else "reading the log"):
+        versions = source.open().history(None if everything else limit, progress=progress)
+    out.tell(versions, _words("history"))
 
 
 @click.command("files", context_settings=CONTEXT)
@@ -148,14 +155,14 @@ def files(  # noqa: PLR0913 - the options of the command
         retention_guard=table.retention_guard() if within_retention else None,
     )
     if as_csv:
-        with stream:
-            write_csv(stream.batches(), stream.columns)
+        with stream, _watched(out, stream):
+            write_csv(out, stream.batches(), stream.columns)
         return
     if paths:
         name = "uri" if uris else "path"
-        with stream:
+        with stream, _watched(out, stream):
             for batch in _file_records(stream, source if uris else None):
-                click.echo("".join(f"{printable(record[name])}\n" for record in batch), nl=False)
+                out.write("".join(f"{printable(record[name])}\n" for record in batch))
         return
     with stream, _watched(out, stream):
         out.files(_file_records(stream, source if uris else None), with_counts=stats_columns is not None)
@@ -223,11 +230,10 @@ def rows(
     table = source.open()
     names = [name for each in columns for name in _names(each)] or None
     found = table.rows(columns=names, where=where, limit=None if everything else limit)
-    if as_csv:
-        with found:
-            write_csv(iter(found), found.schema.names)
-        return
     with found, out.watch(lambda: f"{found.metrics.rows_emitted:,} rows found"):
+        if as_csv:
+            write_csv(out, iter(found), found.schema.names)
+            return
         out.rows(iter(found), found.schema.names)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from typing import Any
 
 from lazydelta.errors import CorruptLogError, OptionError, TableNotFoundError, VersionNotFoundError
@@ -87,9 +88,16 @@ def commit_info(store: Store, file: LogFile) -> dict[str, Any]:
 
 
 def history(
-    store: Store, segment: LogSegment, metadata: Metadata, limit: int | None = None
+    store: Store,
+    segment: LogSegment,
+    metadata: Metadata,
+    limit: int | None = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the provenance of the versions up to the segment's, newest first, as far back as commits exist."""
+    """Yield the provenance of the versions up to the segment's, newest first, as far back as commits exist.
+
+    ``progress`` is called with the number of versions read so far and their total.
+    """
     since = _in_commit_since(metadata)
     known = {file.version: file for file in segment.commits}
     if segment.checkpoint_commit is not None:
@@ -98,9 +106,10 @@ def history(
     if limit is None or limit > len(known):
         known.update({file.version: file for file in list_commits(store, 0, below - 1)} if below else {})
     # A commit below a gap is a remnant of log cleanup: its version cannot be read, and it may be a stray file.
-    for version in range(max(known, default=-1), -1, -1)[:limit]:
-        if version not in known:
-            return
+    versions = list(takewhile(known.__contains__, range(max(known, default=-1), -1, -1)[:limit]))
+    for number, version in enumerate(versions):
+        if progress is not None:
+            progress(number, len(versions))
         info = dict(commit_info(store, known[version]))
         if since is not None and version >= since and isinstance(info.get("inCommitTimestamp"), int):
             info["timestamp"] = info["inCommitTimestamp"]

@@ -20,7 +20,7 @@ from lazydelta.log.hint.reader import read_hint
 from lazydelta.log.segment import checkpoints_from
 from lazydelta.log.snapshot import Snapshot
 from lazydelta.maintenance.log_cleanup import clean_log
-from lazydelta.maintenance.vacuum import vacuum
+from lazydelta.maintenance.vacuum import VacuumProgress, vacuum
 from lazydelta.protocol.features import check_writable
 from lazydelta.protocol.literals import parse_instant
 from lazydelta.protocol.properties import TableProperties
@@ -97,9 +97,12 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         return preformatted(str(self))
 
 
-def diagnose(handle: TableHandle, *, deep: bool = False) -> Diagnosis:
-    """Examine the newest version of a table. ``deep`` also lists its folder for files that nothing refers to."""
-    doctor = _Doctor(handle)
+def diagnose(handle: TableHandle, *, deep: bool = False, progress: VacuumProgress | None = None) -> Diagnosis:
+    """Examine the newest version of a table. ``deep`` also lists its folder for files that nothing refers to.
+
+    ``progress`` is called with a verb, the number of files so far, and their total if it is known.
+    """
+    doctor = _Doctor(handle, progress)
     checks = (doctor.log, doctor.sidecar, doctor.files, doctor.settings, *((doctor.orphans,) if deep else ()))
     findings = [finding for check in checks for finding in check()]
     findings.sort(key=lambda each: each.severity != "danger")
@@ -113,8 +116,9 @@ def diagnose(handle: TableHandle, *, deep: bool = False) -> Diagnosis:
 
 
 class _Doctor:
-    def __init__(self, handle: TableHandle) -> None:
+    def __init__(self, handle: TableHandle, progress: VacuumProgress | None) -> None:
         self._handle = handle
+        self._progress = progress or (lambda _what, _done, _total: None)
         self.snapshot: Snapshot = handle.newest()
         self._properties = TableProperties.of(self.snapshot.metadata, strict=False)
         self.looked_at = 0
@@ -244,6 +248,8 @@ class _Doctor:
         each_partition: Counter[tuple[str | None, ...]] = Counter()
         nulls: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         rows = deleted = without = 0
+        checksum = self.snapshot.checksum
+        total = None if checksum is None else min(_LOOKED_AT, checksum.num_files)
         with FileStream(self._handle.scan(self.snapshot, request)) as files:
             for batch in files.batches():
                 bound = None if timed is None or timed.is_partition else batch.column(f"min.{timed.name}")
@@ -276,6 +282,7 @@ class _Doctor:
                         and empty[index].as_py() != count
                     ):
                         without += 1
+                self._progress("examined", self.looked_at, total)
         yield from self._sizes(small, each_partition)
         optimize = self._command("optimize")
         for name, (number, held) in nulls.items():
@@ -323,7 +330,7 @@ class _Doctor:
     def orphans(self) -> Iterator[Finding]:
         """Look for data files that no version within the retention refers to."""
         try:
-            found = vacuum(self._handle, dry_run=True)
+            found = vacuum(self._handle, dry_run=True, progress=self._progress)
         except UnsupportedFeatureError:
             return  # only a writer that knows the feature can tell, see `settings`
         if found.paths:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from operator import index
 from typing import TYPE_CHECKING, Any, Self
@@ -134,11 +134,17 @@ class PinnedTable:
         """Return the configuration of every metadata domain."""
         return {each.domain: each.configuration for each in self._snapshot.domains()}
 
-    def history(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """Return the commit info of the versions, newest first, as far back as commits are retained."""
+    def history(
+        self, limit: int | None = None, *, progress: Callable[[int, int], object] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the commit info of the versions, newest first, as far back as commits are retained.
+
+        Each version costs a request. ``progress`` is called with the number of versions read so far and their total.
+        """
         if limit is not None and limit < 0:
             raise OptionError(f"history(limit={limit}) makes no sense", hint="give a positive number or None")
-        return list(history(self._handle.store, self._snapshot.segment, self._snapshot.metadata, limit))
+        snapshot = self._snapshot
+        return list(history(self._handle.store, snapshot.segment, snapshot.metadata, limit, progress))
 
     def transaction_version(self, app_id: str) -> int | None:
         """Return the last transaction version committed by the application; None if there is none."""

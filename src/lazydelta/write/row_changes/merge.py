@@ -425,12 +425,15 @@ class _Merge:
             yield held
 
     def _check_duplicates(self) -> None:
-        only = self._matched[0].clause if len(self._matched) == 1 else None
-        if not self._matched or (only is not None and only.action == "delete" and only.predicate is None):
+        """Refuse a row that several rows of the source change, unless each deletes it without a condition."""
+        changing = [
+            each.number for each in self._matched if each.clause.action != "delete" or each.clause.predicate is not None
+        ]
+        if not changing:
             return
         found = self._source.read(
-            'SELECT file, count(*) FROM pairs WHERE "row" IS NOT NULL AND action IS NOT NULL '
-            "GROUP BY file, place HAVING count(*) > 1 LIMIT 1"
+            'SELECT file, count(*) FROM pairs WHERE "row" IS NOT NULL AND action IS NOT NULL GROUP BY file, place '  # noqa: S608 - numbers
+            f"HAVING count(*) > 1 AND bool_or(action IN ({', '.join(map(str, changing))})) LIMIT 1"
         ).to_pylist()
         if found:
             number, count = found[0].values()
