@@ -1,6 +1,7 @@
 // List the files of a Delta table as they are found: mono scan.exe MODE TABLE [PREDICATE-JSON] [FILES]
-// MODE is sync, async, cancel (the token is cancelled after FILES files), threads (four scans at once) or vectors (with
-// the rows that are deleted in each file).
+// MODE is sync, async, cancel (the token is cancelled after FILES files), threads (four scans at once), vectors (with
+// the rows that are deleted in each file) or metrics. Compiled for .NET, it has stream and stream-cancel as well, which
+// are an IAsyncEnumerable that the loop leaves, or whose token is cancelled, after FILES files.
 using System;
 using System.Linq;
 using System.Threading;
@@ -65,6 +66,12 @@ public static class Program
                         Console.WriteLine(string.Join(" ", count, metrics["delta.lazy.files_emitted"], metrics["delta.lazy.peak_memory_bytes"], metrics["delta.lazy.strategy"]));
                         LazyDeltaScanner.Metrics("nobody");
                         break;
+#if NETCOREAPP
+                    case "stream":
+                    case "stream-cancel":
+                        Stream(scanner, table, options, files, mode == "stream" ? null : cancellation).GetAwaiter().GetResult();
+                        break;
+#endif
                     default:
                         throw new ArgumentException("no such mode: " + mode);
                 }
@@ -82,6 +89,21 @@ public static class Program
         }
         return 0;
     }
+
+#if NETCOREAPP
+    private static async Task Stream(ILazyDeltaScanner scanner, string table, ScanOptions options, int files, CancellationTokenSource cancellation)
+    {
+        var seen = 0;
+        var found = scanner.StreamFilesAsync(table, options);
+        await foreach (var file in found.WithCancellation(cancellation == null ? CancellationToken.None : cancellation.Token))
+        {
+            Print(file);
+            if (++seen < files) continue;
+            if (cancellation == null) break; // which stops the scan
+            cancellation.Cancel();
+        }
+    }
+#endif
 
     private static void PrintVector(string table, DeltaFile file)
     {

@@ -1,9 +1,10 @@
-"""The C# example over ``libdelta_lazy.so``, compiled and run by mono."""
+"""The C# example over ``libdelta_lazy.so``, compiled and run by mono and, where there is an SDK, by .NET."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -125,3 +126,40 @@ def test_the_metrics_of_a_scan_are_known_by_its_id(scan: Run, made: MadeTable) -
     assert int(memory) > 0
     assert strategy in {"forward", "reverse"}
     assert (done.returncode, "nobody" in done.stderr) == (1, True), done.stderr
+
+
+@pytest.fixture(scope="module")
+def stream(library: Path) -> Run:
+    """Compile the example with the SDK in DOTNET_ROOT, for the newest runtime there and without NuGet."""
+    root = Path(os.environ.get("DOTNET_ROOT", "/usr/share/dotnet"))
+    compilers = sorted(root.glob("sdk/*/Roslyn/bincore/csc.dll"))
+    runtimes = sorted(root.glob("shared/Microsoft.NETCore.App/*"))
+    if not (compilers and runtimes):
+        unavailable("no .NET SDK; set DOTNET_ROOT to the folder of one")
+    program = library.parent / "scan.dll"
+    sources = sorted((ROOT / "examples" / "csharp").glob("*.cs"))
+    managed = [each for each in runtimes[-1].glob("*.dll") if b"BSJB" in each.read_bytes()]  # the mark of .NET metadata
+    options = ["-nologo", "-noconfig", "-nostdlib", "-warnaserror", "-define:NETCOREAPP", f"-out:{program}"]
+    dotnet, paths = [root / "dotnet", "exec"], os.environ.get("LD_LIBRARY_PATH", "")
+    subprocess.run([*dotnet, compilers[-1], *options, *(f"-r:{each}" for each in managed), *sources], check=True)
+    framework = {"name": "Microsoft.NETCore.App", "version": runtimes[-1].name}
+    program.with_suffix(".runtimeconfig.json").write_text(json.dumps({"runtimeOptions": {"framework": framework}}))
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        env = environment(LD_LIBRARY_PATH=f"{library.parent}:{paths}")
+        return subprocess.run([*dotnet, program, *arguments], env=env, capture_output=True, text=True, check=False)
+
+    return run
+
+
+@pytest.mark.slow
+def test_dotnet_streams_files_as_an_async_enumerable(stream: Run, made: MadeTable) -> None:
+    done = stream("stream", made.uri)
+    assert (done.returncode, done.stdout.splitlines()) == (0, expected(made)), done.stderr
+    left = stream("stream", made.uri, "{}", "2")
+    assert (left.returncode, left.stdout.splitlines()) == (0, expected(made)[:2]), left.stderr
+    cancelled = stream("stream-cancel", made.uri, "{}", "2")
+    assert (cancelled.returncode, cancelled.stderr) == (3, "cancelled\n")
+    assert cancelled.stdout.splitlines() == expected(made)[:2]
+    wrong = stream("stream", made.uri, '{"nothing": 1}')
+    assert (wrong.returncode, wrong.stderr[:10]) == (1, "error -1: ")
