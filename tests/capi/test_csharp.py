@@ -138,16 +138,19 @@ def stream(library: Path) -> Run:
         unavailable("no .NET SDK; set DOTNET_ROOT to the folder of one")
     program = library.parent / "scan.dll"
     sources = sorted((ROOT / "examples" / "csharp").glob("*.cs"))
-    managed = [each for each in runtimes[-1].glob("*.dll") if b"BSJB" in each.read_bytes()]  # the mark of .NET metadata
+    # The mark of .NET metadata; others are libraries in C.
+    managed = [f"-r:{each}" for each in runtimes[-1].glob("*.dll") if b"BSJB" in each.read_bytes()]
     options = ["-nologo", "-noconfig", "-nostdlib", "-warnaserror", "-define:NETCOREAPP", f"-out:{program}"]
-    dotnet, paths = [root / "dotnet", "exec"], os.environ.get("LD_LIBRARY_PATH", "")
-    subprocess.run([*dotnet, compilers[-1], *options, *(f"-r:{each}" for each in managed), *sources], check=True)
+    dotnet, paths = [str(root / "dotnet"), "exec"], os.environ.get("LD_LIBRARY_PATH", "")
+    subprocess.run(
+        [*dotnet, str(compilers[-1]), *options, *(f"-r:{each}" for each in managed), *map(str, sources)], check=True
+    )
     framework = {"name": "Microsoft.NETCore.App", "version": runtimes[-1].name}
     program.with_suffix(".runtimeconfig.json").write_text(json.dumps({"runtimeOptions": {"framework": framework}}))
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         env = environment(LD_LIBRARY_PATH=f"{library.parent}:{paths}")
-        return subprocess.run([*dotnet, program, *arguments], env=env, capture_output=True, text=True, check=False)
+        return subprocess.run([*dotnet, str(program), *arguments], env=env, capture_output=True, text=True, check=False)
 
     return run
 

@@ -215,3 +215,22 @@ def test_spark_reads_the_changes_of_tables_that_we_write(delta_spark: DeltaSpark
     ours = DeltaTable(tmp_path).load_cdf(columns=names).read_all()
     assert sorted(map(repr, ours.to_pylist())) == sorted(map(repr, theirs))
     assert ours.num_rows > len(rows)
+
+
+def test_spark_derives_filters_from_generated_hours_and_writes_them(delta_spark: DeltaSpark, tmp_path: Path) -> None:
+    write_arrow(tmp_path, batch(0), timestamp_column="at", partition_generated=True)
+    table = f"delta.`{tmp_path}`"
+    late = "at >= '2026-02-10T23:10:00Z'"
+    [plan] = delta_spark.sql(f"EXPLAIN SELECT id FROM {table} WHERE {late}")
+    scan = next(line for line in plan["plan"].splitlines() if "PartitionFilters" in line)
+    assert "_event_hour" in scan.split("PartitionFilters: [")[1].split("],")[0]
+    expected = DeltaTable(tmp_path).to_pyarrow_table(columns=["id"], filters=late)["id"].to_pylist()
+    assert sorted(row["id"] for row in delta_spark.sql(f"SELECT id FROM {table} WHERE {late}")) == sorted(expected)
+
+    delta_spark.sql(f"INSERT INTO {table} (id, at) VALUES (1000, TIMESTAMP '2026-02-11T05:59:59Z')")
+    write_arrow(tmp_path, batch(60))
+    assert ours(tmp_path) == spark_ids(delta_spark, tmp_path) == [*range(120), 1000]
+    [theirs] = DeltaTable(tmp_path).files("at >= '2026-02-11T05:00:00Z'")
+    assert theirs.partition_values == {"_event_hour": "2026-02-11-05"}
+    with pytest.raises(AssertionError, match="_event_hour"):
+        delta_spark.sql(f"INSERT INTO {table} (id, at, _event_hour) VALUES (2, TIMESTAMP '2026-02-11T05:00:00Z', 'x')")

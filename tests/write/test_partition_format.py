@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from lazydelta import DeltaTable, write_arrow
+from lazydelta import DeltaTable, write_arrow, write_deltalake
 from lazydelta.cli.app import cli
-from lazydelta.errors import OptionError, SchemaMismatchError
+from lazydelta.errors import OptionError, SchemaMismatchError, WriteError
 from lazydelta.write.alignment import boundary_of
 from lazydelta.write.create import create_table
 
@@ -94,3 +94,78 @@ def test_a_table_records_its_format_and_prunes_by_it(made_by: str, tmp_path: Pat
         write_arrow(uri, _rows(8), **other)
     with pytest.raises(OptionError, match="partition_format says how a time is cut off"):
         write_arrow(tmp_path / "u", _rows(8), partition_format="%F %H")
+
+
+def _expression(uri: Path) -> object:
+    field = next(each for each in DeltaTable(uri).schema().fields if each.name == "_event_hour")
+    return field.metadata.get("delta.generationExpression")
+
+
+@pytest.mark.parametrize("made_by", ["write", "create", "command"])
+def test_the_partition_column_is_a_generated_column_where_asked(made_by: str, tmp_path: Path) -> None:
+    uri = tmp_path / "t"
+    layout: dict[str, Any] = {"timestamp_column": "at", "partition_generated": True}
+    if made_by == "create":
+        create_table(uri, _rows().schema, **layout)
+    elif made_by == "command":
+        columns = ["--column", "at:timestamp", "--column", "n:bigint"]
+        options = ["--timestamp-column", "at", "--partition-generated"]
+        done = CliRunner().invoke(cli, ["create", str(uri), *columns, *options], prog_name="lazydelta")
+        assert done.exit_code == 0, done.output
+    write_arrow(uri, _rows(5, 6), **(layout if made_by == "write" else {}))
+    write_arrow(uri, _rows(7))
+    assert _expression(uri) == "date_format(`at`, 'yyyy-MM-dd-HH')"
+    assert DeltaTable(uri).protocol().min_writer_version == 4
+
+    table = DeltaTable(uri)
+    later = datetime(2026, 2, 10, 9, tzinfo=UTC)
+    table.update(new_values={"at": later}, predicate="n = 5")
+    merger = table.merge(_rows(6, 8).set_column(0, "at", pa.array([later] * 2)), "s.n = t.n", "s", "t")
+    merger.when_matched_update_all().when_not_matched_insert_all().execute()
+    write_deltalake(uri, _rows(11).append_column("_event_hour", pa.array(["2026-02-10-11"])), mode="append")
+    found = DeltaTable(uri).to_pyarrow_table().sort_by("n").select(["n", "_event_hour"]).to_pydict()
+    hours = [9, 9, 7, 9, 11]
+    assert found == {"n": [5, 6, 7, 8, 11], "_event_hour": [f"2026-02-10-{hour:02d}" for hour in hours]}
+    with pytest.raises(WriteError, match="1 rows have another value"):
+        write_arrow(uri, _rows(5).append_column("_event_hour", pa.array(["2026-02-10-11"])))
+
+    write_arrow(uri, _rows(1).append_column("more", pa.array([1])), mode="overwrite", overwrite_schema=True)
+    assert _expression(uri) == "date_format(`at`, 'yyyy-MM-dd-HH')"
+    assert DeltaTable(uri).to_pyarrow_table()["_event_hour"].to_pylist() == ["2026-02-10-01"]
+
+
+def test_a_generated_partition_column_is_made_of_new_tables_only(tmp_path: Path) -> None:
+    write_arrow(tmp_path / "t", _rows(5), timestamp_column="at")
+    with pytest.raises(SchemaMismatchError, match="is no generated column"):
+        write_arrow(tmp_path / "t", _rows(5), timestamp_column="at", partition_generated=True)
+    write_arrow(tmp_path / "u", _rows(5))
+    with pytest.raises(SchemaMismatchError, match="is no generated column"):
+        write_arrow(tmp_path / "u", _rows(5), timestamp_column="at", partition_generated=True)
+    with pytest.raises(OptionError, match="partition_generated"):
+        write_arrow(tmp_path / "v", _rows(5), partition_generated=True)
+    with pytest.raises(OptionError, match="letters"):
+        write_arrow(tmp_path / "v", _rows(5), timestamp_column="at", partition_format="%FT%H", partition_generated=True)
+    assert not (tmp_path / "v").exists()
+
+
+@pytest.mark.parametrize(
+    ("boundary", "value"), [("month", "2026-02"), ("day", "2026-02-10"), ("minute", "202602100530")]
+)
+def test_generated_partitions_have_the_formats_that_delta_spark_knows(
+    tmp_path: Path, boundary: str, value: str
+) -> None:
+    write_arrow(tmp_path, _rows(5), timestamp_column="at", boundary=boundary, partition_generated=True)
+    [file] = DeltaTable(tmp_path).files()
+    assert list(file.partition_values.values()) == [value]
+
+
+def test_the_alignment_of_a_table_that_generates_its_column_otherwise_is_refused(tmp_path: Path) -> None:
+    hours = pa.field(
+        "_event_hour", pa.string(), metadata={"delta.generationExpression": 'DATE_FORMAT(at, "yyyyMMddHH")'}
+    )
+    create_table(tmp_path, _rows().schema.append(hours), partition_by=["_event_hour"])
+    write_arrow(tmp_path, _rows(5))
+    write_arrow(tmp_path, _rows(5), timestamp_column="at")
+    assert {file.partition_values["_event_hour"] for file in DeltaTable(tmp_path).files()} == {"2026021005"}
+    with pytest.raises(SchemaMismatchError, match="leave timestamp_column out"):
+        write_arrow(tmp_path, _rows(5), timestamp_column="at", partition_format="%Y-%m-%d-%H")

@@ -26,6 +26,7 @@ GIVEN: dict[str, Any] = {
     "boundary": "day",
     "partition_column": "_day",
     "partition_format": "%Y-%m-%d",
+    "partition_generated": True,
     "partition_by": ("a, b", "c`d"),
     "target_file_size": 1 << 20,
     "memory_budget": 1 << 21,

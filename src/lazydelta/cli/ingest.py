@@ -42,6 +42,7 @@ _ONLY_BATCH = {"mode": "--mode"}
     help="The unit of time that no data file crosses; hour, or what the table has.",
 )
 @click.option("--partition-column", metavar="NAME", help="Name the column of that time; _event_hour for hours.")
+@click.option("--partition-generated", is_flag=True, help="Make the column of that time a generated column of Delta.")
 @click.option("--partition-format", metavar="FORMAT", help="How that time is written, as strftime does: %Y-%m-%d-%H.")
 @click.option("--partition-by", metavar="A,B", help="Partition by these columns as well.")
 @click.option("--schema", metavar="DDL", help='The columns of a new table: "device string, ts timestamp, v double".')

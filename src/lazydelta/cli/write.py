@@ -59,6 +59,11 @@ def _layout_options(function: Callable[..., None]) -> Callable[..., None]:
             help="How that time is written, as strftime does (%Y-%m-%d-%H); it must sort as time.",
         ),
         click.option(
+            "--partition-generated",
+            is_flag=True,
+            help="Make the column of that time a generated column, from which Delta-Spark derives filters.",
+        ),
+        click.option(
             "--timestamp-column",
             metavar="A",
             help="Partition by the UTC time in this column: _event_hour, or what --boundary says.",

@@ -47,7 +47,10 @@ def write_arrow(
     default), or likewise month, day, minute, second. Rows with a null timestamp go to the null partition or, with
     ``null_timestamps="reject"``, are an error. ``partition_column`` renames the derived column, and
     ``partition_format`` writes its values in another way that sorts as time: ``"%Y-%m-%d-%H"``. The table records this
-    layout, so later writes can omit it. Data that includes the column must hold the derived values, or nulls.
+    layout, so later writes can omit it. ``partition_generated`` makes the column of a new table a generated column of
+    Delta (``date_format(at, 'yyyy-MM-dd-HH')``): Delta-Spark then derives partition filters from those of the timestamp
+    and writes the column itself, both in the time zone of its session, which has to be UTC. Data that includes the
+    column must hold the derived values, or nulls.
     ``partition_by`` names further partition columns. ``schema_mode="merge"`` adds columns that the table does not have.
     ``properties``, ``name`` and ``description`` apply to a new table.
 

@@ -20,6 +20,7 @@ from lazydelta.protocol.properties import TIMESTAMP_COLUMN
 from lazydelta.protocol.schema import TableSchema
 from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import bitmap, flags, typed_array
+from lazydelta.write.computed_columns import GENERATED, generated_columns
 
 __all__ = [
     "BOUNDARIES",
@@ -62,6 +63,19 @@ class Boundary:
     def column(self) -> str:
         """Return the default name of the partition column."""
         return f"_event_{self.name}"
+
+    @property
+    def derivable(self) -> Boundary:
+        """Return the boundary in the format from which Delta-Spark derives filters of a generated column."""
+        known = _DERIVABLE.get(self.name)
+        return self if self.format or known is None else _formatted(self, known)
+
+    def expression(self, column: str) -> str:
+        """Return the values as an expression of Spark SQL, for a generated column."""
+        if "'" in self.pattern:
+            message = f"partition_format={self.format!r} has letters, which a generated column does not have"
+            raise OptionError(message, hint="write digits with signs between them: %Y-%m-%d-%H")
+        return f"date_format(`{column.replace('`', '``')}`, '{self.pattern}')"
 
     def check(self, kind: pa.DataType, column: str) -> None:
         """Raise `OptionError` unless the column is a timestamp or a date."""
@@ -125,6 +139,8 @@ _SHORTHANDS = {"%F": "%Y-%m-%d", "%T": "%H:%M:%S", "%R": "%H:%M"}
 _BEGINNING = "0000-01-01T00:00:00"
 _JAVA = {"Y": "yyyy", "m": "MM", "d": "dd", "j": "DDD", "H": "HH", "M": "mm", "S": "ss", "%": "%"}
 _SMALLER = {"": "Y", "Y": "mj", "m": "d", "d": "H", "j": "H", "H": "M", "M": "S", "S": ""}
+# The only formats whose filters Delta-Spark derives from those of the timestamp column.
+_DERIVABLE = {"month": "%Y-%m", "day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H"}
 _SMALLEST = {"month": "m", "day": "dj", "hour": "H", "minute": "M", "second": "S"}
 
 
@@ -226,11 +242,15 @@ _PARTITION_FORMAT = "lazydelta.partitionFormat"
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """The rule that ``partition_column`` is the ``boundary`` of ``timestamp_column`` in every row."""
+    """The rule that ``partition_column`` is the ``boundary`` of ``timestamp_column`` in every row.
+
+    With ``is_generated`` the schema says so to every writer: the column is a generated column of Delta.
+    """
 
     timestamp_column: str
     boundary: Boundary
     partition_column: str
+    is_generated: bool = False
 
     @classmethod
     def of(
@@ -239,10 +259,13 @@ class Alignment:
         boundary: str | None = None,
         partition_column: str | None = None,
         partition_format: str | None = None,
+        *,
+        is_generated: bool = False,
     ) -> Self:
         """Return an alignment with defaults filled in: hourly, in digits, and the column name of the boundary."""
         unit = boundary_of(boundary or "hour", partition_format)
-        return cls(timestamp_column, unit, partition_column or unit.column)
+        unit = unit.derivable if is_generated else unit
+        return cls(timestamp_column, unit, partition_column or unit.column, is_generated)
 
     @classmethod
     def recorded(cls, metadata: Metadata) -> Self | None:
@@ -251,7 +274,10 @@ class Alignment:
         if made_from is None or column is None or column not in metadata.partition_columns:
             return None
         boundary = boundary_of(metadata.property(_BOUNDARY) or "hour", metadata.property(_PARTITION_FORMAT))
-        return cls(made_from, boundary, column)
+        is_generated = GENERATED in metadata.schema_string and column in generated_columns(
+            TableSchema.parse(metadata.schema_string)
+        )
+        return cls(made_from, boundary, column, is_generated)
 
     @property
     def properties(self) -> dict[str, str]:
@@ -276,6 +302,8 @@ class Alignment:
         """Return the schema with the partition column added. An existing column must be a string."""
         self.boundary.check(schema.field(self.position(schema, what)).type, self.timestamp_column)
         made = pa.field(self.partition_column, pa.string())
+        if self.is_generated:
+            made = made.with_metadata({GENERATED: self.boundary.expression(self.timestamp_column)})
         own = find_column(schema, self.partition_column)
         if own is None:
             return schema.append(made)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -22,7 +22,7 @@ from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import typed_scalar
 from lazydelta.write.evolution import Conformer
 
-__all__ = ["ComputedColumns", "Expression", "generated_columns"]
+__all__ = ["GENERATED", "ComputedColumns", "Expression", "generated_columns"]
 
 GENERATED, DEFAULT, IDENTITY = "delta.generationExpression", "CURRENT_DEFAULT", "delta.identity."
 _EXPLICIT = "delta.identity.allowExplicitInsert"
@@ -38,17 +38,20 @@ class ComputedColumns:
     """The columns of a table whose values follow from its metadata. Raises for expressions that are not supported.
 
     A generated column is computed if the rows lack it, and compared if they have it. A default fills a column that the
-    rows lack. An identity column must be in the rows: its values are Delta-Spark's to give.
+    rows lack. An identity column must be in the rows: its values are Delta-Spark's to give. ``made`` has the columns
+    that the caller makes, with their expressions.
     """
 
-    def __init__(self, table: TableSchema) -> None:
+    def __init__(self, table: TableSchema, made: Mapping[str, str] | None = None) -> None:
         names = {each.name.lower(): each.name for each in table.fields}
         self._generated: dict[str, Expression] = {}
         self._defaults: dict[str, Expression] = {}
         self._identities: dict[str, bool] = {}
         for each in table.fields if any(field.metadata for field in table.fields) else ():
             generation, default = each.metadata.get(GENERATED), each.metadata.get(DEFAULT)
-            if isinstance(generation, str):
+            if isinstance(generation, str) and made and each.name in made:
+                _check_same(each.name, generation, made[each.name])
+            elif isinstance(generation, str):
                 self._generated[each.name] = Expression(each.name, generation, "generatedColumns", names)
             elif isinstance(default, str):
                 self._defaults[each.name] = Expression(each.name, default, "allowColumnDefaults", {})
@@ -98,6 +101,18 @@ class ComputedColumns:
             else:
                 made[name] = values
         return _with(rows, made, table)
+
+
+def _check_same(column: str, generation: str, made: str) -> None:
+    """Raise unless a generated column is what the alignment to time makes of it, spaces and quotes aside."""
+    if _plain(generation) != _plain(made):
+        message = f"The generated column {column!r} is {generation}, and the alignment to time makes it {made}"
+        raise SchemaMismatchError(message, hint="leave timestamp_column out, and the column is computed")
+
+
+def _plain(text: str) -> str:
+    name, paren, rest = re.sub("[ `]", "", text).replace('"', "'").partition("(")
+    return name.lower() + paren + rest
 
 
 def _with(rows: pa.RecordBatch, made: dict[str, pa.Array], table: pa.Schema) -> pa.RecordBatch:
@@ -167,7 +182,7 @@ _Node = Callable[[_Rows], Any]
 # Parsing. A generation expression is one expression of Spark SQL, without queries and aggregates.
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>\d+(?:\.\d*)?|\.\d+)(?P<suffix>[LSYD]\b)?|(?P<text>'(?:[^'\\]|'')*')"
+    r"\s*(?:(?P<number>\d+(?:\.\d*)?|\.\d+)(?P<suffix>[LSYD]\b)?|(?P<text>'(?:[^'\\]|'')*'|\"(?:[^\"\\]|\"\")*\")"
     r"|(?P<name>[A-Za-z_]\w*|`(?:[^`]|``)+`)|(?P<sign>\|\||[-+*(),.]))",
     re.IGNORECASE,
 )
@@ -321,7 +336,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _unquoted(text: str) -> str:
-    return text[1:-1].replace("''", "'")
+    return text[1:-1].replace(2 * text[0], text[0])
 
 
 def _child(array: pa.Array, name: str) -> pa.Array:
@@ -527,7 +542,7 @@ def _unit(arguments: list[_Node], at: int) -> tuple[str, _Node]:
 
 
 _PATTERN = re.compile(r"(?P<run>([A-Za-z])\2*)|'(?P<quoted>[^']+)'|(?P<plain>[^A-Za-z'\[\]{}#]+)")
-_FORMATS = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
+_FORMATS = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S", "DDD": "%j"}
 
 
 def _date_format(arguments: list[_Node]) -> _Node:
@@ -549,8 +564,9 @@ def _substring(arguments: list[_Node]) -> _Node:
         raise _UnsupportedError(f"substring has {len(arguments)} arguments")
     start = _literal(arguments[1], "the start")
     length = _literal(arguments[2], "the length") if len(arguments) == 3 else None  # noqa: PLR2004
-    if not isinstance(start, int) or start < 1 or (length is not None and (not isinstance(length, int) or length < 0)):
-        raise _UnsupportedError("substring starts before the first character")
+    if not isinstance(start, int) or start < 0 or (length is not None and (not isinstance(length, int) or length < 0)):
+        raise _UnsupportedError("substring counts from the end")
+    start = max(start, 1)  # Spark takes 0 for the first character
     stop, node = None if length is None else start - 1 + length, arguments[0]
 
     def compute(rows: _Rows) -> Any:

@@ -57,6 +57,7 @@ def create_table(  # noqa: PLR0913 - keyword-only options
     boundary: str | None = None,
     partition_column: str | None = None,
     partition_format: str | None = None,
+    partition_generated: bool = False,
     properties: Mapping[str, str] | None = None,
     name: str | None = None,
     description: str | None = None,
@@ -72,20 +73,23 @@ def create_table(  # noqa: PLR0913 - keyword-only options
     ``timestamp_column`` aligns the table to time: its first partition column (``partition_column``, by default
     ``_event_hour`` or the name for the ``boundary``) is derived from that column, and added to the schema if missing.
     Its values are digits, or as ``partition_format`` says: directives of ``strftime`` that sort as time.
+    ``partition_generated`` makes it a generated column of Delta, as in `write_arrow`.
     The table records the alignment, so later appends can omit it.
     """
     if mode not in {"error", "ignore", "overwrite"}:
         raise OptionError(f"mode={mode!r} makes no sense", hint="say 'error', 'ignore' or 'overwrite'")
     properties = dict(properties or {})
     if timestamp_column is not None:
-        aligned = Alignment.of(timestamp_column, boundary, partition_column, partition_format)
+        aligned = Alignment.of(
+            timestamp_column, boundary, partition_column, partition_format, is_generated=partition_generated
+        )
         schema = aligned.added_to(schema.to_arrow() if isinstance(schema, Schema) else schema, "The table")
         properties |= aligned.properties
         partition_by = [partition_by] if isinstance(partition_by, str) else partition_by
         if aligned.partition_column not in partition_by:
             partition_by = [aligned.partition_column, *partition_by]
-    elif any(each is not None for each in (boundary, partition_column, partition_format)):
-        hint = "name the timestamp column, or leave boundary, partition_column and partition_format out"
+    elif partition_generated or any(each is not None for each in (boundary, partition_column, partition_format)):
+        hint = "name the timestamp column, or leave boundary and the options of the partition column out"
         raise OptionError("A boundary of time needs a column that it is taken from", hint=hint)
     metadata = new_metadata(
         schema, partition_by=partition_by, properties=properties, name=name, description=description

@@ -61,6 +61,7 @@ class WriteOptions:
     ``timestamp_column`` aligns data files to time: each file holds one ``boundary`` (hour by default) in UTC, and the
     partition column ``partition_column`` (``_event_hour``) holds its value: digits (``2026021022``), or as
     ``partition_format`` says (``%Y-%m-%d-%H``), which must sort as time. A table records these four.
+    ``partition_generated`` makes it a generated column of Delta, whose format is by default one that Delta-Spark knows.
     ``partition_by`` names further partition columns. Rows without a timestamp go to the null partition or, with
     ``null_timestamps="reject"``, to the table ``rejected_table`` (default: next to the table, with the suffix
     ``_rejected``). ``max_rejected`` limits their number, or their share of all rows (0.01, "1%").
@@ -77,6 +78,7 @@ class WriteOptions:
     boundary: str | None = None
     partition_column: str | None = None
     partition_format: str | None = None
+    partition_generated: bool = False
     partition_by: Sequence[str] | None = None
     target_file_size: int | str = TARGET_FILE_SIZE
     memory_budget: int | str = MEMORY_BUDGET
@@ -155,6 +157,7 @@ class WriteOptions:
             boundary=self.boundary,
             partition_column=self.partition_column,
             partition_format=self.partition_format,
+            partition_generated=self.partition_generated,
             overwrite_where=self.overwrite_where,
             schema_mode="merge" if self.merge_schema else None,
             replaces_schema=self.overwrite_schema,

@@ -33,7 +33,7 @@ from lazydelta.runtime import compute as pc
 from lazydelta.write.alignment import NULL_TIMESTAMPS, Alignment, Boundary, boundary_of, find_column
 from lazydelta.write.column_mapping import mapped_metadata, mapping_of
 from lazydelta.write.commit import CommitNote
-from lazydelta.write.computed_columns import ComputedColumns
+from lazydelta.write.computed_columns import ComputedColumns, generated_columns
 from lazydelta.write.create import new_metadata, stage_creation
 from lazydelta.write.evolution import Conformer, grown_schema
 from lazydelta.write.row_changes.rewriter import stage_replacement
@@ -189,6 +189,7 @@ class WritePlan:
     timestamp_column: str | None = None
     boundary: Boundary | None = None
     partition_column: str | None = None
+    partition_generated: bool = False
     overwrite_where: Where = None
     merges: bool = False
     null_timestamps: str = "null-partition"
@@ -209,6 +210,7 @@ class WritePlan:
         boundary: str | None = None,
         partition_column: str | None = None,
         partition_format: str | None = None,
+        partition_generated: bool = False,
         overwrite_where: Where = None,
         schema_mode: str | None = None,
         null_timestamps: str = "null-partition",
@@ -244,6 +246,7 @@ class WritePlan:
             timestamp_column=timestamp_column,
             boundary=boundary_of(boundary or "hour", partition_format) if boundary or partition_format else None,
             partition_column=partition_column,
+            partition_generated=partition_generated,
             overwrite_where=overwrite_where,
             merges=merges,
             null_timestamps=null_timestamps,
@@ -264,7 +267,7 @@ class WritePlan:
                 return replace(self, partition_by=spelled).settled(snapshot, source)
         known = None if snapshot is None else Alignment.recorded(snapshot.metadata)
         if known is None:
-            return self._without_record()
+            return self._without_record(snapshot)
         given = self.timestamp_column
         if given is not None and given.lower() != known.timestamp_column.lower():
             message = f"The table is aligned by its column {known.timestamp_column!r}, not by {given!r}"
@@ -284,22 +287,33 @@ class WritePlan:
             message = f"The table writes its partition values as {known.boundary.pattern}, not as {boundary.pattern}"
             raise SchemaMismatchError(message, hint="leave partition_format out; the table knows it")
         column = known.partition_column if boundary == known.boundary else boundary.column
+        if self.partition_generated and not known.is_generated:
+            raise _not_generated(known.partition_column)
         return replace(
             self,
+            partition_generated=known.is_generated,
             timestamp_column=known.timestamp_column,
             boundary=boundary,
             partition_column=self.partition_column or column,
         )
 
-    def _without_record(self) -> WritePlan:
+    def _without_record(self, snapshot: Snapshot | None) -> WritePlan:
         """Return the plan for a table that is new, or that does not record its alignment."""
         if self.timestamp_column is not None:
             boundary = self.boundary or boundary_of("hour")
-            return replace(self, boundary=boundary, partition_column=self.partition_column or boundary.column)
+            column = self.partition_column or boundary.column
+            is_generated = self.partition_generated
+            if snapshot is not None:
+                is_generated = column in generated_columns(snapshot.schema)
+                if self.partition_generated and not is_generated:
+                    raise _not_generated(column)
+            boundary = boundary.derivable if self.partition_generated else boundary
+            return replace(self, boundary=boundary, partition_column=column, partition_generated=is_generated)
         is_format = self.boundary is not None and self.boundary.format
         name = "boundary" if self.boundary is not None else "partition_column"
-        if getattr(self, name) is not None:
+        if getattr(self, name) is not None or self.partition_generated:
             told = "partition_format" if is_format else name
+            told = told if getattr(self, name) is not None else "partition_generated"
             message = f"{told} says how a time is cut off, and there is no timestamp column"
             raise OptionError(message, hint="name it as timestamp_column, or leave the other out")
         return self
@@ -309,7 +323,15 @@ class WritePlan:
         """Return the time alignment of the rows, or None if there is none or the table determines it later."""
         if self.timestamp_column is None or self.boundary is None or self.partition_column is None:
             return None
-        return Alignment(self.timestamp_column, self.boundary, self.partition_column)
+        return Alignment(self.timestamp_column, self.boundary, self.partition_column, self.partition_generated)
+
+    @property
+    def made_columns(self) -> dict[str, str]:
+        """Return the generated column that the alignment makes, with its expression."""
+        aligned = self.alignment
+        if aligned is None or not aligned.is_generated:
+            return {}
+        return {aligned.partition_column: aligned.boundary.expression(aligned.timestamp_column)}
 
     @property
     def partition_columns(self) -> tuple[str, ...] | None:
@@ -361,7 +383,7 @@ class WritePlan:
                 transaction.set_metadata(metadata)
         table = schema_of(metadata)
         RowConstraints(metadata, table)
-        computed = ComputedColumns(table)
+        computed = ComputedColumns(table, self.made_columns)
         if inserts:
             computed.check_inserted(incoming.names)
         # Raises if the data does not fit, before the first request.
@@ -417,6 +439,11 @@ class WritePlan:
         message = "Specified table partitioning does not match table partitioning: the table is partitioned by"
         message += f" {list(actual)}, not by {list(wanted)}"
         raise SchemaMismatchError(message, path=snapshot.store.uri, hint="a table's partitioning cannot be changed")
+
+
+def _not_generated(column: str) -> SchemaMismatchError:
+    message = f"The table exists, and its column {column!r} is no generated column, which only a new table can make it"
+    return SchemaMismatchError(message, hint="leave partition_generated out")
 
 
 def is_merging(schema_mode: str | None) -> bool:

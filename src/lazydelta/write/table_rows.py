@@ -49,7 +49,7 @@ class TableRows:
         self._untold = UntoldAlignment.of(metadata) if self._alignment is None else None
         self._selects = _selector(plan, self._schema)
         self._constraints = RowConstraints(metadata, self._schema)
-        self._computed = ComputedColumns(self._schema)
+        self._computed = ComputedColumns(self._schema, plan.made_columns)
         self._conform: Conformer | None = None
         self._rejected = rejected
 

@@ -239,7 +239,7 @@ class _Bound:
         names = MergeNames(table, source, *aliases)
         names.sql(request.predicate)
         clauses = tuple(names.bound(number, each) for number, each in enumerate(request.clauses))
-        computed = ComputedColumns(table)
+        computed = ComputedColumns(table, plan.made_columns)
         for each in clauses:
             if each.clause.action == "insert":
                 computed.check_inserted(list(each.values))
@@ -577,7 +577,11 @@ class _Merge:
         if aligned is not None and aligned.partition_column not in clause.values:
             # It is made anew: the timestamp that it is made from may have changed.
             rows = rows.remove_column(rows.schema.get_field_index(aligned.partition_column))
-        recomputed = [name for name in generated_columns(self._bound.table) if name not in clause.values]
+        recomputed = [
+            name
+            for name in generated_columns(self._bound.table)
+            if name not in clause.values and name in rows.schema.names
+        ]
         return rows.drop_columns(recomputed) if recomputed else rows
 
     def _insert(
