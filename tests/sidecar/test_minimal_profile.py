@@ -163,6 +163,26 @@ def test_it_is_used_and_verified(log: HandLog, writer: Callable[[HandLog, Path],
     }
 
 
+def test_the_needed_columns_are_enough(log: HandLog) -> None:
+    def needed(log: HandLog, path: Path) -> None:
+        by_pyarrow(log, path)
+        read = pq.read_table(path, columns=["path", "size", "modification_time", "hour"])
+        pq.write_table(read, path, row_group_size=GROUP)
+
+    write(log, needed)
+    for where in (None, "hour = '2026021005'", "id < 40"):
+        stream = DeltaTable(log.table).files(where)
+        found = {file.path for file in stream}
+        known = {file.path for file in DeltaTable(log.table, options=DISABLED).files(where)}
+        # Without statistics no file is left out by them.
+        assert found >= known if where == "id < 40" else found == known
+        assert stream.metrics.tier == 1
+        assert {file.num_records for file in DeltaTable(log.table).files("hour = '2026021005'") if file.tier == 1} == {
+            None
+        }
+    assert verify(str(log.table)).ok
+
+
 def test_row_groups_are_pruned_by_the_hour(log: HandLog) -> None:
     write(log)
     with watching() as watch:

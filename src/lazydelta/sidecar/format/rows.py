@@ -165,8 +165,10 @@ def vectors_of(rows: pa.RecordBatch | pa.Table, layout: SidecarLayout) -> pa.Str
     return pa.StructArray.from_arrays(children, fields=list(DELETION_VECTOR), mask=kind.is_null())
 
 
-def _stats_struct(rows: pa.RecordBatch, columns: Sequence[SidecarColumn]) -> pa.StructArray:
+def _stats_struct(rows: pa.RecordBatch, columns: Sequence[SidecarColumn]) -> pa.StructArray | None:
     stats = [each for each in columns if each.role in STATS_NAMES]
+    if not stats:  # the minimal profile needs none
+        return None
     return nested([((STATS_NAMES[each.role], *each.path), rows.column(each.name)) for each in stats])
 
 
