@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -205,8 +206,18 @@ def test_a_version_whose_files_are_gone_is_not_restored(root: Path) -> None:
     assert [row["id"] for row in _values(root)] == [3, 4, 5]
 
 
-def test_a_restoration_takes_what_others_added_meanwhile_with_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, rivals = transactions.publish, [lambda: deltalake.write_deltalake(root, _rows(77), mode="append")]
+@pytest.mark.parametrize(
+    "rival",
+    [
+        lambda root: deltalake.write_deltalake(root, _rows(77), mode="append"),
+        lambda root: deltalake.DeltaTable(root).delete("id < 3"),  # a whole file, which both versions have
+    ],
+    ids=["append", "delete"],
+)
+def test_a_restoration_undoes_what_others_commit_meanwhile(
+    rival: Callable[[Path], Any], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, rivals = transactions.publish, [lambda: rival(root)]
 
     def publish(*arguments: Any) -> bool:
         if rivals:

@@ -36,7 +36,6 @@ from lazydelta.sidecar.handle import TableHandle
 from lazydelta.warned import LazyDeltaWarning
 from lazydelta.write.checkpoint.rows import json_stats
 from lazydelta.write.commit import CommitNote, removal_of
-from lazydelta.write.row_changes.choice import RowChoice
 from lazydelta.write.transaction import CommitResult, Transaction
 
 __all__ = ["RepairResult", "RestoreResult", "repair_table", "restore_table", "write_manifests"]
@@ -103,8 +102,8 @@ def _restored(
         version = _version(handle, newest, target)
         transaction.parameters = {"version" if isinstance(target, int) else "timestamp": str(target)}
         older = handle.snapshot(version)
-        # Any row that is added meanwhile would stay.
-        transaction.rest_on_rows(RowChoice(newest.schema, None, None), any_append=True)
+        # A row that is added meanwhile would stay, and a removed file that both versions have would be missing.
+        transaction.rest_on_table()
         missing: list[str] = []
         restored = removed = 0
         for add in _only_in(handle, older, newest):

@@ -40,7 +40,8 @@ _LISTING_PAUSES = (0.05, 0.2, 0.8)
 class Footprint:
     """What a transaction depends on: files by path and, for an overwrite, the absence of other files.
 
-    ``rows`` are the rows that it deletes, and whether a blind append of such rows conflicts too.
+    ``rows`` are the rows that it deletes, and whether a blind append of such rows conflicts too. ``whole_table`` makes
+    every change of rows a conflict, also in files that the transaction leaves as they are.
     """
 
     def __init__(
@@ -49,11 +50,13 @@ class Footprint:
         overwrites_all: bool = False,
         selections: Sequence[PartitionSelection] = (),
         rows: tuple[RowChoice, bool] | None = None,
+        whole_table: bool = False,
     ) -> None:
         self._rows: RowChoice | None = None if rows is None else rows[0]
         self._any_append = rows is not None and rows[1]
         self._paths = RemoveSet()
         self._overwrites_all = overwrites_all
+        self._whole_table = whole_table
         self._selections = tuple(selections)
 
     def rest_on(self, paths: Sequence[str]) -> None:
@@ -73,6 +76,9 @@ class Footprint:
                 return "changed the table's protocol"
             if line.has("meta_data"):
                 return "changed the table's metadata"
+            action = line.add or line.remove
+            if self._whole_table and action is not None and action.data_change:
+                return f"changed the file {action.path}, and this transaction depends on all rows of the table"
         adds = [line.add for line in lines if line.add is not None]
         paths = [action.path for line in lines if (action := line.add or line.remove) is not None]
         if paths:

@@ -295,6 +295,7 @@ class Transaction:
         self._overwrites_all = False
         self._selections: list[PartitionSelection] = []
         self._rows: tuple[RowChoice, bool] | None = None
+        self._whole_table = False
         self._own = StagedFiles(self.store)  # written only for this transaction
         self._own.offer_to(self)
         self.notes_changes = False
@@ -414,6 +415,12 @@ class Transaction:
         if self.snapshot is not None:
             any_append |= TableProperties.of(self.snapshot.metadata).serializable
         self._rows = (choice, any_append)
+
+    def rest_on_table(self) -> None:
+        """Make any concurrent change of rows a conflict, whatever files it touches."""
+        self._check_open()
+        self._check_removable()
+        self._whole_table = True
 
     def remove_all(self) -> None:
         """Remove every file: an overwrite of the whole table. Any concurrently added file is a conflict."""
@@ -573,7 +580,8 @@ class Transaction:
         if uses_in_commit_timestamps(protocol, metadata):
             now = stamp = max(now, self._previous_timestamp() + 1)
         totals = self._lines.totals
-        rests_on_nothing = not (self._read or self._rows or totals.removed or self._overwrites_all or self._selections)
+        rests_on = self._read or self._rows or self._overwrites_all or self._selections or self._whole_table
+        rests_on_nothing = not (rests_on or totals.removed)
         batch = {} if self._txn is None or self.batch is None else {BATCH_FIELD: self.batch.body()}
         return CommitInfo(
             txn_id=self.txn_id,
@@ -647,7 +655,10 @@ class Transaction:
         # Created when the first race is lost, because most transactions lose none.
         if self._footprint is None:
             self._footprint = Footprint(
-                overwrites_all=self._overwrites_all, selections=self._selections, rows=self._rows
+                overwrites_all=self._overwrites_all,
+                selections=self._selections,
+                rows=self._rows,
+                whole_table=self._whole_table,
             )
             self._footprint.rest_on(self._read)
             self._footprint.rest_on_lines(self._lines.chunks())
