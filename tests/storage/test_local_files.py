@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,6 +25,7 @@ from tests.write.commits import append, files, new_table, rows
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+    from types import FrameType
 
     from lazydelta.storage import Store
 
@@ -96,6 +99,31 @@ def test_the_root_of_a_table_may_be_a_link(tmp_path: Path) -> None:
     store = new_table(tmp_path / "table")
     append(store, [1])
     assert rows(store) == [1]
+
+
+def test_an_interrupt_on_the_way_into_a_folder_closes_no_file_of_another_thread(tmp_path: Path) -> None:
+    """A number that is closed twice may be the file of another thread. Here no thread takes it, so closing it fails."""
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    code = local.opened_folder.__wrapped__.__code__  # type: ignore[attr-defined]
+    lines = sorted({line for _, _, line in code.co_lines() if line is not None and line != code.co_firstlineno})
+    assert len(lines) > 5
+    for chosen in lines:
+
+        def trace(frame: FrameType, event: str, arg: object, chosen: int = chosen) -> Any:
+            if frame.f_code is not code:
+                return None
+            if event == "line" and frame.f_lineno == chosen:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            with suppress(KeyboardInterrupt), local.opened_folder(str(tmp_path), "a/b"):
+                pass
+        finally:
+            sys.settrace(before)
 
 
 def test_a_link_that_leads_to_itself_is_named(tmp_path: Path) -> None:

@@ -533,9 +533,10 @@ def opened_folder(root: str, folder: str, *, make: bool = False) -> Iterator[int
     fd = os.open(root, _ROOT)
     try:
         for name in (each for each in folder.split("/") if each not in {"", "."}):
-            inner = _entered(fd, name, f"{root}/{folder}", make=make)
-            os.close(fd)
-            fd = inner
+            # Swapped before it is closed: an interrupt between these lines must not close a number twice, because
+            # another thread may have got it for its own file.
+            fd, outer = _entered(fd, name, f"{root}/{folder}", make=make), fd
+            os.close(outer)
         yield fd
     finally:
         os.close(fd)
