@@ -289,6 +289,21 @@ def test_tenants_see_neither_tables_nor_queries_nor_metrics_of_others(tmp_path: 
         assert httpx.get(address + "/page.js").status_code == 200
 
 
+def test_an_address_that_guesses_tokens_is_told_nothing_more(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    early, late = add_token(tokens, "early"), add_token(tokens, "late")
+    with http_serving({"T": write_every_type(tmp_path / "t")}, tokens) as (_, address):
+
+        def status(token: str) -> tuple[int, bool]:
+            answer = httpx.get(f"{address}/api/tables", headers={"authorization": f"Bearer {token}"})
+            return answer.status_code, "Too many wrong tokens" in answer.text
+
+        assert status(early) == (200, False)
+        assert {status(f"late.{number}") for number in range(20)} == {(401, False)}
+        assert status("late.x") == status(late) == (401, True)
+        assert status(early) == (200, False)
+
+
 def test_other_machines_need_tokens_and_tls_or_names(tmp_path: Path) -> None:
     tables = {"T": TableSettings(str(tmp_path))}
     with pytest.raises(OptionError, match="loopback only"):

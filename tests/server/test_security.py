@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import random
 import re
@@ -36,9 +37,9 @@ from lazydelta.server.config import LimitSettings, ServeConfig, ServerSettings, 
 from lazydelta.server.flight import FlightServer, ServerLimits, drain
 from lazydelta.server.flight_sql.calls import SessionOptions, SqlLimits
 from lazydelta.server.flight_sql.messages import MESSAGES, packed
-from lazydelta.server.tables import ServedTables, TablePlace
+from lazydelta.server.tables import Identity, ServedTables, TablePlace
 from lazydelta.server.ticket import Ticket, TicketSigner
-from lazydelta.server.tokens import TokenFile, add_token
+from lazydelta.server.tokens import AccessLog, GuessLimit, TokenFile, add_token
 from lazydelta.storage import Request, observe
 from tests.rows.made_table import make_table
 from tests.scan.hand_log import HandLog, add
@@ -88,6 +89,52 @@ def test_without_a_known_token_nothing_is_answered(
         for call in (to.health, lambda: to.table("t"), lambda: list(to.begin(b"x"))):
             with pytest.raises((LazyDeltaError, fl.FlightUnauthenticatedError, fl.FlightError)):
                 call()
+
+
+def test_an_address_that_guesses_is_told_nothing_more_and_its_other_clients_stay(
+    two_tables: dict[str, Path], tokens: tuple[Path, str, str]
+) -> None:
+    file, some, everything = tokens
+    log = io.StringIO()
+    with (
+        serving(two_tables, tokens=TokenFile(file), access_log=AccessLog(log)) as server,
+        connected(server, token=some) as before,
+    ):
+        assert before.tables() == ["t"]
+        for number in range(25):
+            with connected(server, token=f"all.{number}", attempts=1) as guess:
+                match = "not known" if number < 20 else "Too many wrong tokens"
+                with pytest.raises(UnauthenticatedError, match=match):
+                    guess.tables()
+        with (
+            connected(server, token=everything, attempts=1) as late,
+            pytest.raises(UnauthenticatedError, match="Too many wrong tokens"),
+        ):
+            late.tables()
+        assert before.tables() == ["t"]
+    refused = [line for line in map(json.loads, log.getvalue().splitlines()) if line["how"] == "UnauthenticatedError"]
+    assert len(refused) == 26
+    assert all(line["client"] == "unknown" and "127.0.0.1" in line["peer"] for line in refused)
+    assert everything.partition(".")[2] not in log.getvalue()
+
+
+def test_guesses_are_counted_for_a_network_and_a_minute() -> None:
+    now = [0.0]
+    limit, wrong = GuessLimit(lambda: now[0]), UnauthenticatedError("wrong")
+
+    def guess(address: str) -> str:
+        with pytest.raises(UnauthenticatedError) as caught:
+            limit.settle(address, wrong)
+        return str(caught.value.args[0])
+
+    assert {guess(f"2001:db8::{number:x}") for number in range(1, 21)} == {"wrong"}
+    assert {guess("::ffff:10.0.0.1") for _ in range(20)} == {"wrong"}
+    assert "Too many" in guess("2001:db8::ffff")
+    assert "Too many" in guess("10.0.0.1")
+    assert guess("2001:db8:0:1::1") == guess("10.0.0.2") == "wrong"
+    now[0] = 60.0
+    assert guess("10.0.0.1") == "wrong"
+    assert limit.settle("2001:db8::5", Identity("a")) == Identity("a")
 
 
 def test_a_ticket_is_for_its_holder_alone(two_tables: dict[str, Path], tokens: tuple[Path, str, str]) -> None:

@@ -27,7 +27,7 @@ from lazydelta.server.refusals import InvalidStatement, refusal
 from lazydelta.server.streams import Answer, Outcome, Sent, ServedStream, answer_to, predicate_of
 from lazydelta.server.tables import ANYONE, Identity, ServedTables, TableListing
 from lazydelta.server.ticket import Part, Position, Ticket, TicketSigner, parts_by_size
-from lazydelta.server.tokens import MIDDLEWARE, AccessLog, IdentityFactory, TokenFile, identity_of
+from lazydelta.server.tokens import MIDDLEWARE, AccessLog, IdentityFactory, TokenFile, identity_of, peer_of
 from lazydelta.table.delta_table import DeltaTable
 
 __all__ = ["FlightServer", "ServerLimits", "drain", "until_told"]
@@ -245,7 +245,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
         The peer is read now: an ended call has none.
         """
-        began, peer = time.monotonic(), _peer(context)
+        began, peer = time.monotonic(), peer_of(context)
 
         def report(table: str, outcome: Outcome) -> None:
             seconds = time.monotonic() - began
@@ -368,7 +368,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def _note(self, context: Any, kind: str, who: str, how: str, table: str | None) -> None:
         self.metrics.request(kind, how)
-        self._log.write(kind, client=who, peer=_peer(context), how=how, table=None if table is None else table[:200])
+        self._log.write(kind, client=who, peer=peer_of(context), how=how, table=None if table is None else table[:200])
 
     def _refusal(self, error: BaseException) -> Exception:
         return refusal(error, self.tables.without_places)
@@ -384,7 +384,7 @@ def _while_there(context: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
 def _client(context: Any) -> str:
     """Return the client whose budget a call uses: the holder of its token, or its connection if there are no tokens."""
     who = identity_of(context)
-    return _peer(context) if who == ANYONE else who.name
+    return peer_of(context) if who == ANYONE else who.name
 
 
 def _peer(context: Any) -> str:

@@ -11,24 +11,37 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
+import logging
 import os
 import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import unquote
 
 import msgspec
 import pyarrow.flight as fl
 
-from lazydelta.client.wire import error_in_json
 from lazydelta.errors import OptionError, UnauthenticatedError
 from lazydelta.server.tables import ANYONE, Identity
 
-__all__ = ["MIDDLEWARE", "AccessLog", "IdentityFactory", "TokenFile", "add_token", "identity_of"]
+__all__ = [
+    "MIDDLEWARE",
+    "AccessLog",
+    "GuessLimit",
+    "IdentityFactory",
+    "TokenFile",
+    "add_token",
+    "identity_of",
+    "peer_of",
+]
 
+_log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9_\-]{1,64}")
 _SECRET_BYTES = 24
@@ -123,6 +136,68 @@ def _unknown() -> UnauthenticatedError:
     return UnauthenticatedError("The token is not known here", hint="ask the operator of the server for one")
 
 
+# Limit of wrong tokens per address.
+
+
+_MOST_WRONG = 20
+_WINDOW_SECONDS = 60.0
+_REMEMBERED = 4096
+_IPV6_NETWORK = 64  # what one customer gets
+
+
+class GuessLimit:
+    """Limits how many tokens an address may try.
+
+    After ``_MOST_WRONG`` wrong tokens within ``_WINDOW_SECONDS``, the address is told nothing about further tokens, not
+    even about a right one, until the window is over. Tokens that were accepted from it before stay accepted, so that
+    one program behind a proxy does not shut out the others.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._wrong: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
+        self._accepted: OrderedDict[Hashable, None] = OrderedDict()
+
+    def settle(self, address: str, found: Identity | UnauthenticatedError) -> Identity:
+        """Return the identity of a token that was sent from an address, or raise why it is refused."""
+        place, now = _network(address), self._clock()
+        with self._lock:
+            began, count = self._wrong.get(place, (now, 0))
+            if now - began >= _WINDOW_SECONDS:
+                began, count = now, 0
+            is_over = count >= _MOST_WRONG
+            if isinstance(found, Identity):
+                if not is_over or (place, found.name) in self._accepted:
+                    _remember(self._accepted, (place, found.name), None)
+                    return found
+            elif not is_over:
+                _remember(self._wrong, place, (began, count + 1))
+                raise found
+        message = "Too many wrong tokens came from this address"
+        raise UnauthenticatedError(message, hint=f"try again in {_WINDOW_SECONDS:g} s")
+
+
+def _remember(held: OrderedDict[Hashable, Any], key: Hashable, value: Any) -> None:
+    held[key] = value
+    held.move_to_end(key)
+    if len(held) > _REMEMBERED:
+        held.popitem(last=False)
+
+
+def _network(address: str) -> str:
+    """Return the network whose hosts count as one: an IPv4 address, or the first half of an IPv6 address."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((found, _IPV6_NETWORK), strict=False))
+
+
 # Authentication: the bearer token of each call is checked before anything else in it.
 
 
@@ -130,38 +205,72 @@ MIDDLEWARE = "identity"
 _BEARER = "bearer "
 
 
-class _Known(fl.ServerMiddleware):  # type: ignore[misc]
-    def __init__(self, identity: Identity) -> None:
-        self.identity = identity
+class _Checked(fl.ServerMiddleware):  # type: ignore[misc]
+    """The result of checking the token of a call. Middleware has no address, so its handler settles the call."""
+
+    def __init__(self, found: Identity | UnauthenticatedError, limit: GuessLimit | None) -> None:
+        self._found = found
+        self._limit = limit
+
+    def settled(self, peer: str) -> Identity:
+        limit, self._limit = self._limit, None
+        if limit is not None:
+            try:
+                self._found = limit.settle(_host(peer), self._found)
+            except UnauthenticatedError as error:
+                self._found = error
+        if isinstance(self._found, UnauthenticatedError):
+            raise self._found
+        return self._found
 
 
 class IdentityFactory(fl.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Derives the identity from ``authorization: Bearer TOKEN``. Without a token file, all clients are ``ANYONE``."""
+    """Checks ``authorization: Bearer TOKEN``. Without a token file, all clients are ``ANYONE``."""
 
     def __init__(self, tokens: TokenFile | None) -> None:
         self._tokens = tokens
+        self._limit = GuessLimit()
 
-    def start_call(self, info: Any, headers: dict[str, list[Any]]) -> _Known:  # noqa: ARG002 - gRPC's call
-        """Return the identity of the call, or refuse the call."""
+    def start_call(self, info: Any, headers: dict[str, list[Any]]) -> _Checked:  # noqa: ARG002 - gRPC's call
+        """Return the result of the check. A refused call gets no further than ``identity_of`` in its handler."""
         if self._tokens is None:
-            return _Known(ANYONE)
+            return _Checked(ANYONE, None)
         try:
-            return _Known(self._tokens.identity(_token(headers)))
+            token = _token(headers)
         except UnauthenticatedError as error:
-            raise fl.FlightUnauthenticatedError(str(error), error_in_json(error, str(error.args[0]))) from None
-        except Exception as error:
+            return _Checked(error, None)  # not a guess
+        try:
+            return _Checked(self._tokens.identity(token), self._limit)
+        except UnauthenticatedError as error:
+            return _Checked(error, self._limit)
+        except Exception as error:  # noqa: BLE001 - every client is refused
             # If the file cannot be used, every client is refused without the reason.
+            _log.error("tokens cannot be checked", exc_info=error)
             failed = UnauthenticatedError("The server cannot check tokens", hint="its operator can tell why")
-            raise fl.FlightUnauthenticatedError(str(failed), error_in_json(failed, str(failed.args[0]))) from error
+            return _Checked(failed, None)
 
 
 def identity_of(context: Any) -> Identity:
-    """Return the identity of a call."""
+    """Return the identity of a call. Every handler calls this before anything else, and raises what it raises."""
     known = context.get_middleware(MIDDLEWARE)
     if known is None:
         raise UnauthenticatedError("The call has no identity", hint="send a bearer token")
-    identity: Identity = known.identity
+    identity: Identity = known.settled(peer_of(context))
     return identity
+
+
+def peer_of(context: Any) -> str:
+    """Return the address and port of the client as gRPC writes them."""
+    peer = context.peer()
+    return peer.decode("utf-8", "replace") if isinstance(peer, bytes) else str(peer)
+
+
+def _host(peer: str) -> str:
+    """Return the address in ``ipv4:127.0.0.1:80`` or ``ipv6:%5B::1%5D:80``."""
+    kind, _, place = peer.partition(":")
+    if kind not in {"ipv4", "ipv6"}:
+        return peer
+    return unquote(place).rpartition(":")[0].strip("[]")
 
 
 def _token(headers: dict[str, list[Any]]) -> str:

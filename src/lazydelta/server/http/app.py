@@ -29,7 +29,7 @@ from lazydelta.server.http.page import PageApi
 from lazydelta.server.http.queries import Call, Queries
 from lazydelta.server.http.replies import JSON, BadRequestError, Endpoint, Head, error_body, json_reply, status_of
 from lazydelta.server.tables import ANYONE, Identity
-from lazydelta.server.tokens import TokenFile
+from lazydelta.server.tokens import GuessLimit, TokenFile
 
 __all__ = ["HttpApp", "HttpOptions"]
 
@@ -81,6 +81,7 @@ class HttpApp:
     def __init__(self, queries: Queries, tokens: TokenFile | None, options: HttpOptions | None = None) -> None:
         self.queries = queries
         self._tokens = tokens
+        self._limit = GuessLimit()
         self._options = options or HttpOptions()
         self.is_ending = False
         kusto = Kusto(queries, has_tokens=tokens is not None, most_tables=self._options.most_tables)
@@ -112,8 +113,10 @@ class HttpApp:
 
         try:
             self._check(scope, headers)
-            scope["lazydelta.identity"] = self._identity(scope["path"], headers)
+            scope["lazydelta.identity"] = self._identity(scope, headers)
         except LazyDeltaError as error:
+            if isinstance(error, UnauthenticatedError):
+                self.queries.log.write("http", client="unknown", peer=_address(scope), how=type(error).__name__)
             head, body = self._refused(None, error)
             raw = [(b"content-type", JSON.encode()), (b"content-length", str(len(body)).encode())]
             raw += [(key.encode(), value.encode()) for key, value in head.headers.items()]
@@ -153,19 +156,24 @@ class HttpApp:
         if site not in {"none", "same-origin"} and not is_link:
             raise BadRequestError(403, "A page of another origin may not use this server")
 
-    def _identity(self, path: str, headers: list[tuple[str, str]]) -> Identity:
+    def _identity(self, scope: Scope, headers: list[tuple[str, str]]) -> Identity:
+        path: str = scope["path"]
         if self._tokens is None or path in _OPEN or path.removeprefix("/") in _ASSETS:
             return ANYONE
         given = dict(headers).get("authorization", "")
         if not given.lower().startswith(_BEARER):
             message = "This server wants a token, and there is none"
             raise UnauthenticatedError(message, hint="send the header authorization: Bearer NAME.SECRET")
+        found: Identity | UnauthenticatedError
         try:
-            return self._tokens.identity(given[len(_BEARER) :].strip())
+            found = self._tokens.identity(given[len(_BEARER) :].strip())
+        except UnauthenticatedError as error:
+            found = error
         except OptionError as error:
             # If the file cannot be used, every client is refused without the reason.
             _log.error("tokens cannot be checked", exc_info=error)
             raise UnauthenticatedError("The server cannot check tokens", hint="its operator can tell why") from None
+        return self._limit.settle(_address(scope), found)
 
     # --- handlers
 
@@ -215,6 +223,11 @@ def _page_kind(first: str) -> str:
     if first == "api" or first in _ASSETS:
         return "http page"
     return f"http /{first}" if first in {"healthz", "readyz", "metrics"} else "http other"
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return "unknown" if client is None else str(client[0])
 
 
 def _name(host: str) -> str:

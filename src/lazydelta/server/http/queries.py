@@ -120,7 +120,7 @@ class Queries:
         self.limits = limits
         self.budgets = budgets
         self.metrics = metrics
-        self._log = access_log
+        self.log = access_log
         self._spill = Spill(limits.spill_bytes)
         self._lock = threading.Lock()
         self._running: dict[str, list[RunningQuery]] = {}
@@ -228,7 +228,7 @@ class Queries:
         facts: dict[str, Any] = {"table": names, "of": "http", "rows": outcome.rows, "bytes": outcome.size}
         failure = None if outcome.error is None else type(outcome.error).__name__
         who = call.identity.name
-        self._log.write("stream", client=who, peer=call.peer, how=outcome.how, error=failure, **facts)
+        self.log.write("stream", client=who, peer=call.peer, how=outcome.how, error=failure, **facts)
 
     def _enter(self, call: Call, query: RunningQuery) -> None:
         with self._lock:
