@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from lazydelta.log.segment import Checkpoint
-from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.sidecar.building.build import build
 from lazydelta.sidecar.building.plan import at_checkpoint, plan_of
 from lazydelta.sidecar.building.publish import Publication, PublishedPart, load_manifest
@@ -41,7 +41,7 @@ def make_long_table(folder: Path, files: int) -> None:
     build(folder)
     store = open_store(folder)
 
-    def work(snapshot: Snapshot, checkpoint: Checkpoint) -> None:
+    def work(snapshot: LogSnapshot, checkpoint: Checkpoint) -> None:
         real = load_manifest(store, snapshot, checkpoint)
         if real is None:
             message = "the sidecar of the real hours is not there"

@@ -21,12 +21,12 @@ from lazydelta import DeltaTable, QueryBuilder
 from lazydelta.engines import datafusion as our_datafusion
 from lazydelta.engines import duckdb as our_duckdb
 from lazydelta.engines import polars as our_polars
-from lazydelta.engines.table_source import pinned
 from lazydelta.errors import OptionError, QueryError, TableNotFoundError
 from lazydelta.predicates.polars_expression import pruning_predicate
 from lazydelta.rows.flow import ReadingPool
 from lazydelta.rows.scanner import RowFragment
 from lazydelta.rows.stream import RowStream
+from lazydelta.sidecar.handle import snapshot_of
 from tests.rows.made_table import MadeTable, make_rich_table, make_table
 from tests.rows.watching import hand_out_one_file_a_pull, no_threads_are_left, watch
 
@@ -108,12 +108,12 @@ def test_a_limit_of_ten_files_pulls_at_most_thirteen(
 
 def test_polars_gets_the_first_batches_in_small_frames_and_later_ones_whole(forty: MadeTable) -> None:
     """Its streaming engine asks for some frames more than it needs, of whatever size."""
-    handle, snapshot = pinned(DeltaTable(forty.uri))
-    frames = list(our_polars._PolarsSource(handle, snapshot)(["id"], pl.col("id") >= 0, None, None))
+    snapshot = snapshot_of(DeltaTable(forty.uri))
+    frames = list(our_polars._PolarsSource(snapshot)(["id"], pl.col("id") >= 0, None, None))
     assert [frame.height for frame in frames] == [ROWS // 8] * 8 * 16 + [ROWS] * 24
     assert pl.concat(frames)["id"].sort().to_list() == list(range(40 * ROWS))
     # One that was told of the limit keeps it by itself.
-    few = list(our_polars._PolarsSource(handle, snapshot)(["id"], None, 10, None))
+    few = list(our_polars._PolarsSource(snapshot)(["id"], None, 10, None))
     assert [frame.height for frame in few] == [10]
 
 

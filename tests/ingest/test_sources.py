@@ -30,7 +30,7 @@ from lazydelta.ingest.json import JsonLines
 from lazydelta.ingest.lines import BadRow, LineFormat, Lines, Splitter, blocks, rows_of_lines
 from lazydelta.ingest.reading import read_units, refuse_rows, required_columns
 from lazydelta.ingest.schema import source_schema
-from lazydelta.log.opening import open_snapshot
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import open_store
 from lazydelta.write.plan import WritePlan
 
@@ -413,7 +413,7 @@ def test_what_is_not_parquet_is_an_error_that_names_the_file(tmp_path: Path) -> 
 
 def schema_of(source: Path, kind: str, table: Path | None = None, **options: Any) -> pa.Schema:
     found = SourceFormat.parse(source)
-    snapshot = None if table is None else open_snapshot(open_store(table))
+    snapshot = None if table is None else TableHandle.open(table).newest()
     given = options.pop("given", None)
     return source_schema(found, found.files(), kind, snapshot, WritePlan.of(**options), given)
 

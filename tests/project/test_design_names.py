@@ -65,7 +65,7 @@ def test_a_method_that_the_design_page_names_is_there(name: str) -> None:
 
 
 def test_names_were_found() -> None:
-    assert {"log.checksum.reader", "TableHandle.scan"} <= set(NAMES)
+    assert {"log.checksum.reader", "Snapshot.scan"} <= set(NAMES)
     assert not _exists("log.checksum.nowhere")
     assert not _exists("log.checkpoint.check_writable")
     assert not _is_method("TableHandle.nothing")

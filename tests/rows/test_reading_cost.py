@@ -71,7 +71,7 @@ def test_whoever_wants_all_rows_has_twice_as_many_files_under_way_as_threads(tmp
     handle = TableHandle.open(made.uri)
     snapshot = handle.snapshot()
     with ReadingPool(3, 1 << 30) as pool:
-        stream = RowScanner(handle, snapshot, RowRequest.of(snapshot.schema), pool=pool).stream()
+        stream = RowScanner(snapshot, RowRequest.of(snapshot.schema), pool=pool).stream()
         assert stream.read_all().num_rows == 1000
         assert stream.metrics.most_files_at_once == 6
         assert pool.most_at_once <= 3
@@ -182,7 +182,7 @@ def test_columns_are_looked_up_once_for_all_files_of_one_schema(
     with ReadingPool(1, 1 << 30) as pool:
         handle = TableHandle.open(made.uri)
         snapshot = handle.snapshot()
-        rows = RowScanner(handle, snapshot, RowRequest.of(snapshot.schema), pool=pool).stream().read_all()
+        rows = RowScanner(snapshot, RowRequest.of(snapshot.schema), pool=pool).stream().read_all()
     assert rows.to_pylist() == made.rows
     assert len(set(looked_in)) == 1
 
@@ -231,7 +231,7 @@ def test_texts_that_repeat_are_read_as_codes_unless_batches_are_small(
     handle = TableHandle.open(str(tmp_path))
     snapshot = handle.snapshot()
     request = RowRequest.of(snapshot.schema, batch_size=size)
-    assert RowScanner(handle, snapshot, request).stream().read_all() == table
+    assert RowScanner(snapshot, request).stream().read_all() == table
     assert asked[-1] == coded
 
 
@@ -259,7 +259,7 @@ def test_a_file_is_opened_once_also_for_columns_that_come_as_codes(
         for where, judge in ((None, None), ("text = 'value 3'", "value 3")):
             opened.clear()
             request = RowRequest.of(snapshot.schema, where=where)
-            rows = RowScanner(handle, snapshot, request, pool=pool).stream().read_all().sort_by("id")
+            rows = RowScanner(snapshot, request, pool=pool).stream().read_all().sort_by("id")
             wanted = [(row, text) for row, text in enumerate(expected) if judge in (None, text)]
             assert list(zip(rows["id"].to_pylist(), rows["text"].to_pylist(), strict=True)) == wanted
             # Once each, and again for the first, for the one without the column and for those where it changes.
@@ -283,7 +283,7 @@ def test_no_footer_is_asked_about_partitions_and_files_of_one_are_judged_once(
     made = make_rich_table(tmp_path, seed=11, files=12)
     handle = TableHandle.open(made.uri)
     snapshot = handle.snapshot()
-    every = list(RowScanner(handle, snapshot, RowRequest.of(snapshot.schema)).found_files())
+    every = list(RowScanner(snapshot, RowRequest.of(snapshot.schema)).found_files())
     monkeypatch.setattr(file_rows, "judge_row_groups", refuse)
     judged: list[object] = []
     original = FileLayouts._judged
@@ -334,7 +334,7 @@ def test_only_the_last_batch_of_a_file_says_so(tmp_path: Path) -> None:
     said = 0
     for where in (None, "id >= 0", "n > 3"):
         request = RowRequest.of(snapshot.schema, where=where, batch_size=8)
-        for file in RowScanner(handle, snapshot, request).found_files():
+        for file in RowScanner(snapshot, request).found_files():
             rows = file_rows.FileRows(handle.store, request, file, RowMetrics())
             told = [rows.is_last for _ in rows.batches()]
             assert True not in told[:-1]

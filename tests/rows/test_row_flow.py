@@ -37,7 +37,7 @@ def forty(tmp_path_factory: pytest.TempPathFactory) -> MadeTable:
 def scanner(made: MadeTable, pool: ReadingPool | None = None, **keywords: object) -> RowScanner:
     handle = TableHandle.open(made.uri)
     snapshot = handle.snapshot()
-    return RowScanner(handle, snapshot, RowRequest.of(snapshot.schema, **keywords), pool=pool)  # type: ignore[arg-type]
+    return RowScanner(snapshot, RowRequest.of(snapshot.schema, **keywords), pool=pool)  # type: ignore[arg-type]
 
 
 def test_a_limit_that_one_file_fills_pulls_at_most_three(forty: MadeTable, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,8 +91,8 @@ def test_requests_of_one_scan_may_have_their_own_limits() -> None:
         settings = files._scanner.snapshot.store._settings
         assert (settings.retries, settings.request_timeout) == (1, 3.0)
         assert len(list(files)) == 1
-    assert table._handle.store._settings.retries == 5
-    assert table.files(options={"batch_size": 1})._scanner.snapshot.store is table._handle.store
+    assert table._snapshot.store._settings.retries == 5
+    assert table.files(options={"batch_size": 1})._scanner.snapshot.store is table._snapshot.store
 
 
 def test_a_wrong_option_of_a_call_is_an_error_at_once(uri: Path) -> None:

@@ -273,13 +273,13 @@ def test_ranges_of_a_scan_hold_each_file_once(lost: bool, tmp_path: Path, split:
     snapshot = handle.snapshot()
     for where in (None, "hour >= '2026021015'"):
         shared_cache.clear()
-        ranges = ranges_of(handle, snapshot, where, 9)
+        ranges = ranges_of(snapshot, where, 9)
         assert len({each.place.leaf for each in ranges if each.place}) > 1
         if lost:
             shared_cache.clear()
             data = leaf_file(Place(str(tmp_path))).read_bytes()
             leaf_file(Place(str(tmp_path))).write_bytes(b"")
-        found = Counter(each for within in ranges for each in keys_of(handle, snapshot, within, where))
+        found = Counter(each for within in ranges for each in keys_of(snapshot, within, where))
         if lost:
             leaf_file(Place(str(tmp_path))).write_bytes(data)
         assert set(found.values()) == {1}

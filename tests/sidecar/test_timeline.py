@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from lazydelta import DeltaTable, sidecar
-from lazydelta.engines.table_source import pinned
 from lazydelta.errors import OptionError
+from lazydelta.sidecar.handle import snapshot_of
 from lazydelta.sidecar.timeline import _spread, exact_timeline, manifest_timeline, row_groups
 from lazydelta.testing import make_table
 
@@ -34,14 +34,14 @@ def by_hour(table: DeltaTable) -> list[int]:
 
 
 def test_files_are_counted_by_hour_exactly_and_from_the_manifest(table: DeltaTable) -> None:
-    handle, snapshot = pinned(table)
+    snapshot = snapshot_of(table)
     exact = exact_timeline(
         snapshot, lambda column: table.files(stats_columns=[column.name]).batches(), left=lambda: False
     )
     assert exact is not None
     assert exact.files == by_hour(table)
     assert exact.step == 3600
-    rough = manifest_timeline(handle, snapshot)
+    rough = manifest_timeline(snapshot)
     assert rough is not None
     assert (rough.start, rough.step, len(rough.files)) == (exact.start, 3600, HOURS)
     assert abs(sum(rough.files) - FILES) < HOURS
@@ -71,8 +71,8 @@ def test_a_picture_shows_what_was_left_out_and_escapes_every_text(table: DeltaTa
     assert any(text.startswith(f"{found:,} of {FILES:,} files") for text in texts)
     tags = {each.tag.rpartition("}")[2] for each in root.iter()}
     assert tags == {"svg", "title", "desc", "style", "rect", "text", "line"}
-    handle, snapshot = pinned(table)
-    shown = row_groups(handle, snapshot, files._scanner.request.predicate)
+    snapshot = snapshot_of(table)
+    shown = row_groups(snapshot, files._scanner.request.predicate)
     assert [each.pruned_by is None for each in shown] == [False, False, True]
     assert shown[0].pruned_by is not None
     assert "timestamp" in shown[0].pruned_by

@@ -28,7 +28,8 @@ from lazydelta.protocol.deletion_vectors import read_deletion_vector
 from lazydelta.runtime.metrics import ScanMetrics
 from lazydelta.scan.file import FILES_SCHEMA
 from lazydelta.scan.stream import FileStream
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import TableHandle, snapshot_of
+from lazydelta.table.delta_table import table_at
 
 __all__ = ["define"]
 
@@ -169,7 +170,7 @@ class _Tables:
 
     def open(self, table: str, asked: Mapping[str, Any]) -> str:
         """Open a table and return the name that C knows it by."""
-        opened = DeltaTable._at(self.handle(table, asked), asked.get("version"))  # noqa: SLF001 - one handle for many
+        opened = table_at(self.handle(table, asked), asked.get("version"))
         with self._lock:
             self._count += 1
             name = f"{_OPEN}{self._count}"
@@ -187,7 +188,7 @@ class _Tables:
     def refresh(self, name: str) -> None:
         """Move an open table to its newest version; scans under way keep theirs."""
         known = self.get(name)
-        newest = DeltaTable._at(known._handle, None)  # noqa: SLF001 - one table, seen from C
+        newest = table_at(snapshot_of(known).table)
         with self._lock:
             if name in self._open:
                 self._open[name] = newest
@@ -422,7 +423,7 @@ def _records(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
 
 def _opened(table: str, asked: Mapping[str, Any]) -> DeltaTable:
     if not table.startswith(_OPEN):
-        return DeltaTable._at(_TABLES.handle(table, asked), asked.get("version"))  # noqa: SLF001 - as above
+        return table_at(_TABLES.handle(table, asked), asked.get("version"))
     if given := sorted(_chosen(asked, _TABLE)):
         raise OptionError(f"{given[0]} is an option of delta_lazy_open", hint="the table is open already")
     return _TABLES.get(table)

@@ -256,7 +256,7 @@ def clone(target: TableTarget, *, to: str, number: int | None) -> None:
 
     source = target.handle
     with target.out.watch(lambda: "reading the log"):
-        made = shallow_clone(source, source.snapshot(number), TableHandle.open(to, target.storage_options or None))
+        made = shallow_clone(source.snapshot(number), TableHandle.open(to, target.storage_options or None))
     told = {"source_version": made.source_version, "version": made.commit.version, "files": made.files}
     target.out.tell(told | {"size": made.size}, _cloned)
 

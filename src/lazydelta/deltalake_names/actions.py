@@ -30,13 +30,12 @@ from lazydelta.deltalake_names.commit_properties import (
 )
 from lazydelta.engines.datafusion import SqlColumn
 from lazydelta.errors import ObjectNotFoundError, OptionError, SchemaMismatchError, TableNotFoundError
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.maintenance.after_commit import after_commit
 from lazydelta.predicates import Where
 from lazydelta.protocol.actions import Add, DeletionVector, Remove
 from lazydelta.protocol.delta_types import Schema
 from lazydelta.scan.request import ScanRequest
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.write.row_changes.rewriter import FileRecipe
 from lazydelta.write.row_changes.statements import ColumnValues, DeleteResult, DeleteSettings, delete_rows, update_rows
 from lazydelta.write.transaction import Transaction
@@ -124,10 +123,10 @@ def commit_actions(
         elif mode == "overwrite":
             transaction.remove_all()
         whole = mode == "overwrite" and not partition_filters
-        active = _active(handle, snapshot, [] if whole else adds, removes)
+        active = _active(snapshot, [] if whole else adds, removes)
         if removes:
             transaction.remove(*_removals(snapshot, removes, active))
-        transaction.add(*(_add(handle, snapshot, each) for each in adds))
+        transaction.add(*(_add(snapshot, each) for each in adds))
         done = transaction.commit(max_attempts=attempts_of(commit, _ATTEMPTS))
     if maintain:
         after_commit(handle, done.version, done.metadata)
@@ -161,13 +160,13 @@ def _check_table(snapshot: Snapshot, schema: Schema | pa.Schema, partition_by: S
         raise SchemaMismatchError(message, path=snapshot.store.uri, hint="leave partition_by out")
 
 
-def _add(handle: TableHandle, snapshot: Snapshot, action: AddAction) -> Add:
+def _add(snapshot: Snapshot, action: AddAction) -> Add:
     path = action.path
     if path.startswith("/") or "://" in path:
         message = f"The file {path} is not named by its path below the table's root"
         raise OptionError(message, path=path, hint="give the relative path")
     try:
-        found = handle.store.head(unquote(path))
+        found = snapshot.store.head(unquote(path))
     except ObjectNotFoundError as error:
         message = f"The file {path} to be added is not there"
         raise OptionError(message, path=path, hint="put it in place before it is committed") from error
@@ -195,13 +194,13 @@ def _add(handle: TableHandle, snapshot: Snapshot, action: AddAction) -> Add:
 
 
 def _active(
-    handle: TableHandle, snapshot: Snapshot, adds: Sequence[AddAction], removes: Sequence[RemoveAction]
+    snapshot: Snapshot, adds: Sequence[AddAction], removes: Sequence[RemoveAction]
 ) -> dict[str, tuple[int, Any]]:
     """Return size and deletion vector of the active files to remove; raise if a file to add is active."""
     if not adds and not removes:
         return {}
     added, wanted, found = {unquote(each.path) for each in adds}, {each.path for each in removes}, {}
-    for batch in handle.scan(snapshot, ScanRequest()).batches():
+    for batch in snapshot.scan(ScanRequest()).batches():
         vectors = [None] * len(batch) if batch.deletion_vector is None else batch.deletion_vector.to_pylist()
         for path, size, vector in zip(batch.path.to_pylist(), batch.size.to_pylist(), vectors, strict=True):
             if path in wanted:

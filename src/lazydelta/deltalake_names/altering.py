@@ -22,6 +22,7 @@ from lazydelta.errors import OptionError, WriteError
 from lazydelta.maintenance.after_commit import after_commit
 from lazydelta.maintenance.restore import repair_table, restore_table
 from lazydelta.protocol.delta_types import Field
+from lazydelta.sidecar.handle import snapshot_of
 from lazydelta.write.alter import TableChange, alter_table
 from lazydelta.write.transaction import CommitResult
 
@@ -44,7 +45,7 @@ class TableAlterer:
         self._table = table
 
     def _commit(self, change: TableChange, properties: Properties) -> None:
-        handle = self._table._handle  # noqa: SLF001 - the table made this object
+        handle = snapshot_of(self._table).table
         maintain = maintains(properties[1])
         done = alter_table(handle, change, note=note_of(properties[0], self._table.transaction_version))
         _maintained(self._table, done, maintain=maintain)
@@ -225,7 +226,7 @@ def restore_call(
     maintain = maintains(properties[1])
     _check(properties)
     result = restore_table(
-        table._handle,  # noqa: SLF001 - the table calls this
+        snapshot_of(table).table,
         target,
         ignore_missing_files=ignore_missing_files,
         protocol_downgrade_allowed=protocol_downgrade_allowed,
@@ -240,7 +241,7 @@ def repair_call(table: ChangesTable, properties: Properties, *, dry_run: bool) -
     maintain = maintains(properties[1])
     _check(properties)
     note = note_of(properties[0], table.transaction_version)
-    result = repair_table(table._handle, dry_run=dry_run, note=note)  # noqa: SLF001 - the table calls this
+    result = repair_table(snapshot_of(table).table, dry_run=dry_run, note=note)
     _maintained(table, result.commit, maintain=maintain)
     return {"dry_run": result.dry_run, "files_removed": result.files_removed}
 
@@ -254,4 +255,4 @@ def _check(properties: Properties) -> None:
 
 def _maintained(table: ChangesTable, done: CommitResult | None, *, maintain: bool) -> None:
     if done is not None and maintain:
-        after_commit(table._handle, done.version, done.metadata)  # noqa: SLF001 - as above
+        after_commit(snapshot_of(table).table, done.version, done.metadata)

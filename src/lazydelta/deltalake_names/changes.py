@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lazydelta.deltalake_names.parameters import deprecate_positional_commit_args
 from lazydelta.errors import OptionError
+from lazydelta.sidecar.handle import PinnedVersion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from lazydelta.ingest.arrow import ArrowData
     from lazydelta.predicates import Where
     from lazydelta.protocol.delta_types import Schema
-    from lazydelta.sidecar.handle import TableHandle
 
 __all__ = ["ChangesTable"]
 
@@ -35,10 +35,8 @@ def _one_of(predicate: Where, where: Where) -> Where:
     return where if predicate is None else predicate
 
 
-class ChangesTable:
-    """The requirements for changing a table: its handle, and a way to move to its newest version."""
-
-    _handle: TableHandle
+class ChangesTable(PinnedVersion):
+    """The requirements for changing a table: its snapshot, and a way to move to its newest version."""
 
     if TYPE_CHECKING:
 
@@ -75,7 +73,7 @@ class ChangesTable:
             legacy_order=("post_commithook_properties", "commit_properties"),
         )
         predicate = _one_of(predicate, where)
-        metrics = delete_call(self._handle, predicate, writer_properties, properties, self.transaction_version)
+        metrics = delete_call(self._snapshot.table, predicate, writer_properties, properties, self.transaction_version)
         self.update_incremental()
         return metrics
 
@@ -113,7 +111,9 @@ class ChangesTable:
         )
         columns = new_columns(updates, new_values)
         predicate = _one_of(predicate, where)
-        metrics = update_call(self._handle, columns, predicate, writer_properties, properties, self.transaction_version)
+        metrics = update_call(
+            self._snapshot.table, columns, predicate, writer_properties, properties, self.transaction_version
+        )
         self.update_incremental()
         return metrics
 
@@ -232,7 +232,7 @@ class ChangesTable:
         """
         from lazydelta.maintenance.restore import write_manifests  # noqa: PLC0415 - as above
 
-        write_manifests(self._handle)
+        write_manifests(self._snapshot.table)
 
     def create_write_transaction(
         self,
@@ -255,7 +255,7 @@ class ChangesTable:
         from lazydelta.deltalake_names.actions import commit_actions  # noqa: PLC0415 - as above
 
         commit_actions(
-            self._handle,
+            self._snapshot.table,
             actions,
             mode=mode,
             schema=schema,

@@ -12,6 +12,7 @@ from lazydelta.deltalake_names.commit_properties import WriterProperties, mainta
 from lazydelta.errors import OptionError
 from lazydelta.ingest.arrow import ArrowData, open_data
 from lazydelta.maintenance.after_commit import after_commit
+from lazydelta.sidecar.handle import snapshot_of
 from lazydelta.write.row_changes.merge import MergeRequest, MergeResult, merge_rows
 from lazydelta.write.row_changes.merge_clauses import MergeClause
 
@@ -100,7 +101,7 @@ class TableMerger:
         """Merge the rows in one commit, and return deltalake's metrics. The table moves to its newest version."""
         if self._is_over:
             raise OptionError("This merge has run, and its source is read once", hint="build another one")
-        handle = self._table._handle  # noqa: SLF001 - the table made this builder
+        handle = snapshot_of(self._table).table
         self._is_over = True
         result = merge_rows(handle, self._schema, self._batches, self._request, self._settings)
         if result.version is not None and self._maintain:

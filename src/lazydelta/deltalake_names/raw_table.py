@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lazydelta.protocol.delta_types import Schema
+from lazydelta.sidecar.handle import snapshot_of
 from lazydelta.storage import Store
 
 __all__ = ["RawDeltaTable"]
@@ -25,7 +26,7 @@ class RawDeltaTable:
     @property
     def store(self) -> Store:
         """The store that the table is read from and written to."""
-        store: Store = self._table._handle.store  # noqa: SLF001 - deltalake's tables have no public name for it either
+        store: Store = snapshot_of(self._table).store
         return store
 
     def table_uri(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from lazydelta.deltalake_names.changes import ChangesTable
 from lazydelta.deltalake_names.commit_properties import (
     CommitProperties,
     PostCommitHookProperties,
@@ -22,7 +23,7 @@ from lazydelta.deltalake_names.parameters import deprecate_positional_commit_arg
 from lazydelta.errors import OptionError, TableExistsError
 from lazydelta.ingest.arrow import ArrowData, commit_arrow
 from lazydelta.protocol.delta_types import Field, Schema
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import TableHandle, snapshot_of
 from lazydelta.write.create import create_table
 from lazydelta.write.data_files import TARGET_FILE_SIZE
 from lazydelta.write.options import WriteOptions
@@ -74,7 +75,7 @@ def write_deltalake(  # noqa: PLR0913 - deltalake's parameters
     if schema_mode == "overwrite" and mode == "append":
         message = "schema_mode='overwrite' replaces the table's columns, and with them all of its rows"
         raise OptionError(message, hint="say mode='overwrite', or schema_mode='merge'")
-    table = getattr(table_or_uri, "_handle", None)
+    table = table_or_uri if isinstance(table_or_uri, ChangesTable) else None
     encoding = encoding_of(writer_properties)
     options = WriteOptions(
         partition_by=[partition_by] if isinstance(partition_by, str) else partition_by,
@@ -89,12 +90,12 @@ def write_deltalake(  # noqa: PLR0913 - deltalake's parameters
         max_attempts=attempts_of(commit_properties, WriteOptions().max_attempts),
         target_file_size=TARGET_FILE_SIZE if target_file_size is None else target_file_size,
     )
-    place: Any = os.fspath(table_or_uri) if table is None else table
-    note = note_of(commit_properties, None if table is None else table_or_uri.transaction_version)
+    place = os.fspath(table_or_uri) if table is None else snapshot_of(table).table
+    note = note_of(commit_properties, None if table is None else table.transaction_version)
     same = schema_mode == "overwrite" and predicate is not None
     commit_arrow(place, data, options, mode, note=note, replaces_schema=replaces, same_columns=same, encoding=encoding)
     if table is not None:
-        table_or_uri.update_incremental()
+        table.update_incremental()
 
 
 def convert_to_deltalake(  # noqa: PLR0913 - deltalake's parameters

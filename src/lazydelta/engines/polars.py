@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lazydelta.engines.table_source import TableOrUri, engine, pinned
-from lazydelta.log.snapshot import Snapshot
+from lazydelta.engines.table_source import engine
 from lazydelta.predicates.polars_expression import pruning_predicate
 from lazydelta.rows.request import RowRequest
 from lazydelta.rows.scanner import RowScanner
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import Snapshot, TableOrUri, snapshot_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -33,11 +32,11 @@ def scan(table: TableOrUri) -> pl.LazyFrame:
     ``head`` on only without a filter; with one, it reads everything that the filter may match.
     """
     polars = engine("polars", "polars")
-    handle, snapshot = pinned(table)
-    source = _PolarsSource(handle, snapshot)
+    snapshot = snapshot_of(table)
+    source = _PolarsSource(snapshot)
     empty = polars.from_arrow(snapshot.schema.to_arrow().empty_table())
     lazy: pl.LazyFrame = polars.io.plugins.register_io_source(
-        source, schema=empty.schema, validate_schema=False, explain_name="lazydelta", explain_detail=handle.uri
+        source, schema=empty.schema, validate_schema=False, explain_name="lazydelta", explain_detail=snapshot.uri
     )
     return lazy
 
@@ -45,8 +44,7 @@ def scan(table: TableOrUri) -> pl.LazyFrame:
 class _PolarsSource:
     """The callable that Polars invokes for each scan of the frame."""
 
-    def __init__(self, handle: TableHandle, snapshot: Snapshot) -> None:
-        self._handle = handle
+    def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
 
     def __call__(
@@ -69,7 +67,7 @@ class _PolarsSource:
         polars: Any = engine("polars", "polars")
         left = limit
         begun = 0
-        with RowScanner(self._handle, self._snapshot, request).stream() as stream:
+        with RowScanner(self._snapshot, request).stream() as stream:
             for batch in stream:
                 frame = polars.from_arrow(batch)
                 if predicate is not None:

@@ -19,7 +19,6 @@ from pyarrow.dataset import Dataset
 
 from lazydelta.engines import duckdb as engine
 from lazydelta.engines.table_source import engine as load
-from lazydelta.engines.table_source import pinned
 from lazydelta.errors import LazyDeltaError, OptionError, QueryError
 from lazydelta.options import Options
 from lazydelta.predicates import Predicate, conjunction, parse_predicate
@@ -30,6 +29,7 @@ from lazydelta.rows.flow import ReadingPool
 from lazydelta.rows.stream import BatchStream
 from lazydelta.runtime.database import is_interrupt
 from lazydelta.scan.request import ScanRequest, ScanStrategy
+from lazydelta.sidecar.handle import PinnedVersion, snapshot_of
 
 __all__ = ["SqlResult", "sql"]
 
@@ -158,11 +158,11 @@ class SqlResult(BatchStream):
         for name, table in tables.items():
             if name.lower() not in used:
                 continue
-            if not hasattr(table, "_handle") and not isinstance(table, str | os.PathLike):
+            if not isinstance(table, PinnedVersion | str | os.PathLike):
                 self._con.register(name, _arrow(name, table))
                 continue
             opened = self._open(table) if self._open is not None and isinstance(table, str) else table
-            given = None if hasattr(opened, "_handle") else options
+            given = None if isinstance(opened, PinnedVersion) else options
             engine.register(self._con, name, opened, storage_options=given, **shared)
         prepared = engine.with_tables(self._con, tree, storage_options=options, open_table=self._open, **shared)
         _Pruning(self._con, prepared, self._tables).apply()
@@ -436,12 +436,12 @@ def _whole(node: Any, missing: int | None = None) -> int | None:
 
 
 def _bound_of(dataset: RowsDataset, column: Column, number: int) -> Predicate | None:
-    handle, snapshot = pinned(dataset)
+    snapshot = snapshot_of(dataset)
     request = ScanRequest(row_limit=number, strategy=ScanStrategy.REVERSE, stats_columns=(column,))
     from lazydelta.scan.stream import FileStream  # noqa: PLC0415 - loaded already, and only needed here
 
     known: list[tuple[Any, int]] = []
-    with FileStream(handle.scan(snapshot, request)) as files:
+    with FileStream(snapshot.scan(request)) as files:
         for batch in files.batches():
             least, nulls = batch.column(f"min.{column.name}"), batch.column(f"null_count.{column.name}")
             rows, vectors = batch.column("num_records"), batch.column("deletion_vector")

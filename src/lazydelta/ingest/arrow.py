@@ -10,9 +10,8 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 
 from lazydelta.errors import CommitConflictError, OptionError, SchemaMismatchError, WriteError
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.maintenance.after_commit import after_commit
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.write.commit import CommitNote
 from lazydelta.write.job import WriteJob, WriteResult
 from lazydelta.write.options import WriteOptions, shows_options

@@ -15,8 +15,8 @@ from lazydelta.ingest.csv import CsvSplitter, after_header, cells, header_names,
 from lazydelta.ingest.files import SourceFile, SourceFormat, parquet_schema
 from lazydelta.ingest.lines import Lines
 from lazydelta.ingest.reading import blocks_of
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.runtime.threads import all_in_parallel
+from lazydelta.sidecar.handle import Snapshot
 from lazydelta.write.computed_columns import generated_columns
 from lazydelta.write.plan import WritePlan
 

@@ -23,7 +23,7 @@ from lazydelta.log.commits import CommitCache
 from lazydelta.log.hint.reader import HINT_PATH, CheckpointHint, read_hint
 from lazydelta.log.replay import LEAST_PARALLELISM, is_small
 from lazydelta.log.segment import WINDOW, LogSegment, load_segment
-from lazydelta.log.snapshot import OpeningCost, Snapshot, load_snapshot
+from lazydelta.log.snapshot import LogSnapshot, OpeningCost, load_snapshot
 from lazydelta.log.tail_spans import CheckpointMirror, SpanSource, TailSpans
 from lazydelta.protocol.file_names import LOG, LogFile, checksum_name, commit_name
 from lazydelta.runtime.cache import ByteLru
@@ -52,7 +52,7 @@ def open_snapshot(  # noqa: PLR0913 - keyword-only but for the store
     spans: SpanSource | None = None,
     scan_follows: bool = False,
     prefetched: int = PREFETCHED_VERSIONS,
-) -> Snapshot:
+) -> LogSnapshot:
     """Pin ``version`` (or the newest) and resolve its protocol and metadata.
 
     ``log_tail`` holds the commits that a catalog has ratified; it is empty if all of them are published, and None means
@@ -63,7 +63,7 @@ def open_snapshot(  # noqa: PLR0913 - keyword-only but for the store
     """
     newest = version is None and log_tail is None
     if newest and remembered is not None and max_staleness > 0:
-        known: tuple[float, Snapshot] | None = remembered.get(("snapshot", store.identity))
+        known: tuple[float, LogSnapshot] | None = remembered.get(("snapshot", store.identity))
         if known is not None and time.monotonic() - known[0] <= max_staleness:
             return msgspec.structs.replace(known[1], store=store)
     with span("open", store.uri):
@@ -96,7 +96,7 @@ def _opened(  # noqa: PLR0913 - the arguments of open_snapshot
     spans: SpanSource | None,
     scan_follows: bool,
     prefetched: int,
-) -> tuple[Snapshot, CheckpointHint | None]:
+) -> tuple[LogSnapshot, CheckpointHint | None]:
     newest = version is None and log_tail is None
     opening = OpeningCost()
     counted = store.with_counters(opening.io)
@@ -137,7 +137,7 @@ def _hint(store: Store, remembered: ByteLru | None) -> tuple[CheckpointHint | No
     return (read_hint(store), False) if known is None else (known, True)
 
 
-def _remember(remembered: ByteLru, store: Store, snapshot: Snapshot, hint: CheckpointHint | None) -> None:
+def _remember(remembered: ByteLru, store: Store, snapshot: LogSnapshot, hint: CheckpointHint | None) -> None:
     remembered.put(("snapshot", store.identity), (time.monotonic(), snapshot), _SNAPSHOT_BYTES)
     checkpoint = snapshot.segment.checkpoint
     if checkpoint is None:

@@ -1,4 +1,4 @@
-"""``Snapshot``: a pinned version with its final protocol and metadata."""
+"""``LogSnapshot``: what the log says about a version, with its final protocol and metadata."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lazydelta.protocol.file_names import LogFile
 from lazydelta.protocol.schema import TableSchema
 from lazydelta.storage import IoCounters, Store
 
-__all__ = ["Charge", "OpeningCost", "ScannedBase", "Snapshot", "load_snapshot"]
+__all__ = ["Charge", "LogSnapshot", "OpeningCost", "ScannedBase", "load_snapshot", "shipped"]
 
 
 # ``FeatureTripwire``: detect protocol and metadata changes in the tail.
@@ -139,7 +139,7 @@ class ScannedBase:
         self._lock = Lock()
         self._known: tuple[LogSegment, TailSpans] | None = None
 
-    def of(self, snapshot: Snapshot, choose: Callable[[Snapshot], Snapshot | None]) -> Snapshot:
+    def of(self, snapshot: LogSnapshot, choose: Callable[[LogSnapshot], LogSnapshot | None]) -> LogSnapshot:
         """Return the snapshot with the segment that ``choose`` selected first; None means that it could not choose."""
         with self._lock:
             if self._known is None:
@@ -151,8 +151,8 @@ class ScannedBase:
         return msgspec.structs.replace(snapshot, segment=segment, spans=spans)
 
 
-class Snapshot(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """Everything about a version except its files.
+class LogSnapshot(msgspec.Struct, frozen=True, eq=False, dict=True):
+    """Everything about a version except its files and its table (see ``sidecar.handle.Snapshot``).
 
     ``checksum`` is the checksum of exactly this version, if it exists. ``changes`` are the protocol and metadata
     actions found in the tail, newest first; there are none if a checksum provides both. ``mirrored`` is true if the
@@ -177,7 +177,7 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False, dict=True):
         # Caches and counters are not pickled. The other process reads the same objects by name. It does not list the
         # log again, because a different checkpoint may exist by then.
         return (
-            _shipped,
+            shipped,
             (self.store, self.segment, self.protocol, self.metadata, self.checksum, self.changes, self.parallelism),
         )
 
@@ -219,7 +219,7 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False, dict=True):
                 domains.setdefault(line.domain_metadata.domain, line.domain_metadata)
         return applications, domains
 
-    def with_current_checkpoint(self, error: LazyDeltaError) -> Snapshot:
+    def with_current_checkpoint(self, error: LazyDeltaError) -> LogSnapshot:
         """Return the same version on top of the checkpoint that replaced this one; raise ``error`` if none did."""
         checkpoint = self.segment.checkpoint
         paths = () if checkpoint is None else [file.path for file in checkpoint.files]
@@ -273,7 +273,7 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False, dict=True):
         )
 
 
-def _shipped(
+def shipped(
     store: Store,
     segment: LogSegment,
     protocol: Protocol,
@@ -281,9 +281,10 @@ def _shipped(
     checksum: VersionChecksum | None,
     changes: tuple[TailChange, ...],
     parallelism: int | None,
-) -> Snapshot:
+) -> LogSnapshot:
+    """Return a snapshot that another process described."""
     schema = _schema_of(metadata, protocol, origin="the table's metadata")
-    return Snapshot(store, segment, protocol, metadata, schema, checksum, changes, parallelism=parallelism)
+    return LogSnapshot(store, segment, protocol, metadata, schema, checksum, changes, parallelism=parallelism)
 
 
 def _schema_of(metadata: Metadata, protocol: Protocol, origin: str) -> TableSchema:
@@ -305,7 +306,7 @@ def load_snapshot(
     mirror: CheckpointMirror | None = None,
     opening: OpeningCost | None = None,
     spans: TailSpans | None = None,
-) -> Snapshot:
+) -> LogSnapshot:
     """Resolve protocol and metadata: from the checksum, else the commits after it, else the tail and the checkpoint.
 
     The checkpoint's ``mirror`` replaces it if it is verified; it is read in parallel with the tail.
@@ -344,7 +345,7 @@ def load_snapshot(
             spans=spans,
         )
     check_readable(protocol, metadata, has_log_tail=has_log_tail, path=tripwire.origin)
-    return Snapshot(
+    return LogSnapshot(
         store=store,
         segment=segment,
         protocol=protocol,

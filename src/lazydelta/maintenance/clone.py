@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from lazydelta.errors import OptionError, TableExistsError
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.protocol.actions import Add, Metadata
 from lazydelta.protocol.deletion_vectors import vector_path
 from lazydelta.protocol.features import check_writable
 from lazydelta.protocol.values import logged_path
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.storage import Store
 from lazydelta.write.commit import CommitNote
 from lazydelta.write.row_changes.choice import RowChoice, candidate_files
@@ -41,25 +40,25 @@ class CloneResult:
     commit: CommitResult = field(repr=False)
 
 
-def shallow_clone(source: TableHandle, snapshot: Snapshot, target: TableHandle) -> CloneResult:
-    """Create a table at ``target`` with the rows, columns and properties of a version of ``source``.
+def shallow_clone(source: Snapshot, target: TableHandle) -> CloneResult:
+    """Create a table at ``target`` with the rows, columns and properties of ``source``.
 
     The new table has an id of its own and no history. Raises if there is a table already.
     """
     if source.uri.rstrip("/") == target.uri.rstrip("/"):
         raise OptionError(f"{target.uri} would be a clone of itself", hint="give another place")
-    check_writable(snapshot.protocol, snapshot.metadata, path=source.uri)
-    parameters = {"source": source.uri, "sourceVersion": str(snapshot.version), "isShallow": "true"}
+    check_writable(source.protocol, source.metadata, path=source.uri)
+    parameters = {"source": source.uri, "sourceVersion": str(source.version), "isShallow": "true"}
     with Transaction.begin(target, operation="CLONE", parameters=parameters) as transaction:
         if transaction.snapshot is not None:
             message = f"A table already exists at {target.uri}"
             raise TableExistsError(message, path=target.uri, hint="clone to another place")
         transaction.note = CommitNote()
-        transaction.set_protocol(snapshot.protocol)
-        transaction.set_metadata(_metadata(snapshot.metadata))
+        transaction.set_protocol(source.protocol)
+        transaction.set_metadata(_metadata(source.metadata))
         files = size = 0
         waiting: list[Add] = []
-        for found in candidate_files(source, snapshot, RowChoice(snapshot.schema, None, None), with_stats=True):
+        for found in candidate_files(source, RowChoice(source.schema, None, None), with_stats=True):
             waiting.append(_absolute(found.add, source.store))
             files, size = files + 1, size + found.add.size
             if len(waiting) >= _AT_ONCE:
@@ -68,7 +67,7 @@ def shallow_clone(source: TableHandle, snapshot: Snapshot, target: TableHandle) 
         transaction.add(*waiting)
         transaction.metrics = {"sourceNumOfFiles": str(files), "sourceTableSize": str(size), "numCopiedFiles": "0"}
         commit = transaction.commit()
-    return CloneResult(source_version=snapshot.version, files=files, size=size, commit=commit)
+    return CloneResult(source_version=source.version, files=files, size=size, commit=commit)
 
 
 def _metadata(source: Metadata) -> Metadata:

@@ -18,7 +18,6 @@ import msgspec
 from lazydelta.errors import LazyDeltaError, OptionError, UnsupportedFeatureError
 from lazydelta.log.hint.reader import read_hint
 from lazydelta.log.segment import checkpoints_from
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.maintenance.log_cleanup import clean_log
 from lazydelta.maintenance.vacuum import VacuumProgress, vacuum
 from lazydelta.protocol.features import check_writable
@@ -30,7 +29,7 @@ from lazydelta.scan.stream import FileStream
 from lazydelta.sidecar.format.folder import list_folder
 from lazydelta.sidecar.format.leaves import every_part
 from lazydelta.sidecar.format.manifest import ManifestIndex, SidecarError
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.sidecar.lifecycle import clean
 
 __all__ = ["Diagnosis", "Finding", "diagnose"]
@@ -229,7 +228,7 @@ class _Doctor:
         if checksum is not None:
             return checksum.num_files
         request = ScanRequest(limit=_SIDECAR_FILES)
-        with FileStream(self._handle.scan(self.snapshot, request)) as files:
+        with FileStream(self.snapshot.scan(request)) as files:
             return files.count()
 
     # --- files
@@ -250,7 +249,7 @@ class _Doctor:
         rows = deleted = without = 0
         checksum = self.snapshot.checksum
         total = None if checksum is None else min(_LOOKED_AT, checksum.num_files)
-        with FileStream(self._handle.scan(self.snapshot, request)) as files:
+        with FileStream(self.snapshot.scan(request)) as files:
             for batch in files.batches():
                 bound = None if timed is None or timed.is_partition else batch.column(f"min.{timed.name}")
                 empty = None if bound is None or timed is None else batch.column(f"null_count.{timed.name}")
@@ -374,7 +373,7 @@ class _Doctor:
         leaves = list(self.snapshot.schema.leaves())
         if any(each.type in (Primitive("timestamp"), Primitive("timestamp_ntz"), Primitive("date")) for each in leaves):
             return
-        with FileStream(self._handle.scan(self.snapshot, ScanRequest(limit=1))) as files:
+        with FileStream(self.snapshot.scan(ScanRequest(limit=1))) as files:
             first = next(iter(files), None)
             least = {} if first is None else (first.stats or {}).get("minValues") or {}
         for column in leaves:

@@ -25,7 +25,6 @@ from lazydelta.errors import CommitConflictError, LazyDeltaError, OptionError, P
 from lazydelta.log.keys import RemoveSet
 from lazydelta.log.replay import ReverseCommitReader
 from lazydelta.log.segment import list_commits
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.maintenance.curves import CURVES
 from lazydelta.maintenance.policy import COMPACTION_INTERVAL
 from lazydelta.maintenance.rewrite import (
@@ -48,7 +47,7 @@ from lazydelta.protocol.schema import TableSchema
 from lazydelta.runtime.arrays import string_array
 from lazydelta.runtime.compute import expression_text
 from lazydelta.scan.request import ScanRequest, ScanStrategy
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.storage.staged_files import StagedFiles
 from lazydelta.write.commit import CommitNote, PartitionSelection, removal_of
 from lazydelta.write.conflicts import commits_since
@@ -182,7 +181,7 @@ def optimize(
     snapshot = handle.newest()
     check_writable(snapshot.protocol, snapshot.metadata, path=handle.uri)
     settled = settings or OptimizeSettings()
-    work = _Optimize(handle, snapshot, settled, where, OptimizeResult(dry_run, snapshot.version), committed)
+    work = _Optimize(snapshot, settled, where, OptimizeResult(dry_run, snapshot.version), committed)
     tell = progress or (lambda _what, _done, _total: None)
     try:
         work.run(tell, carrier)
@@ -211,14 +210,13 @@ def _say_committed(error: BaseException, result: OptimizeResult) -> None:
 class _Optimize:
     def __init__(
         self,
-        handle: TableHandle,
         snapshot: Snapshot,
         settings: OptimizeSettings,
         where: Where,
         result: OptimizeResult,
         committed: Callable[[CommitResult], None] | None,
     ) -> None:
-        self._handle, self._snapshot, self._settings = handle, snapshot, settings
+        self._snapshot, self._settings = snapshot, settings
         self._target = settings.target_size or target_size_of(snapshot.metadata)
         self._below = settings.below or self._target
         if settings.curve is not None:
@@ -235,10 +233,10 @@ class _Optimize:
         self.result = result
         self._committed = committed
         self._candidates = Candidates()
-        self._changed = RemoveSet(handle.options.remove_set_memory_limit)  # by other writers since the version read
+        self._changed = RemoveSet(snapshot.options.remove_set_memory_limit)  # by other writers since the version read
         self._seen = snapshot.version
         self._ready: list[Rewritten] = []
-        self._staged = StagedFiles(handle.store)  # the files of `_ready`
+        self._staged = StagedFiles(snapshot.store)  # the files of `_ready`
         self._last_commit = time.monotonic()
         self._touched: set[tuple[str | None, ...]] = set()
         self._latest: dict[tuple[str | None, ...], int] = {}
@@ -272,7 +270,7 @@ class _Optimize:
     def _rewrite(self, progress: OptimizeProgress, carrier: BinCarrier) -> None:
         snapshot, done = self._snapshot, 0
         properties, budget = TableProperties.of(snapshot.metadata), self._settings.memory_budget
-        rewriter = Rewriter(self._handle, snapshot.schema, properties, self._target, self._sort_by, budget)
+        rewriter = Rewriter(self._snapshot.table, snapshot.schema, properties, self._target, self._sort_by, budget)
         rewriter = replace(rewriter, curve=self._settings.curve)
         with closing(carrier(rewriter, self._bins())) as rewritten:
             for each in rewritten:
@@ -295,7 +293,7 @@ class _Optimize:
             stats_columns=() if counted else None,
             extra=True,
         )
-        for batch in self._handle.scan(snapshot, request).batches():
+        for batch in snapshot.scan(request).batches():
             if self._selection is not None:
                 self._selection.matches(batch)  # raises for files that the scan kept because it could not decide
             logged = snapshot.schema.physical_partition_columns
@@ -313,7 +311,9 @@ class _Optimize:
     def _commit_ready(self) -> None:
         self._ready = dated_in_order(self._ready, self._latest)
         for remaining in reversed(range(_OFFERS)):
-            with Transaction.begin(self._handle, operation="OPTIMIZE", parameters=self._parameters()) as transaction:
+            with Transaction.begin(
+                self._snapshot.table, operation="OPTIMIZE", parameters=self._parameters()
+            ) as transaction:
                 transaction.note = self._settings.note
                 transaction.read_version = self._snapshot.version
                 self._look_at(transaction)
@@ -334,10 +334,10 @@ class _Optimize:
         """Record what other writers have committed since the version that was read."""
         found = transaction.snapshot
         if found is None or (found.metadata, found.protocol) != (self._snapshot.metadata, self._snapshot.protocol):
-            message = f"Another writer changed the metadata or protocol of {self._handle.uri} meanwhile"
-            raise CommitConflictError(message, path=self._handle.uri, hint="run OPTIMIZE again")
-        newer = commits_since(self._handle.store, self._seen, found.version)
-        for commit in ReverseCommitReader(self._handle.store, newer):
+            message = f"Another writer changed the metadata or protocol of {self._snapshot.uri} meanwhile"
+            raise CommitConflictError(message, path=self._snapshot.uri, hint="run OPTIMIZE again")
+        newer = commits_since(self._snapshot.store, self._seen, found.version)
+        for commit in ReverseCommitReader(self._snapshot.store, newer):
             for lines in commit.actions:
                 paths = [action.path for line in lines if (action := line.add or line.remove) is not None]
                 if paths:
@@ -371,10 +371,10 @@ class _Optimize:
         }
 
     def _note(self, done: CommitResult) -> None:
-        ready, self._ready, self._staged = self._ready, [], StagedFiles(self._handle.store)
+        ready, self._ready, self._staged = self._ready, [], StagedFiles(self._snapshot.store)
         for each in ready:
             results = [TaskResult(adds=each.adds, run_again=each.run_again)]
-            clear_earlier_attempts(self._handle.store, results, each.adds, self.result.read_version)
+            clear_earlier_attempts(self._snapshot.store, results, each.adds, self.result.read_version)
             self._count_removed(each.bin)
             self.result.batches += each.batches
             for add in each.adds:

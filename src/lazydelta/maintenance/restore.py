@@ -25,14 +25,13 @@ from lazydelta.errors import (
 )
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.keys import RemoveSet
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.time_travel import milliseconds, version_at
 from lazydelta.protocol.actions import Add, DeletionVector, Metadata
 from lazydelta.protocol.deletion_vectors import vector_path
 from lazydelta.runtime.arrays import boolean_array
 from lazydelta.runtime.threads import in_parallel
 from lazydelta.scan.request import ScanRequest, ScanStrategy
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.warned import LazyDeltaWarning
 from lazydelta.write.checkpoint.rows import json_stats
 from lazydelta.write.commit import CommitNote, removal_of
@@ -106,7 +105,7 @@ def _restored(
         transaction.rest_on_table()
         missing: list[str] = []
         restored = removed = 0
-        for add in _only_in(handle, older, newest):
+        for add in _only_in(older, newest):
             restored += 1
             if not _is_there(handle, add):
                 missing.append(add.path)
@@ -116,7 +115,7 @@ def _restored(
             if not dry_run:
                 transaction.add(add)
         now = transaction.deletion_time()
-        for add in _only_in(handle, newest, older):
+        for add in _only_in(newest, older):
             removed += 1
             if not dry_run:
                 transaction.remove_found(removal_of(add, now))
@@ -179,13 +178,13 @@ def _version(handle: TableHandle, newest: Snapshot, target: int | str | datetime
     return target
 
 
-def _only_in(handle: TableHandle, these: Snapshot, others: Snapshot) -> Iterator[Add]:
+def _only_in(these: Snapshot, others: Snapshot) -> Iterator[Add]:
     """Yield the files of one version that another does not have, with their statistics."""
     request = ScanRequest(strategy=ScanStrategy.FORWARD, extra=True)
     with closing(RemoveSet()) as known:
-        for batch in handle.scan(others, request).batches():
+        for batch in others.scan(request).batches():
             known.add(batch.path, batch.deletion_vector)
-        for batch in handle.scan(these, request).batches():
+        for batch in these.scan(request).batches():
             new = ~known.find(batch.path, batch.deletion_vector)
             if new.any():
                 yield from _adds(batch.filter(boolean_array(new)))
@@ -268,7 +267,7 @@ def repair_table(handle: TableHandle, *, dry_run: bool = False, note: CommitNote
         now = transaction.deletion_time()
         files = (
             add
-            for batch in handle.scan(snapshot, ScanRequest(strategy=ScanStrategy.FORWARD, extra=True)).batches()
+            for batch in snapshot.scan(ScanRequest(strategy=ScanStrategy.FORWARD, extra=True)).batches()
             for add in _adds(batch)
         )
         looked = in_parallel(lambda add: (add, _is_there(handle, add)), files, threads=_THREADS, stop=lambda: None)
@@ -299,7 +298,7 @@ def write_manifests(handle: TableHandle) -> list[str]:
         raise UnsupportedFeatureError(message, features=("columnMapping",), path=handle.uri, hint="query it as a table")
     columns = snapshot.schema.partition_columns
     by_folder: dict[str, list[str]] = {}
-    for batch in handle.scan(snapshot, ScanRequest(strategy=ScanStrategy.FORWARD)).batches():
+    for batch in snapshot.scan(ScanRequest(strategy=ScanStrategy.FORWARD)).batches():
         if batch.deletion_vector is not None and batch.deletion_vector.null_count < len(batch):
             message = "Engines that read manifests do not know deletion vectors, and would read deleted rows"
             hint = "purge the deleted rows first: optimize.purge()"

@@ -27,7 +27,6 @@ from lazydelta.errors import (
     UnsupportedFeatureError,
     WriteError,
 )
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.time_travel import milliseconds
 from lazydelta.maintenance.after_commit import after_commit
 from lazydelta.maintenance.vacuum_files import (
@@ -47,7 +46,7 @@ from lazydelta.protocol.features import check_writable
 from lazydelta.protocol.file_names import LOG
 from lazydelta.protocol.properties import TableProperties
 from lazydelta.runtime.threads import in_parallel
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.sidecar.lifecycle import sweep
 from lazydelta.storage import TEMPORARY, Store
 from lazydelta.storage.staged_files import delete_paths
@@ -164,15 +163,15 @@ _MILLISECOND = timedelta(milliseconds=1)
 class VacuumRecord:
     """Writes the two commits, unless the table has features that lazydelta cannot write."""
 
-    def __init__(self, handle: TableHandle, snapshot: Snapshot, note: CommitNote) -> None:
-        self._handle = handle
+    def __init__(self, snapshot: Snapshot, note: CommitNote) -> None:
+        self._table = snapshot.table
         self._note = note
         self.last: CommitResult | None = None
         try:
-            check_writable(snapshot.protocol, snapshot.metadata, path=handle.uri)
+            check_writable(snapshot.protocol, snapshot.metadata, path=snapshot.uri)
         except UnsupportedFeatureError as error:
             self._writes = False
-            _log.info("The VACUUM of %s is not recorded in its log: %s", handle.uri, error)
+            _log.info("The VACUUM of %s is not recorded in its log: %s", snapshot.uri, error)
         else:
             self._writes = True
 
@@ -193,7 +192,7 @@ class VacuumRecord:
         if not self._writes:
             return
         for remaining in reversed(range(_ATTEMPTS)):
-            with Transaction.begin(self._handle, operation=operation, parameters=parameters) as transaction:
+            with Transaction.begin(self._table, operation=operation, parameters=parameters) as transaction:
                 transaction.note = self._note
                 transaction.metrics = {key: str(value) for key, value in metrics.items()}
                 try:
@@ -276,7 +275,7 @@ def vacuum(  # noqa: PLR0913 - keyword-only options after the table
     if now is None:
         check_clock(snapshot)
     result = VacuumResult(snapshot.version, dry_run, settled.duration / timedelta(hours=1), settled.cutoff)
-    work = _Vacuum(handle, snapshot, settled, result, progress)
+    work = _Vacuum(snapshot, settled, result, progress)
     try:
         work.keep(keep_versions)
         work.find(lister)
@@ -292,16 +291,15 @@ def vacuum(  # noqa: PLR0913 - keyword-only options after the table
 class _Vacuum:
     def __init__(
         self,
-        handle: TableHandle,
         snapshot: Snapshot,
         retention: Retention,
         result: VacuumResult,
         progress: VacuumProgress | None,
     ) -> None:
-        self._handle, self._store, self._snapshot = handle, handle.store, snapshot
+        self._store, self._snapshot = snapshot.store, snapshot
         self._retention, self._result = retention, result
         self._progress = progress or (lambda _what, _done, _total: None)
-        self._kept = KeptFiles(handle.store, handle.options.remove_set_memory_limit)
+        self._kept = KeptFiles(snapshot.store, snapshot.options.remove_set_memory_limit)
         self._orphans = Orphans()
         self._spared: tuple[str, ...] = ()
         self._empty: list[str] = []
@@ -313,12 +311,12 @@ class _Vacuum:
     def keep(self, versions: Sequence[int]) -> None:
         """Collect the files that must be kept."""
         kept, cutoff = self._kept, self._retention.cutoff
-        keep_active(self._handle, self._snapshot, kept)
+        keep_active(self._snapshot, kept)
         keep_removed(self._snapshot, cutoff, kept)
         for version in versions:
             if isinstance(version, bool) or version < 0:
                 raise OptionError(f"{version!r} is not a table version", hint="versions are numbers from 0")
-            keep_active(self._handle, self._handle.snapshot(version), kept)
+            keep_active(self._snapshot.table.snapshot(version), kept)
         self._result.kept = len(kept)
         self._progress("kept", len(kept), None)
 
@@ -351,7 +349,7 @@ class _Vacuum:
 
     def delete(self, *, enforced: bool, note: CommitNote) -> None:
         """Delete the orphans, and record it in the log."""
-        result, record = self._result, VacuumRecord(self._handle, self._snapshot, note)
+        result, record = self._result, VacuumRecord(self._snapshot, note)
         if not self._orphans.count:
             # An empty commit every night would only make the log longer.
             self._delete_folders()
@@ -368,7 +366,7 @@ class _Vacuum:
             record.end(deleted=len(result.paths), folders=len(result.folders), complete=complete)
         sweep(self._store, self._snapshot)
         if record.last is not None:
-            after_commit(self._handle, record.last.version, record.last.metadata)
+            after_commit(self._snapshot.table, record.last.version, record.last.metadata)
 
     def _delete_all(self) -> None:
         result = self._result

@@ -28,7 +28,6 @@ from lazydelta.log.commits import read_actions
 from lazydelta.log.keys import RemoveSet, hash_bytes
 from lazydelta.log.replay import ReverseCommitReader
 from lazydelta.log.segment import commits_in_order, list_commits
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.protocol.actions import DeletionVector, LogLine, Metadata, Remove
 from lazydelta.protocol.deletion_vectors import vector_path
 from lazydelta.protocol.file_names import LOG, FileKind, LogFile
@@ -37,7 +36,7 @@ from lazydelta.protocol.values import folder_prefix
 from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import string_array, typed_scalar
 from lazydelta.scan.request import ScanRequest, ScanStrategy
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import Snapshot
 from lazydelta.storage import TEMPORARY, Store, Walk, folded, is_plain
 
 __all__ = [
@@ -168,12 +167,11 @@ class Orphans:
 # is one: a file missed here is deleted.
 
 
-def keep_active(handle: TableHandle, snapshot: Snapshot, kept: KeptFiles) -> int:
+def keep_active(snapshot: Snapshot, kept: KeptFiles) -> int:
     """Keep the files of a version, and return their number. Raise if the version checksum disagrees."""
-    options = msgspec.structs.replace(handle.options, sidecar_enabled=False, checksum="error")
-    exact = msgspec.structs.replace(handle, options=options)
+    exact = snapshot.with_settings(sidecar_enabled=False, checksum="error")
     count = 0
-    for batch in exact.scan(snapshot, ScanRequest(strategy=ScanStrategy.FORWARD)).batches():
+    for batch in exact.scan(ScanRequest(strategy=ScanStrategy.FORWARD)).batches():
         kept.keep(batch.path, batch.deletion_vector)
         count += len(batch)
     return count

@@ -303,9 +303,9 @@ class TableWatch:
             _log.info("%s gets no checksums from its watch: %s", handle.uri, error)
             self._unwritable = True
             return
-        exact = msgspec.structs.replace(handle, options=msgspec.structs.replace(handle.options, sidecar_enabled=False))
+        exact = snapshot.with_settings(sidecar_enabled=False)
         num_files = size = 0
-        for batch in exact.scan(snapshot, ScanRequest(strategy=ScanStrategy.FORWARD)).batches():
+        for batch in exact.scan(ScanRequest(strategy=ScanStrategy.FORWARD)).batches():
             num_files += len(batch)
             size += int(np.sum(numpy_of(batch.size)))
         if start_checksums(snapshot, num_files=num_files, size=size):

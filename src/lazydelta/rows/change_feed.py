@@ -14,7 +14,6 @@ from lazydelta.data_files.reader import RowReader
 from lazydelta.errors import CorruptLogError, OptionError, UnsupportedFeatureError, VersionNotFoundError
 from lazydelta.log.commits import read_actions
 from lazydelta.log.segment import commits_in_order, list_commits
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.time_travel import commit_info, milliseconds
 from lazydelta.predicates import Where, parse_predicate, to_arrow_expression
 from lazydelta.protocol.actions import Add, DeletionVector, LogLine, Metadata, Remove
@@ -25,6 +24,7 @@ from lazydelta.protocol.schema import Field, Primitive, TableSchema
 from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import typed_scalar
 from lazydelta.scan.file import StoredFile
+from lazydelta.sidecar.handle import Snapshot
 from lazydelta.storage import Store
 
 __all__ = ["ChangeReader", "VersionRange", "check_enabled"]

@@ -21,7 +21,6 @@ import pyarrow.fs as pafs
 from lazydelta.data_files.columns import named_fields
 from lazydelta.data_files.reader import FileToRead, rows_without_columns
 from lazydelta.errors import OptionError, PredicateError, ScanError, UnknownColumnError
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.predicates import NanOrder, Predicate, conjunction, parse_predicate
 from lazydelta.protocol.schema import Column, Field, TableSchema
 from lazydelta.rows.flow import ReadingPool
@@ -29,7 +28,7 @@ from lazydelta.rows.request import RowRequest, pruned_fields
 from lazydelta.rows.scanner import FilesScanner, RowScanner
 from lazydelta.rows.stream import RowStream
 from lazydelta.runtime.arrays import from_numpy
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import PinnedVersion, Snapshot, TableHandle
 
 __all__ = ["RowsDataset", "table_dataset"]
 
@@ -280,7 +279,7 @@ class _Refusing(pafs.FileSystemHandler):  # type: ignore[misc]
     open_input_stream = open_input_file = open_output_stream = open_append_stream = _refuse
 
 
-class RowsDataset(pads.FileSystemDataset):  # type: ignore[misc]
+class RowsDataset(PinnedVersion, pads.FileSystemDataset):  # type: ignore[misc]
     """Rows of a pinned version that match ``predicate``; ``files_where`` only skips whole files.
 
     ``nan_is_largest`` is for SQL engines: filters passed to a scan then order NaN as SQL engines do. ``pool`` is shared
@@ -290,9 +289,8 @@ class RowsDataset(pads.FileSystemDataset):  # type: ignore[misc]
     can close them.
     """
 
-    def __init__(  # noqa: PLR0913 - all but two are keywords
+    def __init__(
         self,
-        handle: TableHandle,
         snapshot: Snapshot,
         *,
         predicate: Predicate | None = None,
@@ -303,7 +301,6 @@ class RowsDataset(pads.FileSystemDataset):  # type: ignore[misc]
         in_one: bool = False,
         only: FileToRead | None = None,
     ) -> None:
-        self._handle = handle
         self._snapshot = snapshot
         self._predicate = predicate
         self._files_where = files_where
@@ -328,7 +325,7 @@ class RowsDataset(pads.FileSystemDataset):  # type: ignore[misc]
             "in_one": self._in_one,
             "only": self._only,
         }
-        return (_opened_again, (self._handle, self._snapshot.version, keywords))
+        return (_opened_again, (self._snapshot.table, self._snapshot.version, keywords))
 
     @property
     def table_schema(self) -> TableSchema:
@@ -357,8 +354,8 @@ class RowsDataset(pads.FileSystemDataset):  # type: ignore[misc]
             files_where=self._files_where,
         )
         if self._only is not None:
-            return FilesScanner(self._handle, request, [self._only], pool=self._pool)
-        return RowScanner(self._handle, self._snapshot, request, pool=self._pool)
+            return FilesScanner(self._snapshot.table, request, [self._only], pool=self._pool)
+        return RowScanner(self._snapshot, request, pool=self._pool)
 
     def numbered_rows(
         self, output: tuple[Field, ...], expression: pc.Expression | None, limit: int, batch_size: int
@@ -372,7 +369,7 @@ class RowsDataset(pads.FileSystemDataset):  # type: ignore[misc]
         if isinstance(scanner, FilesScanner):
             return scanner
         files = sorted(scanner.found_files(), key=lambda file: file.path)
-        return FilesScanner(self._handle, scanner.request, files, pool=self._pool)
+        return FilesScanner(self._snapshot.table, scanner.request, files, pool=self._pool)
 
     # --- methods of PyArrow's datasets
 
@@ -462,7 +459,7 @@ class RowsDataset(pads.FileSystemDataset):  # type: ignore[misc]
         raise OptionError("A Delta table is not made from paths", hint="use DeltaTable(uri).to_pyarrow_dataset()")
 
     def __repr__(self) -> str:
-        return f"RowsDataset({self._handle.uri!r}, version={self._snapshot.version})"
+        return f"RowsDataset({self._snapshot.uri!r}, version={self._snapshot.version})"
 
     # --- internals
 
@@ -483,7 +480,7 @@ class RowsDataset(pads.FileSystemDataset):  # type: ignore[misc]
         if expression is None:
             return self._predicate
         order = NanOrder.LARGEST if self._nan_is_largest else NanOrder.UNORDERED
-        trust = self._handle.options.float_max == "trust"
+        trust = self._snapshot.options.float_max == "trust"
         predicate = parse_predicate(expression, self._snapshot.schema, nan=order, trust_float_max=trust)
         given = [each for each in (self._predicate, predicate) if each is not None]
         return conjunction(given) if given else None
@@ -492,7 +489,6 @@ class RowsDataset(pads.FileSystemDataset):  # type: ignore[misc]
         self, *, predicate: Predicate | None = None, schema: pa.Schema | None = None, only: FileToRead | None = None
     ) -> RowsDataset:
         return RowsDataset(
-            self._handle,
             self._snapshot,
             predicate=predicate or self._predicate,
             files_where=self._files_where,
@@ -505,7 +501,7 @@ class RowsDataset(pads.FileSystemDataset):  # type: ignore[misc]
 
 
 def _opened_again(handle: TableHandle, version: int, keywords: dict[str, Any]) -> RowsDataset:
-    return RowsDataset(handle, handle.snapshot(version), **keywords)
+    return RowsDataset(handle.snapshot(version), **keywords)
 
 
 def _rows(other: Any) -> pa.Table:
@@ -516,7 +512,6 @@ def _rows(other: Any) -> pa.Table:
 
 
 def table_dataset(
-    handle: TableHandle,
     snapshot: Snapshot,
     predicate: Predicate | None,
     files_where: Predicate | None,
@@ -532,7 +527,7 @@ def table_dataset(
     """
     if filesystem is not None:
         raise OptionError("lazydelta reads through its own store", hint="leave filesystem out; use storage_options")
-    dataset = RowsDataset(handle, snapshot, predicate=predicate, files_where=files_where)
+    dataset = RowsDataset(snapshot, predicate=predicate, files_where=files_where)
     if schema is None and as_large_types:
         schema = pa.schema([each.with_type(_large(each.type)) for each in dataset.schema])
     if dictionary_columns:

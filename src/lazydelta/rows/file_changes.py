@@ -12,11 +12,11 @@ from lazydelta.errors import OptionError, VersionNotFoundError
 from lazydelta.log.file_batch import DELETION_VECTOR, PARTITION_VALUES, deletion_vector_array, partition_values_array
 from lazydelta.log.replay import read_in_order
 from lazydelta.log.segment import commits_in_order
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.time_travel import commit_info
 from lazydelta.protocol.actions import LogLine
 from lazydelta.protocol.file_names import LogFile
 from lazydelta.runtime.arrays import from_numpy, int64_array, string_array, typed_array
+from lazydelta.sidecar.handle import Snapshot
 
 __all__ = ["CHANGES_SCHEMA", "ChangeStream"]
 

@@ -14,7 +14,6 @@ from lazydelta.data_files.columns import check_field_ids
 from lazydelta.data_files.reader import FileToRead
 from lazydelta.errors import OptionError
 from lazydelta.log.file_batch import FileBatch
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.predicates import Predicate, conjunction
 from lazydelta.protocol.schema import TableSchema
 from lazydelta.rows.file_rows import FileLayouts, FileRows, FooterUse, RepeatedValues, Sparsity
@@ -28,7 +27,7 @@ from lazydelta.scan.file import StoredFile, data_files
 from lazydelta.scan.pruner import Pruner
 from lazydelta.scan.request import ScanRequest
 from lazydelta.scan.scanner import LazyDeltaScanner
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.storage import IoCounters
 
 __all__ = [
@@ -62,14 +61,12 @@ class RowScanner:
 
     def __init__(
         self,
-        handle: TableHandle,
         snapshot: Snapshot,
         request: RowRequest,
         *,
         pool: ReadingPool | None = None,
         within: ScanRange | None = None,
     ) -> None:
-        self._handle = handle
         self._snapshot = snapshot
         self.request = request
         self._pool = pool
@@ -78,7 +75,7 @@ class RowScanner:
 
     def narrowed(self, within: ScanRange) -> RowScanner:
         """Return a scanner for one range of the same scan."""
-        return RowScanner(self._handle, self._snapshot, self.request, pool=self._pool, within=within)
+        return RowScanner(self._snapshot, self.request, pool=self._pool, within=within)
 
     def stream(self, choose: Choose | None = None) -> RowStream:
         """Return the rows as a stream. Nothing is read before the first batch is requested.
@@ -110,11 +107,6 @@ class RowScanner:
         with self._stream(scanner, request, unproven) as stream:
             total = stream.count() + proven
         return total if self.request.limit is None else min(total, self.request.limit)
-
-    @property
-    def handle(self) -> TableHandle:
-        """The scanned table."""
-        return self._handle
 
     @property
     def snapshot(self) -> Snapshot:
@@ -150,26 +142,25 @@ class RowScanner:
 
     def _scan(self, **more: Any) -> LazyDeltaScanner:
         request = self.request
-        return self._handle.scan(
-            self._snapshot,
+        return self._snapshot.scan(
             ScanRequest.of(
                 self._snapshot.schema,
                 where=self.files_where,
                 limit=None if request.limit is None else _ANY_NUMBER,
                 strategy=request.strategy,
-                batch_size=self._handle.options.rows_in_memory,
+                batch_size=self._snapshot.options.rows_in_memory,
                 **more,
             ),
             within=self._within,
         )
 
     def _files(self, scanner: LazyDeltaScanner, choose: Choose | None = None) -> Generator[list[StoredFile]]:
-        batches = scanner.batches()
+        batches, check_files = scanner.batches(), self._snapshot.table.check_files
         try:
             for found in batches:
                 batch = found if choose is None else choose(scanner, found)
-                if self._handle.check_files is not None:
-                    self._handle.check_files(batch)
+                if check_files is not None:
+                    check_files(batch)
                 files = [each.to_read() for each in data_files(batch, self._snapshot.store, self._snapshot.schema)]
                 yield [self._meant(each) for each in files]
         finally:
@@ -193,7 +184,9 @@ class RowScanner:
             explanation["metrics"]["delta.lazy.bytes_read"] = scanner.io.bytes_read
             return explanation | {"rows": metrics.as_dict()}
 
-        return _row_stream(self._handle, request, found, scanner.io, metrics, pool=self._pool, explained=explained)
+        return _row_stream(
+            self._snapshot.table, request, found, scanner.io, metrics, pool=self._pool, explained=explained
+        )
 
 
 class FilesScanner:
@@ -317,7 +310,7 @@ def row_shares(scanner: RowScanner, size: ShareSize) -> list[RowShare]:
     snapshot = scanner.snapshot
     of_a_file = _bytes_of_a_file(snapshot)
     at_once = max(1, size.most // (of_a_file + size.opening // 8))
-    places = scanner.handle.places(snapshot, scanner.files_where, at_once)
+    places = scanner.snapshot.places(scanner.files_where, at_once)
     known = sum(place.files for place in places)
     if known <= FEW_FILES and tail_bytes(snapshot.segment) <= _FEW_BYTES_OF_TAIL:
         return _by_files(list(scanner.found_files()), size)
@@ -330,7 +323,7 @@ def row_shares(scanner: RowScanner, size: ShareSize) -> list[RowShare]:
 def share_stream(scanner: RowScanner, share: RowShare) -> RowStream:
     """Return the rows of one share of a scan."""
     if share.within is None:
-        return stream_files(scanner.handle, scanner.request, list(share.files))
+        return stream_files(scanner.snapshot.table, scanner.request, list(share.files))
     return scanner.narrowed(share.within).stream()
 
 
@@ -444,7 +437,7 @@ def row_fragments(scanner: RowScanner, number: int) -> list[RowFragment]:
         size, index = heapq.heappop(smallest)
         pieces[index].append(file)
         heapq.heappush(smallest, (size + max(1, file.size), index))
-    return [RowFragment(scanner.handle, scanner.request, tuple(piece)) for piece in pieces]
+    return [RowFragment(scanner.snapshot.table, scanner.request, tuple(piece)) for piece in pieces]
 
 
 def estimate_rows(scanner: RowScanner) -> RowEstimate:

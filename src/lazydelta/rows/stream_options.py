@@ -13,13 +13,13 @@ import numpy.typing as npt
 
 from lazydelta.errors import CorruptLogError, OptionError, StreamStoppedError
 from lazydelta.log.file_batch import FileBatch
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.time_travel import milliseconds
 from lazydelta.protocol.actions import Add, LogLine, Metadata, Protocol
 from lazydelta.protocol.arrow_types import is_widening
 from lazydelta.protocol.features import column_mapping_mode
 from lazydelta.protocol.file_names import LogFile
 from lazydelta.protocol.schema import Array, DataType, Field, Map, Struct, TableSchema
+from lazydelta.sidecar.handle import Snapshot
 
 __all__ = [
     "LATEST",

@@ -18,7 +18,6 @@ from lazydelta.log.commits import read_actions
 from lazydelta.log.file_batch import DELETION_VECTOR, PARTITION_VALUES, FileBatch
 from lazydelta.log.replay import read_in_order
 from lazydelta.log.segment import commits_in_order, earliest_commit, list_commits
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.time_travel import version_at
 from lazydelta.protocol.features import check_readable
 from lazydelta.protocol.file_names import LogFile
@@ -36,7 +35,7 @@ from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import numpy_of, one_array, typed_scalar
 from lazydelta.scan.file import StoredFile, data_files
 from lazydelta.scan.request import ScanRequest
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import Snapshot, TableHandle
 
 __all__ = ["StreamPiece", "TableStream", "next_files", "plan_pieces"]
 
@@ -326,7 +325,7 @@ class TableStream:
             if found.before == before:
                 return found
         snapshot = self._opened(version)
-        scanner = self.handle.scan(snapshot, ScanRequest(batch_size=self.handle.options.rows_in_memory))
+        scanner = snapshot.scan(ScanRequest(batch_size=self.handle.options.rows_in_memory))
         with closing(scanner.batches()) as batches:
             window = next_files(batches, before, self._window)
         if window.passed != index:

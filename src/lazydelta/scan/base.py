@@ -27,7 +27,7 @@ from lazydelta.log.commits import CHUNK_SIZE
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.keys import Hashes, RemoveSet, hash_keys
 from lazydelta.log.segment import Checkpoint, LogSegment
-from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.predicates import Predicate, partition_columns
 from lazydelta.runtime.arrays import boolean_array, numpy_of
 from lazydelta.runtime.metrics import ScanMetrics
@@ -209,7 +209,7 @@ class BaseScan(msgspec.Struct, frozen=True):
     to read, None for all of it. ``without_sidecar`` is the version of the newest checkpoint if an older one is read.
     """
 
-    snapshot: Snapshot
+    snapshot: LogSnapshot
     store: Store
     predicate: Predicate | None
     wanted: StatsWanted | None
@@ -231,10 +231,10 @@ STORAGE_ORDER = "as stored: a checkpoint is not sorted"
 class ScanBase(Protocol):
     """Where the files at the checkpoint come from."""
 
-    def settled(self, store: Store, snapshot: Snapshot) -> Snapshot:
+    def settled(self, store: Store, snapshot: LogSnapshot) -> LogSnapshot:
         """Return the snapshot, or its checkpoint's version on an older checkpoint that a scan is faster on."""
 
-    def share(self, store: Store, snapshot: Snapshot, predicate: Predicate | None) -> float | None:
+    def share(self, store: Store, snapshot: LogSnapshot, predicate: Predicate | None) -> float | None:
         """Return the share of the base left by a lower bound on its sort column; None if it is not known early."""
 
     def files(self, scan: BaseScan) -> Iterator[FileBatch]:
@@ -247,12 +247,12 @@ class ScanBase(Protocol):
 class CheckpointBase:
     """The checkpoint itself."""
 
-    def settled(self, store: Store, snapshot: Snapshot) -> Snapshot:
+    def settled(self, store: Store, snapshot: LogSnapshot) -> LogSnapshot:
         """Return the snapshot as it is."""
         del store
         return snapshot
 
-    def share(self, store: Store, snapshot: Snapshot, predicate: Predicate | None) -> float | None:
+    def share(self, store: Store, snapshot: LogSnapshot, predicate: Predicate | None) -> float | None:
         """Return None: a checkpoint is not sorted."""
         del store, snapshot, predicate
         return None

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.predicates import conjuncts
 from lazydelta.runtime.metrics import MEANINGS
 from lazydelta.scan.request import ScanStrategy
@@ -100,7 +100,7 @@ class Explanation(msgspec.Struct, frozen=True):
         return preformatted(str(self))
 
 
-def _settled_by(snapshot: Snapshot) -> str:
+def _settled_by(snapshot: LogSnapshot) -> str:
     if snapshot.checksum is not None:
         return "checksum"
     return "manifest" if snapshot.mirrored else "log"

@@ -13,7 +13,7 @@ import msgspec
 
 from lazydelta.errors import LogError, OptionError, PredicateError, RetentionGuardError
 from lazydelta.log.segment import commits_in_order
-from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.log.time_travel import commit_info, milliseconds
 from lazydelta.predicates import Predicate, Where, check_conjuncts, conjunction, parse_predicate
 from lazydelta.predicates.binding import compare
@@ -227,7 +227,7 @@ def _whole(value: object, *, least: int) -> bool:
 # of its checkpoint, does not matter.
 
 
-def check_time_travel(snapshot: Snapshot, *, strict: bool, now: datetime | None = None) -> None:
+def check_time_travel(snapshot: LogSnapshot, *, strict: bool, now: datetime | None = None) -> None:
     """Warn if VACUUM may have deleted files of an older version; raise with ``strict``.
 
     A version that is younger than the retention costs no request: it cannot have been replaced longer ago.
@@ -246,7 +246,7 @@ def check_time_travel(snapshot: Snapshot, *, strict: bool, now: datetime | None 
         warnings.warn(str(error), RetentionWarning, stacklevel=2)
 
 
-def table_retention_guard(snapshot: Snapshot, *, now: datetime | None = None) -> RetentionGuard:
+def table_retention_guard(snapshot: LogSnapshot, *, now: datetime | None = None) -> RetentionGuard:
     """Return the guard of a version. It lists the log once when the scan starts."""
 
     def guard(_version: int, _timestamp: int) -> bool:

@@ -17,7 +17,7 @@ from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.keys import RemoveSet
 from lazydelta.log.replay import active_tail_files, unmasked_stretches
 from lazydelta.log.segment import LogSegment
-from lazydelta.log.snapshot import Charge, Snapshot
+from lazydelta.log.snapshot import Charge, LogSnapshot
 from lazydelta.options import Options
 from lazydelta.runtime.arrays import numpy_of
 from lazydelta.runtime.metrics import ScanMetrics
@@ -135,7 +135,7 @@ class LazyDeltaScanner:
 
     def __init__(
         self,
-        snapshot: Snapshot,
+        snapshot: LogSnapshot,
         request: ScanRequest | None = None,
         options: Options | None = None,
         *,
@@ -240,7 +240,7 @@ class LazyDeltaScanner:
                 close()
 
     def _tail(
-        self, snapshot: Snapshot, store: Store, seen: RemoveSet, pruner: Pruner, check: ChecksumCheck | None
+        self, snapshot: LogSnapshot, store: Store, seen: RemoveSet, pruner: Pruner, check: ChecksumCheck | None
     ) -> Iterator[FileBatch]:
         commits = snapshot.tail(
             store,
@@ -258,7 +258,7 @@ class LazyDeltaScanner:
             elif self.within.place is None:
                 yield pruner.prune(self.within.only(batch))
 
-    def _settled(self, store: Store) -> Snapshot:
+    def _settled(self, store: Store) -> LogSnapshot:
         """Return what the base is read from: this snapshot, or its checkpoint's version on an older checkpoint."""
         if self.within is not None or self.request.retention_guard is not None:
             return self.snapshot  # both are about the checkpoint that was listed

@@ -19,7 +19,7 @@ from lazydelta.data_files.reader import RowReader
 from lazydelta.errors import LazyDeltaError
 from lazydelta.log.checkpoint.reader import CheckpointReader, StatsWanted
 from lazydelta.log.file_batch import FileBatch
-from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.protocol.schema import Column
 from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import typed_scalar
@@ -38,7 +38,7 @@ _DATA_FILES = 4  # to check per column: a writer that overflows does so for all 
 class TimestampCheck:
     """Checks batches of files of one snapshot. ``wrong`` holds the columns that cannot be trusted, with the reason."""
 
-    snapshot: Snapshot
+    snapshot: LogSnapshot
     wrong: dict[Column, str] = field(default_factory=dict)
     _looked: set[tuple[Column, str]] = field(default_factory=set)
 
@@ -112,7 +112,7 @@ class TimestampCheck:
         return min(known, key=_number) if end == "min" else max(known, key=_number)
 
 
-def false_timestamps(snapshot: Snapshot) -> Sequence[Column]:
+def false_timestamps(snapshot: LogSnapshot) -> Sequence[Column]:
     """Return the columns whose typed bounds in the checkpoint are wrong, judging by its first files.
 
     For callers that copy typed bounds. If there are JSON statistics they use those, so no bound is wrong for them.

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from lazydelta.client.wire import MAX_COMMAND_BYTES, ScanCommand, parse_command
-from lazydelta.engines.table_source import pinned
 from lazydelta.errors import LazyDeltaError, OptionError, PositionLostError, StreamClosedError
 from lazydelta.runtime.threads import Flag, start_thread
 from lazydelta.server.actions import ACTIONS, ServerActions, ServingMetrics, table_in
@@ -28,6 +27,7 @@ from lazydelta.server.streams import Answer, Outcome, Sent, ServedStream, answer
 from lazydelta.server.tables import ANYONE, Identity, ServedTables, TableListing
 from lazydelta.server.ticket import Part, Position, Ticket, TicketSigner, parts_by_size
 from lazydelta.server.tokens import MIDDLEWARE, AccessLog, IdentityFactory, TokenFile, identity_of, peer_of
+from lazydelta.sidecar.handle import snapshot_of
 from lazydelta.table.delta_table import DeltaTable
 
 __all__ = ["FlightServer", "ServerLimits", "drain", "until_told"]
@@ -195,7 +195,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
     def pin(self, who: Identity, command: ScanCommand) -> tuple[DeltaTable, Ticket]:
         """Return the table of a command, and the ticket that pins its version."""
         table = self.opened(who, command)
-        snapshot = pinned(table)[1]
+        snapshot = snapshot_of(table)
         timestamp = time.time_ns() if command.at is None else command.at
         asked = msgspec.structs.replace(command, version=table.version(), at=timestamp, endpoints=1)
         base = snapshot.segment.base_version

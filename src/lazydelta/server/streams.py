@@ -20,7 +20,6 @@ from typing import Any
 import pyarrow as pa
 
 from lazydelta.client.wire import ScanCommand
-from lazydelta.engines.table_source import pinned
 from lazydelta.errors import (
     DeadlineError,
     LazyDeltaError,
@@ -38,6 +37,7 @@ from lazydelta.scan.file import to_record_batch
 from lazydelta.scan.request import last_window, time_column, timestamp_of
 from lazydelta.scan.scanner import LazyDeltaScanner
 from lazydelta.server.ticket import FileSequence, Position, Ticket, in_part, key_of
+from lazydelta.sidecar.handle import snapshot_of
 from lazydelta.table.delta_table import DeltaTable
 
 __all__ = ["Answer", "Outcome", "RowsAnswer", "Sent", "ServedStream", "answer_to", "predicate_of"]
@@ -55,11 +55,11 @@ _ROWS_A_BATCH = 65536
 
 def predicate_of(table: DeltaTable, command: ScanCommand) -> Predicate | None:
     """Bind the predicates of a command to the table. ``at`` is the timestamp that ``now()`` stands for."""
-    handle, snapshot = pinned(table)
+    snapshot = snapshot_of(table)
     where: Any = command.where if command.filters is None else _tuples(command.filters)
     ends = command.now is not None
     timestamp = timestamp_of(command.now) if ends else command.at
-    trust = handle.options.float_max == "trust"
+    trust = snapshot.options.float_max == "trust"
     predicate = parse_predicate(where, snapshot.schema, now=timestamp, trust_float_max=trust)
     if command.last is None:
         return predicate
@@ -116,7 +116,7 @@ class FilesAnswer(Answer):
             options=_options(ticket, memory),
             strict=command.strict,
         )
-        _, snapshot = pinned(table)
+        snapshot = snapshot_of(table)
         names = command.stats_columns
         reported = None if names is None else tuple(snapshot.schema.column(name) for name in names)
         self.schema = to_record_batch(FileBatch.from_adds([]), snapshot.schema, reported).schema
@@ -155,9 +155,7 @@ class RowsAnswer(Answer):
 
     def __init__(self, table: DeltaTable, ticket: Ticket, memory: int) -> None:
         command, position = ticket.command, ticket.position
-        handle, pinned_at = pinned(table)
-        handle = handle.with_options(_options(ticket, memory))
-        snapshot = handle.adopted(pinned_at)
+        snapshot = snapshot_of(table).with_options(_options(ticket, memory))
         limit = command.limit
         if limit is not None and position is not None:
             # The rows of the current file are read again and skipped here.
@@ -176,7 +174,7 @@ class RowsAnswer(Answer):
         self._pending: deque[tuple[str, dict[str, object] | None]] = deque()
         self._limit = limit
         self._found = "auto", True
-        self._stream = RowScanner(handle, snapshot, request).stream(self._choose)
+        self._stream = RowScanner(snapshot, request).stream(self._choose)
 
     def batches(self) -> Generator[tuple[pa.RecordBatch, Position]]:
         """Yield the rows of the ticket that are not delivered yet."""

@@ -20,16 +20,15 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from lazydelta.engines.table_source import pinned
 from lazydelta.errors import ExternalLocationError, OptionError, StorageError, StreamClosedError, TableNotFoundError
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.time_travel import history
 from lazydelta.protocol.file_names import LOG
 from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import numpy_of
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import TableHandle, snapshot_of
 from lazydelta.storage import Store
-from lazydelta.table.delta_table import DeltaTable
+from lazydelta.table.delta_table import DeltaTable, table_of
 
 __all__ = [
     "ANYONE",
@@ -52,7 +51,7 @@ _MOST_VERSIONS = 10_000
 
 def described(table: DeltaTable, name: str) -> bytes:
     """Return the version, schema, protocol and metadata of a table, without its location."""
-    snapshot = pinned(table)[1]
+    snapshot = snapshot_of(table)
     return msgspec.json.encode(
         {
             "table": name,
@@ -67,10 +66,10 @@ def history_of(table: DeltaTable, limit: int | None, left: Callable[[], bool], c
     """Return the history, newest first. Table locations in it are replaced by the names that clients know."""
     if limit is not None and limit < 0:
         raise OptionError(f"history(limit={limit}) makes no sense", hint="give a positive number or None")
-    handle, snapshot = pinned(table)
+    snapshot = snapshot_of(table)
     most = _MOST_VERSIONS + 1 if limit is None else min(limit, _MOST_VERSIONS + 1)
     found: list[dict[str, Any]] = []
-    for info in history(handle.store, snapshot.segment, snapshot.metadata, most):
+    for info in history(snapshot.store, snapshot.segment, snapshot.metadata, most):
         if left():
             raise StreamClosedError("The client has left")
         found.append(info)
@@ -260,9 +259,9 @@ class ServedTables:
         """Make every row scan of a table check the location of its files, for all protocols and engines."""
         folders = self.allowed_folders(name)
         if folders is not None:
-            handle, snapshot = pinned(table)
+            snapshot = snapshot_of(table)
             check = Confinement(snapshot.store, folders).check_batch
-            table._handle = msgspec.structs.replace(handle, check_files=check)  # noqa: SLF001 - made for this server alone
+            return table_of(snapshot.on(msgspec.structs.replace(snapshot.table, check_files=check)))
         return table
 
     def _known(self, name: str, version: int | str | None, base: int | None) -> DeltaTable | None:
@@ -275,7 +274,7 @@ class ServedTables:
             return found
 
     def _remembered(self, name: str, table: DeltaTable) -> DeltaTable:
-        segment = pinned(table)[1].segment
+        segment = snapshot_of(table).segment
         key = (name, segment.version, segment.base_version)
         with self._lock:
             known = self._opened.get(key)

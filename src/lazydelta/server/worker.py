@@ -51,7 +51,7 @@ from lazydelta.server.worker_pool import (
     receive_frame,
     send_frame,
 )
-from lazydelta.table.delta_table import DeltaTable
+from lazydelta.table.delta_table import DeltaTable, table_of
 
 __all__ = ["main"]
 
@@ -257,11 +257,8 @@ class _Worker:
             raise BrokenPipeError
         if not frame[1]:
             raise _CannotOpenError(f"The table {name!r} cannot be opened")
-        handle, snapshot, check = pickle.loads(frame[1])  # noqa: S301 - sent by the server
-        table = DeltaTable.__new__(DeltaTable)
-        table._handle = msgspec.structs.replace(handle, check_files=check)  # noqa: SLF001 - opened by the server
-        table._snapshot = snapshot  # noqa: SLF001
-        return table
+        snapshot, check = pickle.loads(frame[1])  # noqa: S301 - sent by the server
+        return table_of(snapshot.on(msgspec.structs.replace(snapshot.table, check_files=check)))
 
 
 def _settings(asked: Request) -> QuerySettings:

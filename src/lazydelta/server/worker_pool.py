@@ -37,11 +37,11 @@ import msgspec
 import pyarrow as pa
 
 from lazydelta.client.wire import error_from
-from lazydelta.engines.table_source import pinned
 from lazydelta.errors import LazyDeltaError, OptionError, ServeError, StreamClosedError
 from lazydelta.runtime.metrics import ScanMetrics
 from lazydelta.runtime.telemetry import scan_listeners
 from lazydelta.runtime.threads import start_thread
+from lazydelta.sidecar.handle import snapshot_of
 from lazydelta.table.delta_table import DeltaTable
 
 __all__ = [
@@ -469,6 +469,5 @@ def _pass_on(body: bytearray) -> None:
 
 def _shipped(table: DeltaTable) -> bytes:
     """Return a table for a worker: its version, credentials, and the check of allowed files."""
-    handle, snapshot = pinned(table)
-    carrying = handle.carrying_credentials()
-    return pickle.dumps((carrying, carrying.adopted(snapshot), handle.check_files))
+    snapshot = snapshot_of(table)
+    return pickle.dumps((snapshot.carrying_credentials(), snapshot.table.check_files))

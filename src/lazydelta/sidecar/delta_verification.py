@@ -23,7 +23,7 @@ from lazydelta.errors import CorruptLogError, LazyDeltaError, ObjectNotFoundErro
 from lazydelta.log.commits import CHUNK_SIZE
 from lazydelta.log.opening import open_snapshot
 from lazydelta.log.segment import list_commits
-from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.protocol.file_names import LogFile
 from lazydelta.runtime.arrays import one_array
 from lazydelta.sidecar.format.columns import (
@@ -431,7 +431,7 @@ class _DeltaVerification:
         self._compared_actions += entry.num_rows
         self._tell(entry.num_rows)
 
-    def _opened(self, entry: DeltaEntry, state: Snapshot) -> tuple[PartFooter, bytes]:
+    def _opened(self, entry: DeltaEntry, state: LogSnapshot) -> tuple[PartFooter, bytes]:
         data = self._store.get(entry.file)
         if len(data) != entry.size:
             message = f"it has {len(data)} bytes, and the manifest says {entry.size}"
@@ -454,7 +454,7 @@ class _Comparison:
         self,
         store: Store,
         entry: DeltaEntry,
-        state: Snapshot,
+        state: LogSnapshot,
         footer: PartFooter,
         data: bytes,
         problems: list[str],

@@ -1,8 +1,9 @@
-"""``TableHandle``: an open table for internal use, with its store, options and process-wide caches.
+"""``Snapshot``: a table at a version, and ``TableHandle``: the open table that it belongs to.
 
-A table is opened once and its handle is passed down. No lower layer opens it again by URI, which would lose retries,
-timeouts and credentials. Only this module decides how a version is pinned and how a scan is assembled (cache, sidecar,
-read-ahead), so that the scans of writers are as fast as those of readers.
+A table is opened once. Functions that read a version take a `Snapshot`, which carries its table: the store, the options
+and the process-wide caches. No lower layer opens a table again by URI, which would lose retries, timeouts and
+credentials. Only this module decides how a version is pinned and how a scan is assembled (cache, sidecar, read-ahead),
+so that the scans of writers are as fast as those of readers.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
+from lazydelta.errors import OptionError
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.opening import open_snapshot
-from lazydelta.log.snapshot import ScannedBase, Snapshot
+from lazydelta.log.snapshot import LogSnapshot, ScannedBase, shipped
 from lazydelta.log.tail_spans import TailSpans
 from lazydelta.options import Options
 from lazydelta.predicates import Predicate
@@ -31,7 +33,7 @@ from lazydelta.sidecar.reading.delta_spans import DeltaSpans
 from lazydelta.sidecar.reading.discovery import ManifestMirror, SidecarCache
 from lazydelta.storage import Store, open_store
 
-__all__ = ["TableHandle"]
+__all__ = ["PinnedVersion", "Snapshot", "TableHandle", "TableOrUri", "snapshot_of"]
 
 _ROW_GROUP_BYTES = 4 << 20
 
@@ -92,7 +94,7 @@ class TableHandle(msgspec.Struct, frozen=True, eq=False):
 
     def snapshot(self, version: int | None = None, *, log_tail: Sequence[LogFile] | None = None) -> Snapshot:
         """Pin a version, or the newest; ``log_tail`` has the commits ratified by a catalog."""
-        return open_snapshot(
+        found = open_snapshot(
             self.store,
             version=version,
             log_tail=log_tail,
@@ -105,41 +107,14 @@ class TableHandle(msgspec.Struct, frozen=True, eq=False):
             scan_follows=True,
             prefetched=self.options.open_prefetched_versions,
         )
+        return _carrying(found, self)
 
     def newest(self) -> Snapshot:
         """Pin the newest version from the current log, not from a cache, for writers that build on it."""
-        return open_snapshot(self.store, parallelism=self.options.commit_parallelism)
+        return _carrying(open_snapshot(self.store, parallelism=self.options.commit_parallelism), self)
 
-    def scan(self, snapshot: Snapshot, request: ScanRequest, *, within: ScanRange | None = None) -> LazyDeltaScanner:
-        """Return a scan, or one range of it: the tail, and the base from the sidecar if there is one."""
-        if (snapshot.spans.source is not None) is not self.options.sidecar_enabled:
-            # The snapshot was pinned by a handle with other options, or in another process.
-            source = DeltaSpans(self.cache, self.store) if self.options.sidecar_enabled else None
-            snapshot = msgspec.structs.replace(snapshot, spans=TailSpans(source), scanned_base=ScannedBase())
-        scanner = LazyDeltaScanner(snapshot, request, self.options, base=self._base(), within=within)
-        if self.options.sidecar_enabled:
-            scanner.shown_groups = partial(self._shown_groups, snapshot, request)
-        return scanner
-
-    def _shown_groups(self, snapshot: Snapshot, request: ScanRequest) -> Sequence[Any]:
-        from lazydelta.sidecar.timeline import row_groups  # noqa: PLC0415 - only for pictures
-
-        return row_groups(self, snapshot, request.predicate)
-
-    def places(self, snapshot: Snapshot, predicate: Predicate | None, files: int) -> list[BasePlace]:
-        """Return the places of the base of a scan, of about ``files`` files each, without reading the files."""
-        scan = BaseScan(
-            snapshot=snapshot,
-            store=snapshot.store,
-            predicate=predicate,
-            wanted=None,
-            newest_first=False,
-            batch_size=self.options.batch_size,
-            metrics=ScanMetrics(),
-        )
-        return self._base().places(scan, files)
-
-    def _base(self) -> ScanBase:
+    def base(self) -> ScanBase:
+        """Return where the scans of this table read the files at the checkpoint."""
         if not self.options.sidecar_enabled:
             return CheckpointBase()
         # A sidecar row group has ten thousand files, whatever the budget; the budget limits how many are in flight.
@@ -158,10 +133,6 @@ class TableHandle(msgspec.Struct, frozen=True, eq=False):
         store = self.store.with_limits(retries=options.retries, request_timeout=options.request_timeout)
         return TableHandle(store, options, remembered, self.check_files)
 
-    def adopted(self, snapshot: Snapshot) -> Snapshot:
-        """Return a snapshot of the same table as if this handle had pinned it."""
-        return msgspec.structs.replace(snapshot, store=self.store, parallelism=self.options.commit_parallelism)
-
     def carrying_credentials(self) -> TableHandle:
         """Return the same handle with credentials in its pickles, for tasks on other machines."""
         return msgspec.structs.replace(self, store=self.store.carrying_credentials())
@@ -177,3 +148,110 @@ def _memory(size: int) -> ByteLru:
     if size != Options().cache_size:
         shared.resize(size)
     return shared
+
+
+class Snapshot(LogSnapshot, frozen=True, eq=False, kw_only=True):
+    """A table at a version: what the log says about the version, and the table that it is read from.
+
+    Only `TableHandle.snapshot` and `TableHandle.newest` make one. Its pickle carries the pickle of its table, and the
+    other process does not list the log again.
+    """
+
+    table: TableHandle
+
+    @property
+    def uri(self) -> str:
+        """The table's root, without credentials."""
+        return self.table.uri
+
+    @property
+    def options(self) -> Options:
+        """The options of the table."""
+        return self.table.options
+
+    def scan(self, request: ScanRequest, *, within: ScanRange | None = None) -> LazyDeltaScanner:
+        """Return a scan, or one range of it: the tail, and the base from the sidecar if there is one."""
+        snapshot, table = self, self.table
+        if (snapshot.spans.source is not None) is not table.options.sidecar_enabled:
+            # The snapshot was pinned with other options, for a writer, or in another process.
+            source = DeltaSpans(table.cache, table.store) if table.options.sidecar_enabled else None
+            snapshot = msgspec.structs.replace(snapshot, spans=TailSpans(source), scanned_base=ScannedBase())
+        scanner = LazyDeltaScanner(snapshot, request, table.options, base=table.base(), within=within)
+        if table.options.sidecar_enabled:
+            scanner.shown_groups = partial(_shown_groups, snapshot, request)
+        return scanner
+
+    def places(self, predicate: Predicate | None, files: int) -> list[BasePlace]:
+        """Return the places of the base of a scan, of about ``files`` files each, without reading the files."""
+        scan = BaseScan(
+            snapshot=self,
+            store=self.store,
+            predicate=predicate,
+            wanted=None,
+            newest_first=False,
+            batch_size=self.options.batch_size,
+            metrics=ScanMetrics(),
+        )
+        return self.table.base().places(scan, files)
+
+    def on(self, table: TableHandle) -> Snapshot:
+        """Return the same version read through another handle of the same table."""
+        return msgspec.structs.replace(
+            self, table=table, store=table.store, parallelism=table.options.commit_parallelism
+        )
+
+    def with_options(self, given: Mapping[str, Any]) -> Snapshot:
+        """Return the same version with changed options, for one call."""
+        return self.on(self.table.with_options(given))
+
+    def with_settings(self, **settings: Any) -> Snapshot:
+        """Return the same version with these options, by the names of their fields."""
+        options = msgspec.structs.replace(self.options, **settings)
+        return self.on(msgspec.structs.replace(self.table, options=options))
+
+    def carrying_credentials(self) -> Snapshot:
+        """Return the same version with credentials in its pickles, for tasks on other machines."""
+        return self.on(self.table.carrying_credentials())
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        _, described = super().__reduce__()
+        return (_arrived, (self.table, *described))
+
+
+def _carrying(found: LogSnapshot, table: TableHandle) -> Snapshot:
+    return Snapshot(table=table, **{name: getattr(found, name) for name in LogSnapshot.__struct_fields__})
+
+
+def _arrived(table: TableHandle, *described: Any) -> Snapshot:
+    return _carrying(shipped(*described), table)
+
+
+def _shown_groups(snapshot: Snapshot, request: ScanRequest) -> Sequence[Any]:
+    from lazydelta.sidecar.timeline import row_groups  # noqa: PLC0415 - only for pictures
+
+    return row_groups(snapshot, request.predicate)
+
+
+class PinnedVersion:
+    """Base class of what is public and at one version; other layers get the version by `snapshot_of`."""
+
+    _snapshot: Snapshot
+
+
+TableOrUri: TypeAlias = str | os.PathLike[str] | PinnedVersion | Any
+"""A URI or path, or a ``DeltaTable``."""
+
+
+def snapshot_of(
+    table: TableOrUri, storage_options: Mapping[str, str] | None = None, version: int | None = None
+) -> Snapshot:
+    """Return the snapshot of a table, or another version of it. A table given by URI is opened now."""
+    if isinstance(table, PinnedVersion):
+        if storage_options is not None:
+            raise OptionError("A table that is open has its storage options", hint="give them with a URI only")
+        snapshot = table._snapshot  # noqa: SLF001 - the one accessor for other layers
+        return snapshot if version is None else snapshot.table.snapshot(version)
+    if not isinstance(table, str | os.PathLike):
+        kind = type(table).__name__
+        raise OptionError(f"A table is a URI or a DeltaTable, not a {kind}", hint="give DeltaTable(uri) or its URI")
+    return TableHandle.open(table, storage_options).snapshot(version)

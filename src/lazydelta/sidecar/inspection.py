@@ -11,7 +11,7 @@ import msgspec
 from lazydelta.errors import LazyDeltaError, ObjectNotFoundError, OptionError, StorageError
 from lazydelta.log.opening import open_snapshot
 from lazydelta.log.segment import LogSegment
-from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.sidecar.format.columns import DELTA_MANIFEST, FOLDER, SidecarLayout, sidecar_path
 from lazydelta.sidecar.format.delta_file import DeltaEntry, DeltaManifest
 from lazydelta.sidecar.format.folder import FolderFile, list_folder
@@ -47,7 +47,7 @@ class ShownDelta(msgspec.Struct, frozen=True, kw_only=True):
     state: str
 
 
-def shown_deltas(store: Store, snapshot: Snapshot) -> tuple[list[ShownDelta], list[FolderFile], str | None]:
+def shown_deltas(store: Store, snapshot: LogSnapshot) -> tuple[list[ShownDelta], list[FolderFile], str | None]:
     """Return the listed delta sidecars, the unlisted files, and the problem with the manifest, if any."""
     files = {file.path: file for file in list_deltas(store)}
     there = {path: file.info.size for path, file in files.items()}
@@ -75,7 +75,7 @@ def shown_deltas(store: Store, snapshot: Snapshot) -> tuple[list[ShownDelta], li
     return shown, [file for path, file in files.items() if path not in named], wrong
 
 
-def _state(entry: DeltaEntry, snapshot: Snapshot, there: Mapping[str, int]) -> str:
+def _state(entry: DeltaEntry, snapshot: LogSnapshot, there: Mapping[str, int]) -> str:
     segment: LogSegment = snapshot.segment
     if entry.last <= segment.base_version:
         return "behind"
@@ -166,7 +166,7 @@ def show(
     raise OptionError(message, path=FOLDER, version=version, hint="`lazydelta sidecar build` makes one")
 
 
-def _with_deltas(info: SidecarInfo, store: Store, snapshot: Snapshot) -> SidecarInfo:
+def _with_deltas(info: SidecarInfo, store: Store, snapshot: LogSnapshot) -> SidecarInfo:
     deltas, others, wrong = shown_deltas(store, snapshot)
     return msgspec.structs.replace(
         info,
@@ -177,7 +177,7 @@ def _with_deltas(info: SidecarInfo, store: Store, snapshot: Snapshot) -> Sidecar
     )
 
 
-def _without_sidecar(store: Store, snapshot: Snapshot) -> SidecarInfo:
+def _without_sidecar(store: Store, snapshot: LogSnapshot) -> SidecarInfo:
     checkpoint = snapshot.segment.checkpoint
     return SidecarInfo(
         uri=store.uri,
@@ -196,7 +196,7 @@ def _without_sidecar(store: Store, snapshot: Snapshot) -> SidecarInfo:
     )
 
 
-def _describe(store: Store, snapshot: Snapshot, file: FolderFile, files: list[FolderFile]) -> SidecarInfo:
+def _describe(store: Store, snapshot: LogSnapshot, file: FolderFile, files: list[FolderFile]) -> SidecarInfo:
     checkpoint = snapshot.segment.checkpoint
     if file.kind == "manifest":
         manifest = ManifestIndex.decode(store.get(file.path))
@@ -255,7 +255,7 @@ def _part(part: ManifestPart, groups: Sequence[ManifestRowGroup]) -> ShownPart:
     )
 
 
-def _sort_names(layout: SidecarLayout, snapshot: Snapshot) -> list[str]:
+def _sort_names(layout: SidecarLayout, snapshot: LogSnapshot) -> list[str]:
     names = {column.physical_path: column.name for column in snapshot.schema.leaves()}
     return [names.get(each.path, ".".join(each.path)) for each in layout.sort]
 

@@ -20,7 +20,7 @@ import msgspec
 
 from lazydelta.errors import LazyDeltaError, ObjectNotFoundError, OptionError, StorageError
 from lazydelta.log.opening import open_snapshot
-from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.protocol.file_names import LOG, MAX_VERSION
 from lazydelta.sidecar.format.columns import DELTA_MANIFEST, FOLDER
 from lazydelta.sidecar.format.delta_file import DeltaManifest
@@ -158,7 +158,7 @@ def drop(
     )
 
 
-def sweep(store: Store, snapshot: Snapshot) -> None:
+def sweep(store: Store, snapshot: LogSnapshot) -> None:
     """Delete the orphaned files of earlier builds, after a build; failures are left to ``clean``.
 
     Each manifest takes a request to read, so a folder with very many of them is left to ``clean`` as well. On local
@@ -239,7 +239,7 @@ def _survey(store: Store, table_id: str, files: Sequence[FolderFile], grace_hour
     return _Survey(kept, doomed, [file for file in files if file.path in staying])
 
 
-def _survey_deltas(store: Store, snapshot: Snapshot, survey: _Survey, grace_hours: float) -> None:
+def _survey_deltas(store: Store, snapshot: LogSnapshot, survey: _Survey, grace_hours: float) -> None:
     """Decide which delta sidecars to keep and which to delete."""
     deadline = _now() - grace_hours * _HOUR_MS
     doomed, staying = parted_deltas(store, list_deltas(store), snapshot.segment.base_version, deadline)

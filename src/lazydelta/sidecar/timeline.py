@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from lazydelta.errors import LazyDeltaError, OptionError
-from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.predicates import Predicate
 from lazydelta.predicates.tree import And
 from lazydelta.protocol.schema import Column
@@ -28,7 +28,7 @@ from lazydelta.sidecar.format.columns import manifest_path
 from lazydelta.sidecar.format.leaves import EveryPart, every_part
 from lazydelta.sidecar.format.manifest import RangeText, SidecarError, range_key
 from lazydelta.sidecar.format.part_file import part_footer
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import Snapshot
 from lazydelta.sidecar.reading.discovery import open_manifest
 from lazydelta.sidecar.reading.group_choice import surviving
 
@@ -57,7 +57,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     ranges: dict[str, RangeText] = {}
 
 
-def time_column_of(snapshot: Snapshot) -> Column | None:
+def time_column_of(snapshot: LogSnapshot) -> Column | None:
     """Return the column that a table's time is in. Return None if it has none, or several."""
     try:
         return time_column(snapshot.metadata, snapshot.schema)
@@ -65,9 +65,9 @@ def time_column_of(snapshot: Snapshot) -> Column | None:
         return None
 
 
-def manifest_timeline(handle: TableHandle, snapshot: Snapshot) -> Timeline | None:
+def manifest_timeline(snapshot: Snapshot) -> Timeline | None:
     """Return the timeline of the checkpoint from its manifest. Return None if there is none that helps."""
-    column, found = time_column_of(snapshot), _described(handle, snapshot)
+    column, found = time_column_of(snapshot), _described(snapshot)
     if column is None or found is None:
         return None
     version, numbers, ranges = found
@@ -86,9 +86,9 @@ def manifest_timeline(handle: TableHandle, snapshot: Snapshot) -> Timeline | Non
     )
 
 
-def row_groups(handle: TableHandle, snapshot: Snapshot, predicate: Predicate | None) -> list[ShownGroup]:
+def row_groups(snapshot: Snapshot, predicate: Predicate | None) -> list[ShownGroup]:
     """Return the dated row groups of the base and which condition rules each out; none if no manifest has them."""
-    column, found = time_column_of(snapshot), _described(handle, snapshot)
+    column, found = time_column_of(snapshot), _described(snapshot)
     if column is None or found is None:
         return []
     _, numbers, ranges = found
@@ -110,17 +110,17 @@ def row_groups(handle: TableHandle, snapshot: Snapshot, predicate: Predicate | N
     ]
 
 
-def _described(handle: TableHandle, snapshot: Snapshot) -> tuple[int, list[int], list[dict[str, RangeText]]] | None:
+def _described(snapshot: Snapshot) -> tuple[int, list[int], list[dict[str, RangeText]]] | None:
     """Return the version of the manifest, and the files and ranges of its row groups."""
     checkpoint = snapshot.segment.checkpoint
     if checkpoint is None:
         return None
     try:
-        manifest = handle.cache.manifest(snapshot.store.identity, checkpoint)
+        manifest = snapshot.table.cache.manifest(snapshot.store.identity, checkpoint)
         if manifest is None:
             data = snapshot.store.get(manifest_path(checkpoint.version))
             table_id = snapshot.metadata.id
-            manifest, proof = open_manifest(snapshot.store, data, checkpoint, handle.cache, table_id=table_id)
+            manifest, proof = open_manifest(snapshot.store, data, checkpoint, snapshot.table.cache, table_id=table_id)
             if proof is not None:
                 proof.check()
         return manifest.version, *_groups(every_part(snapshot.store, manifest), snapshot)
@@ -140,7 +140,7 @@ def _ends(column: Column, ranges: list[dict[str, RangeText]]) -> tuple[np.ndarra
 
 
 def exact_timeline(
-    snapshot: Snapshot, batches: Callable[[Column], Iterable[pa.RecordBatch]], *, left: Callable[[], bool]
+    snapshot: LogSnapshot, batches: Callable[[Column], Iterable[pa.RecordBatch]], *, left: Callable[[], bool]
 ) -> Timeline | None:
     """Return the timeline of files that ``batches`` yields with the statistics of the time column."""
     column = time_column_of(snapshot)
@@ -176,7 +176,7 @@ def exact_timeline(
     )
 
 
-def _groups(every: EveryPart, snapshot: Snapshot) -> tuple[list[int], list[dict[str, RangeText]]]:
+def _groups(every: EveryPart, snapshot: LogSnapshot) -> tuple[list[int], list[dict[str, RangeText]]]:
     numbers: list[int] = []
     ranges: list[dict[str, RangeText]] = []
     for index, part in enumerate(every.parts):
@@ -188,7 +188,7 @@ def _groups(every: EveryPart, snapshot: Snapshot) -> tuple[list[int], list[dict[
     return numbers, ranges
 
 
-def _overall(ranges: list[dict[str, RangeText]], snapshot: Snapshot) -> dict[str, RangeText]:
+def _overall(ranges: list[dict[str, RangeText]], snapshot: LogSnapshot) -> dict[str, RangeText]:
     """Return the range of every column over all row groups; texts are compared as values of the column."""
     found: dict[str, RangeText] = {}
     for column in snapshot.schema.leaves():

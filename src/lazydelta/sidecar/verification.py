@@ -18,7 +18,7 @@ from lazydelta.log.checksum.check import ChecksumCheck
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.keys import Hashes, hash_bytes
 from lazydelta.log.segment import Checkpoint
-from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.predicates import Predicate, may_match, referenced_columns
 from lazydelta.predicates.binding import compare, is_null, membership
 from lazydelta.protocol.schema import Column, TableSchema
@@ -396,7 +396,7 @@ class _Verification:
     def __init__(
         self,
         store: Store,
-        snapshot: Snapshot,
+        snapshot: LogSnapshot,
         checkpoint: Checkpoint,
         tell: Callable[[int], None],
         memory_budget: int,

@@ -38,7 +38,6 @@ from pyspark.sql import types as spark_types
 from lazydelta.errors import LazyDeltaError, OptionError
 from lazydelta.log.checksum.writer import state_at
 from lazydelta.log.file_batch import FileBatch
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.predicates import Predicate, conjunction
 from lazydelta.predicates.tree import believing_maxima
 from lazydelta.protocol.actions import DeletionVector
@@ -48,7 +47,7 @@ from lazydelta.protocol.values import from_text, partition_value, stored_value
 from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import from_numpy, one_array, string_array, typed_array
 from lazydelta.scan.request import ScanRequest
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import Snapshot
 from lazydelta.spark.catalyst import predicate_of
 from lazydelta.stats.ranges import partition_texts
 
@@ -129,10 +128,7 @@ class TableFiles:
     ``where`` prunes every listing in addition to the filters of the plan.
     """
 
-    def __init__(
-        self, handle: TableHandle, snapshot: Snapshot, *, pinned: bool = False, where: Predicate | None = None
-    ) -> None:
-        self.handle = handle
+    def __init__(self, snapshot: Snapshot, *, pinned: bool = False, where: Predicate | None = None) -> None:
         self.snapshot = snapshot
         self.where = where
         self._pinned = pinned
@@ -148,20 +144,20 @@ class TableFiles:
         # The text of a predicate leaves out values of long lists, so one with a condition equals only itself. The id
         # tells a table from one that was at the same place before, whose rows Spark may have cached.
         where = "" if self.where is None else f" where {self._token}"
-        return f"{self.handle.store.identity} {self.snapshot.metadata.id}@{self.snapshot.version}{where}"
+        return f"{self.snapshot.store.identity} {self.snapshot.metadata.id}@{self.snapshot.version}{where}"
 
     def refresh(self) -> None:
         """Pin the newest version, unless a version was asked for."""
         if self._pinned:
             return
-        newest = self.handle.snapshot()
+        newest = self.snapshot.table.snapshot()
         before, now = self.snapshot.schema, newest.schema
         known = {each.physical_name: each.type for each in now.fields}
         same = all(known.get(each.physical_name) == each.type for each in before.fields)
         vectors = "deletionVectors" in (newest.protocol.reader_features or ())
         modes = (before.partition_columns, before.column_mapping), (now.partition_columns, now.column_mapping)
         if not same or modes[0] != modes[1] or (vectors and not self.has_vectors):
-            message = f"The columns of {self.handle.uri} changed between versions {self.snapshot.version}"
+            message = f"The columns of {self.snapshot.table.uri} changed between versions {self.snapshot.version}"
             raise OptionError(f"{message} and {newest.version}", hint="make the DataFrame or the view again")
         self.snapshot = newest
 
@@ -181,7 +177,7 @@ class TableFiles:
         snapshot = self.snapshot
         parts = [each for each in (self.where, predicate) if each is not None]
         joined = conjunction(parts) if parts else None
-        if joined is not None and self.handle.options.float_max == "trust":
+        if joined is not None and self.snapshot.table.options.float_max == "trust":
             joined = believing_maxima(joined) or joined
         batches = self._batches(snapshot, joined)
         columns = [pa.field(f"p{index}", each.type.to_arrow()) for index, each in enumerate(self.partitions)]
@@ -192,7 +188,7 @@ class TableFiles:
 
     def _batches(self, snapshot: Snapshot, predicate: Predicate | None) -> Iterator[FileBatch]:
         request = ScanRequest(predicate=predicate, quiet=True)
-        with contextlib.closing(self.handle.scan(snapshot, request).batches()) as batches:
+        with contextlib.closing(snapshot.scan(request).batches()) as batches:
             yield from batches
 
     def _grouped(self, files: _Files, snapshot: Snapshot, schema: pa.Schema) -> pa.Table:
@@ -245,10 +241,10 @@ class TableFiles:
     def _bitmap(self, snapshot: Snapshot, vector: DeletionVector, path: str) -> bytes:
         # A vector is immutable by its name; the shared cache bounds what is kept.
         key = ("deleted rows", snapshot.store.identity, path, vector)
-        known: bytes | None = self.handle.remembered.get(key)
+        known: bytes | None = self.snapshot.table.remembered.get(key)
         if known is None:
             known = read_deletion_vector(snapshot.store, vector, data_file=path).to_roaring(data_file=path)
-            self.handle.remembered.put(key, known, len(known))
+            self.snapshot.table.remembered.put(key, known, len(known))
         return known
 
 
@@ -551,7 +547,7 @@ def _guarded(method: Method) -> Method:
             if isinstance(error, LazyDeltaError):
                 words = f"lazydelta.errors.{words}"
             if isinstance(error, KeyboardInterrupt):
-                words = f"interrupted while listing {self.files.handle.uri}"
+                words = f"interrupted while listing {self.files.snapshot.table.uri}"
                 made = java.util.concurrent.CancellationException(words)
             else:
                 made = java.lang.IllegalArgumentException(words)  # PySpark shows this one without Java's stack

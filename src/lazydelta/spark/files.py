@@ -28,10 +28,9 @@ from lazydelta.ingest.files import FORMATS, SourceFile, SourceFormat, Tally, Uni
 from lazydelta.ingest.lines import BadRow, RejectRows, Required
 from lazydelta.ingest.reading import ON_BAD_ROWS, read_units, refuse_rows, required_columns
 from lazydelta.ingest.schema import cell_columns, source_schema
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.maintenance.background import BackgroundMaintenance
 from lazydelta.protocol.actions import Txn
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.spark.errors import error_of_ours
 from lazydelta.spark.maintenance import in_session, is_run_again, maintain_rejected, maintain_written, session_settings
 from lazydelta.spark.session import checked_trigger

@@ -16,13 +16,12 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql import types as spark_types
 
 from lazydelta.errors import OptionError, PredicateError
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.predicates import Predicate, Where, parse_predicate, tree
 from lazydelta.predicates.tree import And, Opaque, Or, WithExpression, leaves
 from lazydelta.protocol.literals import is_float
 from lazydelta.protocol.schema import Array, Column, DataType, Field, Map, Primitive, Struct
 from lazydelta.protocol.time import has_plain_year, timestamp_text
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.spark.file_index import DELETED_ROWS, DeltaFileIndex, SparkInternals, TableFiles, hadoop_path, why_not
 from lazydelta.spark.read_options import pinned_version, split_version
 from lazydelta.spark.schema import spark_schema
@@ -82,11 +81,11 @@ def read(  # noqa: PLR0913 - all but the first two are keyword-only
     reason = "its condition has no equivalent in Spark" if predicate is not None and condition is None else None
     reason = reason or _why_by_source(spark, snapshot, by_spark=by_spark, has_options=bool(storage_options))
     if reason is None:
-        files = TableFiles(handle, snapshot, pinned=asked is not None, where=predicate)
+        files = TableFiles(snapshot, pinned=asked is not None, where=predicate)
         found = _indexed(spark, files)
     else:
         text = None if predicate is None else _text_of(predicate, where, snapshot)
-        found = _by_source(spark, handle, snapshot, text, storage_options or {}, options or {})
+        found = _by_source(spark, snapshot, text, storage_options or {}, options or {})
     if condition is not None:
         found = found.where(condition)
     return found if columns is None else found.select(*(_quoted(each.name) for each in fields))
@@ -205,7 +204,6 @@ def _has_void(kind: DataType) -> bool:
 
 def _by_source(
     spark: SparkSession,
-    handle: TableHandle,
     snapshot: Snapshot,
     where: str | None,
     storage_options: Mapping[str, str],
@@ -218,7 +216,7 @@ def _by_source(
     if where is not None:
         given["where"] = where
     with active_session(spark):
-        return spark.read.format("lazydelta").options(**given).load(handle.uri)
+        return spark.read.format("lazydelta").options(**given).load(snapshot.uri)
 
 
 # Translate a predicate into a Spark condition that holds for the same rows.

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from lazydelta.errors import OptionError
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.time_travel import milliseconds, version_at
 from lazydelta.protocol.literals import short_repr
 from lazydelta.rows.scanner import ShareSize
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import Snapshot, TableHandle
 
 __all__ = ["ReadOptions", "pinned_version", "split_version"]
 

@@ -13,19 +13,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 from pyspark.sql import datasource as pushed
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from lazydelta.errors import LazyDeltaError
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.predicates import NanOrder, Predicate, conjunction
 from lazydelta.predicates.binding import compare, is_null, membership, starts_with
 from lazydelta.protocol.schema import TableSchema
 from lazydelta.rows.request import RowRequest, selected_fields
 from lazydelta.rows.scanner import FEW_FILES, RowScanner, RowShare, ShareSize, row_shares, share_stream
+from lazydelta.sidecar.handle import Snapshot
 from lazydelta.spark.errors import sentence_first
 from lazydelta.spark.read_options import ReadOptions
 from lazydelta.spark.schema import arrow_form, chosen_fields, in_form, spark_schema
@@ -124,9 +123,8 @@ class LazyDeltaReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType, version: int | None = None) -> None:
         with sentence_first():
             handle = options.open()
-            self._snapshot = handle.snapshot(version) if version is not None else options.pin(handle)
-            self._handle = handle.carrying_credentials()
-            self._snapshot = msgspec.structs.replace(self._snapshot, store=self._handle.store)
+            found = handle.snapshot(version) if version is not None else options.pin(handle)
+            self._snapshot = found.carrying_credentials()
             self._options = options
             self._form = arrow_form(schema)
             fields = chosen_fields(self._snapshot.schema, schema)
@@ -164,7 +162,7 @@ class LazyDeltaReader(DataSourceReader):
             yield from in_form(stream, self._form)
 
     def _scanner(self) -> RowScanner:
-        return RowScanner(self._handle, self._snapshot, self._request)
+        return RowScanner(self._snapshot, self._request)
 
     def _name_the_setting(self, shares: list[RowShare]) -> None:
         files = sum(len(share.files) for share in shares)
@@ -173,7 +171,7 @@ class LazyDeltaReader(DataSourceReader):
             return
         todo = f"set {SETTING}=true in the session" if self._options.push_filters else "give it as option('where', …)"
         # Spark's workers have no log of their own; what they print appears in the driver's log.
-        said = f"lazydelta: no filter reached the scan of {self._handle.uri}. If the query has one, {todo}."
+        said = f"lazydelta: no filter reached the scan of {self._snapshot.uri}. If the query has one, {todo}."
         print(said, file=sys.stderr)  # noqa: T201
 
 

@@ -42,12 +42,13 @@ if TYPE_CHECKING:
     from lazydelta.rows.stream import RowStream
     from lazydelta.scan.explain import Explanation
     from lazydelta.sidecar.building.publish import BuildResult
+    from lazydelta.sidecar.handle import Snapshot, TableHandle
     from lazydelta.sidecar.inspection import SidecarInfo
     from lazydelta.table.information import TableInfo
 
     KqlResult = Any  # a layer above
 
-__all__ = ["DeltaTable", "read", "scan"]
+__all__ = ["DeltaTable", "read", "scan", "table_at", "table_of"]
 
 _FEW_PATHS = 1000
 _KQL_OPERATOR = (
@@ -193,7 +194,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         if predicate is not None and where is not None:
             raise OptionError("`predicate` and `where` are both given", hint="pass only `where`")
         reader = ChangeReader(self._snapshot, columns=columns, where=where if predicate is None else predicate)
-        commits = asked.commits(self._handle.store, self._snapshot.metadata, self.version())
+        commits = asked.commits(self._snapshot.store, self._snapshot.metadata, self.version())
         if commits:
             first = commits[0].file.version
             check_enabled(self._open(first).metadata, first)
@@ -311,7 +312,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
             "as_large_types": as_large_types,
             "dictionary_columns": () if parquet_read_options is None else parquet_read_options.dictionary_columns,
         }
-        return table_dataset(self._handle, self._snapshot, *given, **kinds)  # type: ignore[arg-type]
+        return table_dataset(self._snapshot, *given, **kinds)  # type: ignore[arg-type]
 
     def to_pyarrow_table(
         self,
@@ -406,20 +407,20 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         """Build the sidecar of the newest checkpoint. ``options`` are those of ``lazydelta.sidecar.build``."""
         from lazydelta.sidecar import build  # noqa: PLC0415 - not needed for reading
 
-        return build(self._handle, **options)  # type: ignore[arg-type]  # opened already
+        return build(self._snapshot.table, **options)  # type: ignore[arg-type]  # opened already
 
     def refresh_sidecar(self, **options: Any) -> BuildResult:
         """Bring the sidecar to the newest checkpoint. ``options`` are those of ``lazydelta.sidecar.refresh``."""
         from lazydelta.sidecar import refresh  # noqa: PLC0415 - not needed for reading
 
-        return refresh(self._handle, **options)  # type: ignore[arg-type]
+        return refresh(self._snapshot.table, **options)  # type: ignore[arg-type]
 
     def sidecar_status(self) -> SidecarInfo | None:
         """Describe the newest sidecar from its manifest; None if the table has none."""
         from lazydelta.sidecar import show  # noqa: PLC0415 - not needed for reading
         from lazydelta.sidecar.format.folder import list_folder  # noqa: PLC0415
 
-        return show(self._handle) if list_folder(self._handle.store) else None  # type: ignore[arg-type]
+        return show(self._snapshot.table) if list_folder(self._snapshot.store) else None  # type: ignore[arg-type]
 
     def doctor(self, *, deep: bool = False) -> Diagnosis:
         """Return what makes the newest version slow or endangers its readers, with costs and remedies.
@@ -429,7 +430,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         """
         from lazydelta.maintenance.doctor import diagnose  # noqa: PLC0415 - not needed for reading
 
-        return diagnose(self._handle, deep=deep)
+        return diagnose(self._snapshot.table, deep=deep)
 
     def shallow_clone(
         self, target_uri: str | os.PathLike[str], *, storage_options: Mapping[str, str] | None = None
@@ -443,7 +444,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         from lazydelta.sidecar.handle import TableHandle  # noqa: PLC0415
 
         target = TableHandle.open(target_uri, storage_options)
-        shallow_clone(self._handle, self._snapshot, target)
+        shallow_clone(self._snapshot, target)
         return DeltaTable(target_uri, storage_options=None if storage_options is None else dict(storage_options))
 
     def __enter__(self) -> Self:
@@ -500,7 +501,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         """Compaction of small files: ``optimize.compact()`` moves the table to its newest version."""
         from lazydelta.deltalake_names.maintenance import TableOptimizer  # noqa: PLC0415 - not needed for reading
 
-        return TableOptimizer(self._handle, self.update_incremental)
+        return TableOptimizer(self._snapshot.table, self.update_incremental)
 
     def vacuum(
         self,
@@ -534,7 +535,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         )
         noted = (last["commit_properties"], last["post_commithook_properties"])
         paths = vacuum_call(
-            self._handle,
+            self._snapshot.table,
             retention_hours,
             dry_run,
             enforce_retention_duration,
@@ -550,7 +551,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         from lazydelta.rows.scanner import RowScanner  # noqa: PLC0415 - as above
 
         request = RowRequest.of(self._snapshot.schema, **keywords)
-        return RowScanner(self._handle, self._snapshot, request)
+        return RowScanner(self._snapshot, request)
 
     def _both(self, *conditions: Where) -> Predicate | None:
         now = time.time_ns()
@@ -594,7 +595,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         return {"self": self, folder: self} if folder.isidentifier() else {"self": self}
 
     def _bound(self, where: Where, now: int | None = None) -> Predicate | None:
-        trust = self._handle.options.float_max == "trust"
+        trust = self._snapshot.options.float_max == "trust"
         return parse_predicate(where, self._snapshot.schema, now=now, trust_float_max=trust, by_engine=True)
 
     @classmethod
@@ -647,15 +648,15 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         """
         from lazydelta.maintenance.after_commit import checkpoint_at, sidecar_beside  # noqa: PLC0415 - as above
 
-        checkpoint_at(self._handle.store, self.version())
+        checkpoint_at(self._snapshot.store, self.version())
         if sidecar:
-            sidecar_beside(self._handle)
+            sidecar_beside(self._snapshot.table)
 
     def cleanup_metadata(self) -> None:
         """Delete the log files that the table's ``delta.logRetentionDuration`` no longer retains."""
         from lazydelta.maintenance.log_cleanup import clean_log  # noqa: PLC0415 - as above
 
-        clean_log(self._handle)
+        clean_log(self._snapshot.table)
 
 
 # ``lazydelta.scan`` and ``lazydelta.read``: the rows of a table in one call.
@@ -681,6 +682,19 @@ def scan(
     if not isinstance(table, DeltaTable):
         table = DeltaTable(table, version, storage_options, options=options, credential=credential)
     return table.rows(columns, where, limit=limit)
+
+
+# For other packages: the public table of what is open already.
+
+
+def table_at(handle: TableHandle, version: int | str | datetime | None = None) -> DeltaTable:
+    """Pin a version of an open table."""
+    return DeltaTable._at(handle, version)  # noqa: SLF001 - made for other packages
+
+
+def table_of(snapshot: Snapshot) -> DeltaTable:
+    """Return the public table of a snapshot."""
+    return DeltaTable._of(snapshot)  # noqa: SLF001 - as above
 
 
 @only_where

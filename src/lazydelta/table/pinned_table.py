@@ -20,13 +20,12 @@ from lazydelta.errors import OptionError, TableNotFoundError, VersionNotFoundErr
 from lazydelta.log.description import ProtocolVersions, TableMetadata
 from lazydelta.log.hint.reader import read_hint
 from lazydelta.log.segment import LogTailCommit, load_segment, log_tail_files
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.time_travel import history, milliseconds, version_at
 from lazydelta.predicates import Where
 from lazydelta.protocol.file_names import LogFile
 from lazydelta.scan.request import RetentionGuard, ScanRequest, time_column
 from lazydelta.scan.stream import FileStream
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import PinnedVersion, Snapshot, TableHandle
 from lazydelta.storage import has_known_scheme
 from lazydelta.warned import LazyDeltaWarning
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["PinnedTable"]
 
 
-class PinnedTable:
+class PinnedTable(PinnedVersion):
     """``DeltaTable`` without access to rows; the constructor is documented there."""
 
     _travels = False  # whether the version was asked for, and is not known to be the newest
@@ -59,21 +58,24 @@ class PinnedTable:
         if credential is not None:
             storage_options = {**(storage_options or {}), "credential": credential}
         self._storage_options = None if storage_options is None else dict(storage_options)
-        self._handle = TableHandle.open(table_uri, storage_options, options, external_locations=external_locations)
+        handle = TableHandle.open(table_uri, storage_options, options, external_locations=external_locations)
         self._log_tail = None if log_tail is None else log_tail_files(log_tail)
-        self._snapshot = self._open(version)
+        self._snapshot = self._open(version, handle)
 
     @classmethod
     def _at(cls, handle: TableHandle, version: int | str | datetime | None = None) -> Self:
         """Pin a version of a table that is open already; for internal use."""
         table = cls.__new__(cls)
-        table._pin(handle, version)  # noqa: SLF001 - constructed here
+        table._storage_options = table._log_tail = None  # noqa: SLF001 - constructed here
+        table._snapshot = table._open(version, handle)  # noqa: SLF001
         return table
 
-    def _pin(self, handle: TableHandle, version: int | str | datetime | None) -> None:
-        self._storage_options = self._log_tail = None
-        self._handle = handle
-        self._snapshot = self._open(version)
+    @classmethod
+    def _of(cls, snapshot: Snapshot, log_tail: tuple[LogFile, ...] | None = None) -> Self:
+        """Return the public table of a snapshot; for internal use."""
+        table = cls.__new__(cls)
+        table._storage_options, table._log_tail, table._snapshot = None, log_tail, snapshot  # noqa: SLF001
+        return table
 
     @classmethod
     def is_deltatable(cls, table_uri: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> bool:
@@ -90,12 +92,12 @@ class PinnedTable:
     @property
     def table_uri(self) -> str:
         """The table's root, without credentials."""
-        return self._handle.uri
+        return self._snapshot.uri
 
     @property
     def uri(self) -> str:
         """The table's root, without credentials."""
-        return self._handle.uri
+        return self._snapshot.uri
 
     @property
     def columns(self) -> list[str]:
@@ -144,7 +146,7 @@ class PinnedTable:
         if limit is not None and limit < 0:
             raise OptionError(f"history(limit={limit}) makes no sense", hint="give a positive number or None")
         snapshot = self._snapshot
-        return list(history(self._handle.store, snapshot.segment, snapshot.metadata, limit, progress))
+        return list(history(snapshot.store, snapshot.segment, snapshot.metadata, limit, progress))
 
     def transaction_version(self, app_id: str) -> int | None:
         """Return the last transaction version committed by the application; None if there is none."""
@@ -187,25 +189,24 @@ class PinnedTable:
         was replaced longer ago than ``delta.deletedFileRetentionDuration`` a ``RetentionWarning``, because VACUUM may
         have deleted some of its files; ``strict`` makes both an error.
         """
-        handle = self._handle if options is None else self._handle.with_options(options)
-        snapshot = self._snapshot if options is None else handle.adopted(self._snapshot)
+        snapshot = self._snapshot if options is None else self._snapshot.with_options(options)
         request = ScanRequest.of(
-            self._snapshot.schema,
+            snapshot.schema,
             where=where,
             limit=limit,
             row_limit=row_limit,
             strategy=strategy,
             stats_columns=stats_columns,
-            batch_size=handle.options.rows_in_memory if batch_size is None else batch_size,
+            batch_size=snapshot.options.rows_in_memory if batch_size is None else batch_size,
             retention_guard=retention_guard,
             strict=strict,
             last=last,
             now=now,
-            time_column=lambda: time_column(self._snapshot.metadata, self._snapshot.schema),
-            trust_float_max=handle.options.float_max == "trust",
+            time_column=lambda: time_column(snapshot.metadata, snapshot.schema),
+            trust_float_max=snapshot.options.float_max == "trust",
             time_travel=self._travels,
         )
-        return FileStream(handle.scan(snapshot, request))
+        return FileStream(snapshot.scan(request))
 
     def file_infos(self, predicate: Where = None, **keywords: Any) -> FileStream:
         """Return the active files that can match ``predicate``; keywords as for ``files``."""
@@ -239,12 +240,12 @@ class PinnedTable:
             paths,
             reported,
             snapshot.schema,
-            lambda request: FileStream(self._handle.scan(snapshot, request)),
+            lambda request: FileStream(snapshot.scan(request)),
             missing=missing,
         )
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._handle.uri!r}, version={self.version()})"
+        return f"{type(self).__name__}({self._snapshot.uri!r}, version={self.version()})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PinnedTable):
@@ -255,16 +256,17 @@ class PinnedTable:
         return hash(self.table_uri)  # the version can change
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        return (_reopened, (type(self), self._handle, self._log_tail, self.version()))
+        return (_reopened, (type(self), self._snapshot.table, self._log_tail, self.version()))
 
-    def _open(self, version: int | str | datetime | None) -> Snapshot:
+    def _open(self, version: int | str | datetime | None, handle: TableHandle | None = None) -> Snapshot:
+        handle = self._snapshot.table if handle is None else handle
         if version is not None and not isinstance(version, str | datetime):
             version = _whole_number(version)
         if isinstance(version, str | datetime):
-            newest = self._open(None)
+            newest = self._open(None, handle)
             timestamp = milliseconds(version)
             try:
-                version = version_at(self._handle.store, newest.metadata, timestamp, log_tail=self._log_tail or ())
+                version = version_at(handle.store, newest.metadata, timestamp, log_tail=self._log_tail or ())
             except VersionNotFoundError as error:
                 if error.earliest != 0:
                     raise  # the table state at that time has been cleaned up
@@ -273,7 +275,7 @@ class PinnedTable:
             if version == newest.version:
                 return newest
         self._travels = version is not None
-        return self._handle.snapshot(version, log_tail=self._log_tail)
+        return handle.snapshot(version, log_tail=self._log_tail)
 
 
 def _whole_number(version: object) -> int:
@@ -291,9 +293,4 @@ def _whole_number(version: object) -> int:
 def _reopened(
     cls: type[PinnedTable], handle: TableHandle, log_tail: tuple[LogFile, ...] | None, version: int
 ) -> PinnedTable:
-    table = cls.__new__(cls)
-    table._handle = handle  # noqa: SLF001 - constructed here
-    table._storage_options = None  # noqa: SLF001
-    table._log_tail = log_tail  # noqa: SLF001
-    table._snapshot = handle.snapshot(version, log_tail=log_tail)  # noqa: SLF001
-    return table
+    return cls._of(handle.snapshot(version, log_tail=log_tail), log_tail)

@@ -23,12 +23,11 @@ from lazydelta.errors import (
     UnsupportedFeatureError,
     WriteError,
 )
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.protocol.actions import Metadata, Protocol
 from lazydelta.protocol.arrow_types import has_timestamp_ntz, to_field
 from lazydelta.protocol.delta_types import Field
 from lazydelta.protocol.schema import NameIndex
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.write.column_mapping import mapped_metadata, mapping_of, with_own_names
 from lazydelta.write.commit import CommitNote
 from lazydelta.write.create import with_features
@@ -94,15 +93,15 @@ def _attempt(handle: TableHandle, change: TableChange, note: CommitNote) -> Comm
             # A row that another writer adds meanwhile was not checked.
             choice = RowChoice(snapshot.schema, None, None)
             transaction.rest_on_rows(choice, any_append=True, removes=False)
-            _check_rows(handle, snapshot, metadata)
+            _check_rows(snapshot, metadata)
         return transaction.commit()
 
 
-def _check_rows(handle: TableHandle, snapshot: Snapshot, metadata: Metadata) -> None:
+def _check_rows(snapshot: Snapshot, metadata: Metadata) -> None:
     """Raise if a row of the table breaks a constraint."""
     checked = RowConstraints(metadata, schema_of(metadata))
-    reader = RowReader(handle.store, snapshot.schema)
-    for file in candidate_files(handle, snapshot, RowChoice(snapshot.schema, None, None)):
+    reader = RowReader(snapshot.store, snapshot.schema)
+    for file in candidate_files(snapshot, RowChoice(snapshot.schema, None, None)):
         for rows in reader.read(file.add):
             checked.check(rows)
 

@@ -17,9 +17,9 @@ import pyarrow as pa
 from lazydelta.errors import UnknownColumnError
 from lazydelta.log.replay import ReverseCommitReader
 from lazydelta.log.segment import list_commits
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.protocol.actions import Metadata
 from lazydelta.protocol.schema import Array, DataType, Field, Map, Struct, TableSchema
+from lazydelta.sidecar.handle import Snapshot
 
 __all__ = ["PhysicalColumns", "mapped_metadata", "mapping_of", "with_own_names"]
 

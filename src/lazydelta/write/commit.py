@@ -23,7 +23,6 @@ import numpy.typing as npt
 
 from lazydelta.errors import CommitConflictError, OptionError, PredicateError
 from lazydelta.log.file_batch import FileBatch
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.predicates import (
     Predicate,
     Where,
@@ -54,7 +53,7 @@ from lazydelta.protocol.properties import ISOLATION_LEVELS
 from lazydelta.protocol.schema import TableSchema
 from lazydelta.runtime.arrays import flags
 from lazydelta.scan.request import ScanRequest, ScanStrategy
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import Snapshot
 from lazydelta.stats import partition_ranges
 
 __all__ = [
@@ -378,9 +377,7 @@ def removal_of(add: Add, timestamp: int, *, data_change: bool = True) -> Remove:
     )
 
 
-def removals(
-    handle: TableHandle, snapshot: Snapshot, timestamp: int, selection: PartitionSelection | None = None
-) -> Iterator[list[Remove]]:
+def removals(snapshot: Snapshot, timestamp: int, selection: PartitionSelection | None = None) -> Iterator[list[Remove]]:
     """Yield removes of every active file, or of the files in the selected partitions, in batches.
 
     They have all fields that later readers and checksums need. Statistics are omitted; Delta-Spark omits them too,
@@ -388,7 +385,7 @@ def removals(
     """
     predicate = None if selection is None else selection.predicate
     request = ScanRequest(predicate=predicate, strategy=ScanStrategy.FORWARD, extra=True)
-    for batch in handle.scan(snapshot, request).batches():
+    for batch in snapshot.scan(request).batches():
         if selection is not None:
             selection.matches(batch)  # raises for files that the scan kept because it could not decide
         yield _removes(batch, timestamp)

@@ -20,14 +20,13 @@ from lazydelta.errors import (
     WriteError,
 )
 from lazydelta.log.opening import open_snapshot
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.protocol.actions import Metadata, Protocol
 from lazydelta.protocol.arrow_types import has_timestamp_ntz, to_schema_string
 from lazydelta.protocol.delta_types import Schema
 from lazydelta.protocol.features import FEATURES, LISTS_SINCE, READER_FEATURES, WRITER_FEATURES, check_writable
 from lazydelta.protocol.properties import TableProperties, is_true
 from lazydelta.protocol.schema import Array, Map, Struct, TableSchema, Variant
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.storage import Store
 from lazydelta.write.alignment import Alignment
 from lazydelta.write.commit import CommitNote

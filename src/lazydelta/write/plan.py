@@ -22,7 +22,6 @@ from lazydelta.errors import (
     UnsupportedFeatureError,
     WriteError,
 )
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.predicates import Predicate, Where, parse_predicate, referenced_columns, to_arrow_expression
 from lazydelta.predicates.tree import IsNull, leaves
 from lazydelta.protocol.actions import Add, Metadata
@@ -30,6 +29,7 @@ from lazydelta.protocol.arrow_types import has_timestamp_ntz
 from lazydelta.protocol.delta_types import Schema
 from lazydelta.protocol.schema import Field, Primitive, TableSchema
 from lazydelta.runtime import compute as pc
+from lazydelta.sidecar.handle import Snapshot
 from lazydelta.write.alignment import NULL_TIMESTAMPS, Alignment, Boundary, boundary_of, find_column
 from lazydelta.write.column_mapping import mapped_metadata, mapping_of
 from lazydelta.write.commit import CommitNote

@@ -37,7 +37,6 @@ from lazydelta.log.checkpoint.reader import CheckpointReader
 from lazydelta.log.checksum.writer import Change, TableTotals, state_at, write_checksum
 from lazydelta.log.commits import decode_actions, read_actions
 from lazydelta.log.segment import checkpoints_from
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.log.time_travel import commit_info
 from lazydelta.predicates import Where
 from lazydelta.protocol.actions import Add, DeletionVector, LogLine, Metadata, Protocol, Remove, Txn
@@ -45,7 +44,7 @@ from lazydelta.protocol.deletion_vectors import VectorFile
 from lazydelta.protocol.features import check_removable, check_writable, uses_in_commit_timestamps
 from lazydelta.protocol.file_names import LOG, MAX_VERSION, commit_name
 from lazydelta.protocol.properties import TableProperties
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.storage import Store
 from lazydelta.storage.staged_files import StagedFiles
 from lazydelta.write.batch_record import BATCH_FIELD, BatchRecord, check_repeat
@@ -448,7 +447,7 @@ class Transaction:
         else:
             self._selections.append(selection)
         if self.snapshot is not None:
-            for batch in removals(self.handle, self.snapshot, self.deletion_time(), selection):
+            for batch in removals(self.snapshot, self.deletion_time(), selection):
                 self._lines.remove(batch)
 
     def read(self, *paths: str) -> None:

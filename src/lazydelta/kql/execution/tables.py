@@ -18,7 +18,6 @@ import duckdb
 import pyarrow as pa
 
 from lazydelta.engines.duckdb import connect
-from lazydelta.engines.table_source import pinned
 from lazydelta.errors import OptionError
 from lazydelta.kql.binding.plan import Scan
 from lazydelta.kql.binding.types import quoted
@@ -29,6 +28,7 @@ from lazydelta.predicates import parse_predicate
 from lazydelta.rows.flow import ReadingPool
 from lazydelta.rows.request import RowRequest
 from lazydelta.rows.scanner import RowScanner
+from lazydelta.sidecar.handle import snapshot_of
 from lazydelta.table.delta_table import DeltaTable
 
 __all__ = ["OWN_MEMORY", "KqlDatabases", "KqlTables", "LimitedDatabases", "Queryable"]
@@ -192,11 +192,11 @@ class KqlTables:
             return iter(table.select(names).to_batches() if names else _empty_batches(table.num_rows))
         if self._pool is None:
             return table.rows(columns=names, where=pushed.where, limit=pushed.limit)
-        handle, snapshot = pinned(table)
-        trust = handle.options.float_max == "trust"
+        snapshot = snapshot_of(table)
+        trust = snapshot.options.float_max == "trust"
         where = parse_predicate(pushed.where, snapshot.schema, trust_float_max=trust)
         request = RowRequest.of(snapshot.schema, columns=names, where=where, limit=pushed.limit)
-        return RowScanner(handle, snapshot, request, pool=self._pool).stream()
+        return RowScanner(snapshot, request, pool=self._pool).stream()
 
     def _delivered_batches(
         self, rows: Iterator[pa.RecordBatch], schema: pa.Schema, limit: int | None

@@ -19,7 +19,7 @@ from lazydelta.log.checkpoint.reader import checkpoint_actions
 from lazydelta.log.checksum.reader import VersionChecksum
 from lazydelta.log.replay import TailCommit
 from lazydelta.log.segment import LogSegment
-from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.protocol.actions import DomainMetadata, LogLine, Metadata, Protocol
 from lazydelta.protocol.file_names import LogFile
 from lazydelta.protocol.properties import TableProperties
@@ -43,7 +43,7 @@ class ChecksumCheck(msgspec.Struct):
     _newest: dict[tuple[str, str], tuple[float, LogLine]] = msgspec.field(default_factory=dict)
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> ChecksumCheck | None:
+    def of(cls, snapshot: LogSnapshot) -> ChecksumCheck | None:
         """Return the comparison for a version; None if it has no checksum of its own."""
         file, checksum = snapshot.segment.checksum, snapshot.checksum
         return None if file is None or checksum is None else cls(snapshot.segment, file, checksum)

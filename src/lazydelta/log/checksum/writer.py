@@ -21,7 +21,7 @@ from lazydelta.log.checkpoint.reader import CheckpointReader
 from lazydelta.log.checksum.reader import VersionChecksum, read_checksum
 from lazydelta.log.keys import RemoveSet
 from lazydelta.log.replay import KEY_MEMORY, ReverseCommitReader, TailCommit, active_tail_files, unmasked
-from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.log.time_travel import commit_info
 from lazydelta.protocol.actions import (
     DomainMetadata,
@@ -154,7 +154,7 @@ def read_changes(commits: Iterable[TailCommit]) -> Change:
     return Change.of(found)
 
 
-def state_at(snapshot: Snapshot) -> TableTotals | None:
+def state_at(snapshot: LogSnapshot) -> TableTotals | None:
     """Return the totals of a snapshot if they can be computed without reading a large checkpoint, else None.
 
     A table without a checkpoint was read completely when it was opened, so it is replayed.
@@ -177,7 +177,7 @@ def state_at(snapshot: Snapshot) -> TableTotals | None:
     return None
 
 
-def state_from_replay(snapshot: Snapshot, *, num_files: int, size: int) -> TableTotals:
+def state_from_replay(snapshot: LogSnapshot, *, num_files: int, size: int) -> TableTotals:
     """Return the totals of a snapshot whose files have just been counted."""
     return TableTotals(num_files, size, tuple(snapshot.transactions()), tuple(snapshot.domains()))
 
@@ -188,7 +188,7 @@ def _stated(checksum: VersionChecksum) -> TableTotals:
     )
 
 
-def _replayed(snapshot: Snapshot) -> TableTotals:
+def _replayed(snapshot: LogSnapshot) -> TableTotals:
     num_files = size = 0
     with closing(RemoveSet(KEY_MEMORY)) as seen:
         for batch in active_tail_files(snapshot.tail(), seen, ScanMetrics()):
@@ -245,7 +245,7 @@ def write_checksum(
     return True
 
 
-def start_checksums(snapshot: Snapshot, *, num_files: int, size: int) -> bool:
+def start_checksums(snapshot: LogSnapshot, *, num_files: int, size: int) -> bool:
     """Write the checksum of a version whose files were just counted, if its writer wrote none; return whether it did.
 
     Later commits derive their checksums from it. Tables that lazydelta cannot write to are left to writers that support

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 
-from lazydelta.engines.table_source import pinned
 from lazydelta.errors import KqlError, LazyDeltaError, OptionError
 from lazydelta.kql.binding.types import SQL_TYPES
 from lazydelta.kql.execution.query import KIND
@@ -25,6 +24,7 @@ from lazydelta.server.flight_sql.guard import CATALOG
 from lazydelta.server.http.kusto_frames import Column, columns_of, encoded_rows, span_text
 from lazydelta.server.http.queries import Call, Queries
 from lazydelta.server.tables import TableListing
+from lazydelta.sidecar.handle import snapshot_of
 
 __all__ = ["Answer", "Commands"]
 
@@ -279,7 +279,7 @@ class Commands:
         rows = []
         for each in self._names(call) if name is None else [_bare(name)]:
             try:
-                checksum = pinned(self._queries.tables.open(each, call.identity))[1].checksum
+                checksum = snapshot_of(self._queries.tables.open(each, call.identity)).checksum
             except LazyDeltaError:
                 if name is not None:
                     raise

@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from lazydelta.engines import duckdb as duckdb_engine
-from lazydelta.engines.table_source import pinned
 from lazydelta.errors import LazyDeltaError, OptionError, StreamClosedError
 from lazydelta.kql.execution.query import KIND, RENDER
 from lazydelta.kql.functions.aggregates import AGGREGATE_NAMES
@@ -31,6 +30,7 @@ from lazydelta.server.http.queries import Call, Queries, RunningQuery
 from lazydelta.server.http.replies import Handler, Head, error_body, json_reply
 from lazydelta.server.tables import TableListing, history_of, partitions_in
 from lazydelta.sidecar.format.folder import list_folder
+from lazydelta.sidecar.handle import snapshot_of
 from lazydelta.sidecar.timeline import Timeline, exact_timeline, manifest_timeline, time_column_of
 from lazydelta.table.delta_table import DeltaTable
 
@@ -119,7 +119,7 @@ class PageApi:
             table = self._queries.tables.open(name, call.identity)
         except LazyDeltaError as error:
             return {"name": name, **error_body(error, self._queries.tables.without_places)}
-        _, snapshot = pinned(table)
+        snapshot = snapshot_of(table)
         segment, checksum = snapshot.segment, snapshot.checksum
         return {
             "name": name,
@@ -137,7 +137,7 @@ class PageApi:
     def _table(self, call: Call) -> Iterator[Head | bytes]:
         name = _asked(call, "name")
         table = self._queries.tables.open(name, call.identity)
-        _, snapshot = pinned(table)
+        snapshot = snapshot_of(table)
         metadata = table.metadata()
         kinds = dict(self._commands.columns(call, name))
         partition = set(metadata.partition_columns)
@@ -155,10 +155,10 @@ class PageApi:
 
     def _timeline(self, call: Call) -> Iterator[Head | bytes]:
         table = self._queries.tables.open(_asked(call, "name"), call.identity)
-        handle, snapshot = pinned(table)
+        snapshot = snapshot_of(table)
         give_back = self._queries.room(call, _FILES_MEMORY)
         try:
-            found: Timeline | None = manifest_timeline(handle, snapshot)
+            found: Timeline | None = manifest_timeline(snapshot)
             ranges = {} if found is None else found.ranges
             number = snapshot.checksum.num_files if snapshot.checksum is not None else None
             known = sum(found.files) if found is not None else number
@@ -173,7 +173,7 @@ class PageApi:
     def _statistics(self, call: Call) -> Iterator[Head | bytes]:
         """Answer the range of each column from the files in the log, for a table that has no manifest."""
         table = self._queries.tables.open(_asked(call, "name"), call.identity)
-        _, snapshot = pinned(table)
+        snapshot = snapshot_of(table)
         columns = [each.name for each in snapshot.schema.leaves() if len(each.path) == 1]
         checksum = snapshot.checksum
         if checksum is None or checksum.num_files > _COUNTED_FILES:
@@ -363,7 +363,7 @@ def _statement(call: Call) -> _Statement:
 
 def _notes(table: DeltaTable) -> list[str]:
     """Return what is worth knowing at a glance, from what opening has read."""
-    _, snapshot = pinned(table)
+    snapshot = snapshot_of(table)
     segment = snapshot.segment
     found = []
     if segment.checkpoint is None and segment.version > _LONG_TAIL:
@@ -420,7 +420,7 @@ def _while_wanted(call: Call, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
 def _where(table: DeltaTable, asked: _Scan) -> str | None:
     """Return the condition of a scan: what was written, and the range of time that was brushed."""
     parts = [] if not asked.where or not asked.where.strip() else [f"({asked.where})"]
-    column = time_column_of(pinned(table)[1])
+    column = time_column_of(snapshot_of(table))
     if column is not None:
         quoted = '"' + column.name.replace('"', '""') + '"'
         for op, timestamp in ((">=", asked.first), ("<", asked.last)):

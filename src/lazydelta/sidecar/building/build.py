@@ -18,7 +18,7 @@ from lazydelta.errors import ObjectChangedError, ObjectNotFoundError, StorageErr
 from lazydelta.log.checkpoint.reader import CheckpointReader, StatsWanted
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.segment import Checkpoint
-from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.protocol.schema import Column
 from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import boolean_array, from_numpy
@@ -83,7 +83,7 @@ def preview(
 ) -> BuildPreview:
     """Inspect the newest checkpoint, or that of ``version``; reads only its footers and a few files."""
 
-    def work(snapshot: Snapshot, checkpoint: Checkpoint) -> BuildPreview:
+    def work(snapshot: LogSnapshot, checkpoint: Checkpoint) -> BuildPreview:
         reader = CheckpointReader(handle.store, checkpoint)
         parts = list(reader.parts())
         there = load_manifest(handle.store, snapshot, checkpoint) is not None
@@ -283,7 +283,7 @@ def build(  # noqa: PLR0913 - all arguments but the table and its version are ke
     """
     store = TableHandle.open(table_uri, storage_options, options).store
 
-    def work(snapshot: Snapshot, checkpoint: Checkpoint) -> BuildResult:
+    def work(snapshot: LogSnapshot, checkpoint: Checkpoint) -> BuildResult:
         replaces, reason = _to_replace(store, snapshot, checkpoint, force=force)
         result = None if force or replaces is not None else existing(store, snapshot, checkpoint, thorough=True)
         if result is not None:
@@ -305,7 +305,7 @@ def build(  # noqa: PLR0913 - all arguments but the table and its version are ke
 
 def build_at(  # noqa: PLR0913 - all arguments but the build target are keyword-only
     store: Store,
-    snapshot: Snapshot,
+    snapshot: LogSnapshot,
     checkpoint: Checkpoint,
     *,
     sort_by: Sequence[str] | None = None,
@@ -337,7 +337,7 @@ def build_at(  # noqa: PLR0913 - all arguments but the build target are keyword-
 
 
 def _to_replace(
-    store: Store, snapshot: Snapshot, checkpoint: Checkpoint, *, force: bool
+    store: Store, snapshot: LogSnapshot, checkpoint: Checkpoint, *, force: bool
 ) -> tuple[str | None, str | None]:
     """Return the digest of a manifest to replace and the reason: a page of its parts is damaged."""
     manifest = load_manifest(store, snapshot, checkpoint)
@@ -353,7 +353,9 @@ def _to_replace(
     return None, None
 
 
-def existing(store: Store, snapshot: Snapshot, checkpoint: Checkpoint, *, thorough: bool = False) -> BuildResult | None:
+def existing(
+    store: Store, snapshot: LogSnapshot, checkpoint: Checkpoint, *, thorough: bool = False
+) -> BuildResult | None:
     """Return the existing sidecar; write its manifest if only that is missing or invalid.
 
     Only footers are read; ``thorough`` reads a whole file before writing a manifest for it.

@@ -20,7 +20,7 @@ from lazydelta.errors import ObjectChangedError, ObjectExistsError, ObjectNotFou
 from lazydelta.log.opening import open_snapshot
 from lazydelta.log.replay import ReverseCommitReader, TailCommit
 from lazydelta.log.segment import LogSegment
-from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.protocol.actions import Add, LogLine, Remove
 from lazydelta.protocol.file_names import LogFile
 from lazydelta.protocol.properties import TableProperties
@@ -58,7 +58,7 @@ _LEAST_COMMITS = 2
 _ACTIONS_AT_ONCE = 4096
 _SAMPLED = 200
 
-StateAt = Callable[[int], Snapshot]
+StateAt = Callable[[int], LogSnapshot]
 """Returns the table state at a version."""
 CollectProgress = Callable[[int], None]
 """Called with the number of actions read so far."""
@@ -67,7 +67,7 @@ CollectProgress = Callable[[int], None]
 class DeltaCollection:
     """The actions of commits, ascending, for one file; ``state`` is the table at these commits."""
 
-    def __init__(self, state: Snapshot, memory_budget: int) -> None:
+    def __init__(self, state: LogSnapshot, memory_budget: int) -> None:
         self.state = state
         self._memory_budget = memory_budget
         self._layout: SidecarLayout | None = None
@@ -117,7 +117,7 @@ class DeltaCollection:
         return self._layout
 
 
-def _layout_for(state: Snapshot, adds: Sequence[Add]) -> SidecarLayout:
+def _layout_for(state: LogSnapshot, adds: Sequence[Add]) -> SidecarLayout:
     """Return the layout: the statistics chosen by table properties, and those that some files have."""
     chosen = stats_columns(state.schema, TableProperties.of(state.metadata, strict=False))
     named = {path for add in adds[:_SAMPLED] for path in columns_named_in(add.stats)}
@@ -304,7 +304,7 @@ class _DeltaBuild:
             self._handle.cache.forget_deltas(self._store.identity)
         return self._result(entries, written, segment)
 
-    def _newest(self) -> Snapshot:
+    def _newest(self) -> LogSnapshot:
         # Read the current log instead of a cached one. Commits in delta sidecars need not be read again.
         parallelism = self._handle.options.commit_parallelism
         return open_snapshot(self._store, parallelism=parallelism, spans=DeltaSpans(self._handle.cache, self._store))

@@ -16,7 +16,7 @@ from lazydelta.errors import OptionError
 from lazydelta.log.checkpoint.reader import CURABLE, MAX_REPLACEMENTS, CheckpointReader, StatsWanted, too_often
 from lazydelta.log.opening import open_snapshot
 from lazydelta.log.segment import Checkpoint
-from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.protocol.properties import TableProperties
 from lazydelta.protocol.schema import Column, TableSchema
 from lazydelta.sidecar.format.columns import GROUPS_PER_FILE, ROWS_PER_GROUP, ColumnRole, SidecarLayout, SortColumn
@@ -97,7 +97,7 @@ def _width(kind: pa.DataType) -> int:
         return _BOUND_TEXT_BYTES  # strings and maps vary in length; string bounds are truncated at 32 characters
 
 
-def snapshot_at_checkpoint(store: Store, version: int | None = None) -> tuple[Snapshot, Checkpoint]:
+def snapshot_at_checkpoint(store: Store, version: int | None = None) -> tuple[LogSnapshot, Checkpoint]:
     """Return a snapshot of the newest checkpoint's version, or of ``version``, which must have a checkpoint."""
     snapshot = open_snapshot(store, version=version)
     checkpoint = snapshot.segment.checkpoint
@@ -110,7 +110,7 @@ def snapshot_at_checkpoint(store: Store, version: int | None = None) -> tuple[Sn
     return snapshot, checkpoint
 
 
-def at_checkpoint(store: Store, version: int | None, work: Callable[[Snapshot, Checkpoint], T]) -> T:
+def at_checkpoint(store: Store, version: int | None, work: Callable[[LogSnapshot, Checkpoint], T]) -> T:
     """Run ``work`` on the newest checkpoint or that of ``version``; run it again if the checkpoint is replaced."""
     snapshot, checkpoint = snapshot_at_checkpoint(store, version)
     for _ in range(MAX_REPLACEMENTS):
@@ -123,7 +123,7 @@ def at_checkpoint(store: Store, version: int | None, work: Callable[[Snapshot, C
 
 
 def plan_sidecar(
-    snapshot: Snapshot,
+    snapshot: LogSnapshot,
     checkpoint: Checkpoint,
     sort_by: Sequence[str] | None = None,
     *,
@@ -158,7 +158,7 @@ def _plan(schema: TableSchema, layout: SidecarLayout, stats: Sequence[Column]) -
     return SidecarPlan(schema, layout, tuple(indexed))
 
 
-def _stats_columns(snapshot: Snapshot, reader: CheckpointReader) -> list[Column]:
+def _stats_columns(snapshot: LogSnapshot, reader: CheckpointReader) -> list[Column]:
     """Return the columns with statistics: those that table properties name, and those found in a sample."""
     leaves = [column for column in snapshot.schema.leaves() if not column.is_partition]
     seen = _sampled_columns(reader)

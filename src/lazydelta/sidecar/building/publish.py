@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from lazydelta.errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError, StorageError
 from lazydelta.log.segment import Checkpoint
-from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.protocol.actions import DomainMetadata, Txn
 from lazydelta.runtime.threads import in_parallel
 from lazydelta.sidecar.building.plan import SidecarPlan
@@ -93,7 +93,7 @@ class BuildResult(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-def load_manifest(store: Store, snapshot: Snapshot, checkpoint: Checkpoint) -> EveryPart | None:
+def load_manifest(store: Store, snapshot: LogSnapshot, checkpoint: Checkpoint) -> EveryPart | None:
     """Return the manifest of a checkpoint if it is valid and all its parts exist; otherwise None."""
     try:
         data = store.get(manifest_path(checkpoint.version))
@@ -102,7 +102,7 @@ def load_manifest(store: Store, snapshot: Snapshot, checkpoint: Checkpoint) -> E
     return _valid(data, store, snapshot, checkpoint)
 
 
-def _valid(data: bytes, store: Store, snapshot: Snapshot, checkpoint: Checkpoint) -> EveryPart | None:
+def _valid(data: bytes, store: Store, snapshot: LogSnapshot, checkpoint: Checkpoint) -> EveryPart | None:
     try:
         manifest = ManifestIndex.decode(data)
         manifest.check(table_id=snapshot.metadata.id, checkpoint=checkpoint)
@@ -137,7 +137,7 @@ class Publication:
     """
 
     store: Store
-    snapshot: Snapshot
+    snapshot: LogSnapshot
     checkpoint: Checkpoint
     plan: SidecarPlan
     transactions: Sequence[Txn] | None = None
@@ -421,6 +421,6 @@ def _undisturbed(write: Callable[[], None]) -> None:
     raise PartsGoneError(message)
 
 
-def schema_hash(snapshot: Snapshot) -> str:
+def schema_hash(snapshot: LogSnapshot) -> str:
     """Return the digest of the schema at the checkpoint."""
     return hashlib.sha256(snapshot.metadata.schema_string.encode()).hexdigest()

@@ -26,7 +26,7 @@ from lazydelta.log.hint.reader import read_hint
 from lazydelta.log.keys import RemoveSet
 from lazydelta.log.replay import TailCommit, TailReader, active_tail_files
 from lazydelta.log.segment import Checkpoint, LogSegment, list_from
-from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.options import Options
 from lazydelta.protocol.actions import Add, DomainMetadata, LogLine, Remove, Txn
 from lazydelta.protocol.file_names import FileKind
@@ -260,7 +260,7 @@ def refresh_at(
     """Do the same as ``refresh`` for an open table."""
     store, settings = handle.store, handle.options
 
-    def work(snapshot: Snapshot, checkpoint: Checkpoint) -> BuildResult:
+    def work(snapshot: LogSnapshot, checkpoint: Checkpoint) -> BuildResult:
         return _refreshed(store, snapshot, checkpoint, settings, memory_budget, progress)
 
     return at_checkpoint(store, None, work)
@@ -268,7 +268,7 @@ def refresh_at(
 
 def _refreshed(
     store: Store,
-    snapshot: Snapshot,
+    snapshot: LogSnapshot,
     checkpoint: Checkpoint,
     settings: Options,
     memory_budget: int,
@@ -309,7 +309,7 @@ class _Base:
         return self.every.index
 
 
-def _newest_base(store: Store, snapshot: Snapshot, checkpoint: Checkpoint) -> _Base:
+def _newest_base(store: Store, snapshot: LogSnapshot, checkpoint: Checkpoint) -> _Base:
     """Return the newest earlier sidecar with a known change up to the checkpoint."""
     files = list_folder(store)
     sizes = {file.path: file.info.size for file in files}
@@ -325,7 +325,7 @@ def _newest_base(store: Store, snapshot: Snapshot, checkpoint: Checkpoint) -> _B
     raise SidecarError(message)
 
 
-def _base(store: Store, file: FolderFile, sizes: Mapping[str, int], snapshot: Snapshot, target: int) -> _Base:
+def _base(store: Store, file: FolderFile, sizes: Mapping[str, int], snapshot: LogSnapshot, target: int) -> _Base:
     manifest = ManifestIndex.decode(store.get(file.path))
     every = every_part(store, manifest)
     listed = list(list_from(store, file.version, target))
@@ -373,7 +373,7 @@ class _Refresh:
     def __init__(
         self,
         store: Store,
-        snapshot: Snapshot,
+        snapshot: LogSnapshot,
         checkpoint: Checkpoint,
         base: _Base,
         settings: Options,

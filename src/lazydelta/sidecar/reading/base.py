@@ -12,7 +12,7 @@ import numpy as np
 from lazydelta.errors import LazyDeltaError, StorageError
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.segment import Checkpoint, on_older_checkpoint
-from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.log.tail_spans import TailSpans
 from lazydelta.predicates import Predicate
 from lazydelta.protocol.file_names import LogFile
@@ -92,7 +92,7 @@ _REQUEST_BYTES = 16 << 10  # a request takes as long as reading so many bytes, w
 _CANDIDATES = 2
 
 
-def on_older_sidecar(store: Store, snapshot: Snapshot, cache: SidecarCache) -> Snapshot | None:
+def on_older_sidecar(store: Store, snapshot: LogSnapshot, cache: SidecarCache) -> LogSnapshot | None:
     """Return the snapshot on an older checkpoint with a sidecar, if the newest has none and that is cheaper.
 
     Return None if the log could not be looked at.
@@ -113,7 +113,7 @@ def on_older_sidecar(store: Store, snapshot: Snapshot, cache: SidecarCache) -> S
     return snapshot
 
 
-def _on_older(store: Store, snapshot: Snapshot) -> Snapshot:
+def _on_older(store: Store, snapshot: LogSnapshot) -> LogSnapshot:
     from lazydelta.sidecar.format.folder import list_folder  # noqa: PLC0415 - few scans get here
 
     segment, ahead = snapshot.segment, snapshot.commits.ahead
@@ -139,7 +139,7 @@ def _on_older(store: Store, snapshot: Snapshot) -> Snapshot:
     return snapshot
 
 
-def _cost(store: Store, snapshot: Snapshot) -> int:
+def _cost(store: Store, snapshot: LogSnapshot) -> int:
     """Return what the commits of a tail take, in bytes; a request counts as some."""
     segment, first = snapshot.segment, snapshot.segment.base_version + 1
     files: list[LogFile] = []
@@ -160,7 +160,7 @@ class SidecarBase(msgspec.Struct, frozen=True):
     use_manifest: bool = True
     prune_row_groups: bool = True
 
-    def settled(self, store: Store, snapshot: Snapshot) -> Snapshot:
+    def settled(self, store: Store, snapshot: LogSnapshot) -> LogSnapshot:
         """Return the snapshot, or its checkpoint's version on an older one with a sidecar; the same for all scans."""
         if not self.use_manifest:
             return snapshot
@@ -276,7 +276,7 @@ class SidecarBase(msgspec.Struct, frozen=True):
         finally:
             groups.close()
 
-    def share(self, store: Store, snapshot: Snapshot, predicate: Predicate | None) -> float | None:
+    def share(self, store: Store, snapshot: LogSnapshot, predicate: Predicate | None) -> float | None:
         """Return the share of the base that the predicate keeps, if a loaded manifest tells.
 
         The share only decides the scan order, so nothing is verified here. On a remote store, it only waits for reads

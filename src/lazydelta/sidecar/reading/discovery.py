@@ -13,7 +13,7 @@ from lazydelta.errors import LogError, ObjectNotFoundError, StorageError
 from lazydelta.log.checkpoint.reader import current_checkpoint
 from lazydelta.log.commits import Prefetch
 from lazydelta.log.segment import Checkpoint
-from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.log.tail_spans import MirroredState, PendingState
 from lazydelta.protocol.actions import Metadata, Protocol
 from lazydelta.protocol.features import column_mapping_mode
@@ -207,7 +207,7 @@ class Sidecar(msgspec.Struct, frozen=True):
 
 def find_sidecar(
     store: Store,
-    snapshot: Snapshot,
+    snapshot: LogSnapshot,
     checkpoint: Checkpoint,
     cache: SidecarCache,
     *,
@@ -256,7 +256,9 @@ def find_sidecar(
     return _by_manifest(manifest, proof, from_cache=False)
 
 
-def _foreign(store: Store, data: bytes, snapshot: Snapshot, checkpoint: Checkpoint, failed: Failed) -> Sidecar | None:
+def _foreign(
+    store: Store, data: bytes, snapshot: LogSnapshot, checkpoint: Checkpoint, failed: Failed
+) -> Sidecar | None:
     from lazydelta.sidecar.reading.foreign import open_foreign  # noqa: PLC0415 - few tables have one
 
     try:
@@ -269,7 +271,7 @@ def _foreign(store: Store, data: bytes, snapshot: Snapshot, checkpoint: Checkpoi
     return Sidecar(1, found.layout, (), lambda _: None, count, snapshot.metadata, snapshot.protocol, foreign=found)
 
 
-def _replaced(store: Store, snapshot: Snapshot, known: Checkpoint) -> Checkpoint | None:
+def _replaced(store: Store, snapshot: LogSnapshot, known: Checkpoint) -> Checkpoint | None:
     """Return the checkpoint that replaced the known one, if any."""
     try:
         found = current_checkpoint(store, snapshot.segment, known, ObjectNotFoundError(""))
@@ -303,7 +305,7 @@ def _reason(error: Exception) -> str:
     return "storage" if isinstance(error, StorageError) else "damaged"
 
 
-def _alone(store: Store, snapshot: Snapshot, checkpoint: Checkpoint, failed: Failed) -> Sidecar | None:
+def _alone(store: Store, snapshot: LogSnapshot, checkpoint: Checkpoint, failed: Failed) -> Sidecar | None:
     path = sidecar_path(checkpoint.version)
     try:
         part, footer = read_single(store, path)
@@ -337,7 +339,7 @@ def read_single(store: Store, path: str) -> tuple[ManifestPart, PartFooter]:
 
 
 def check_single(
-    footer: PartFooter, part: ManifestPart, snapshot: Snapshot, checkpoint: Checkpoint
+    footer: PartFooter, part: ManifestPart, snapshot: LogSnapshot, checkpoint: Checkpoint
 ) -> tuple[CheckpointFile, ...]:
     """Raise unless a sidecar without a manifest is complete and mirrors this checkpoint; return the recorded files.
 

@@ -21,7 +21,7 @@ from lazydelta.errors import StorageError
 from lazydelta.log.checkpoint.columns import StatsWanted
 from lazydelta.log.file_batch import PARTITION_VALUES, FileBatch, StatsColumns, with_later_stats
 from lazydelta.log.segment import Checkpoint
-from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.protocol.actions import Count
 from lazydelta.protocol.schema import TableSchema
 from lazydelta.runtime import compute as pc
@@ -81,7 +81,7 @@ class ForeignManifest(msgspec.Struct, frozen=True):
         """Return the path of the sidecar relative to the table root; the manifest may have its bare name."""
         return self.sidecar_file if "/" in self.sidecar_file else f"{FOLDER}/{self.sidecar_file}"
 
-    def check(self, snapshot: Snapshot, checkpoint: Checkpoint) -> None:
+    def check(self, snapshot: LogSnapshot, checkpoint: Checkpoint) -> None:
         """Raise unless the manifest speaks of this checkpoint, and does not contradict itself."""
         metadata = snapshot.metadata
         if self.table_id not in {None, metadata.id}:
@@ -203,7 +203,7 @@ class ForeignSidecar:
         ends = from_numpy(np.arange(rows + 1, dtype=np.int32) * np.int32(len(parts)), pa.int32())
         return pa.MapArray.from_arrays(ends, keys, items, type=PARTITION_VALUES)
 
-    def _later_stats(self, snapshot: Snapshot, group: ForeignGroup, files: FileBatch) -> StatsColumns:
+    def _later_stats(self, snapshot: LogSnapshot, group: ForeignGroup, files: FileBatch) -> StatsColumns:
         names = [*self.layout.names(core=True), *stats_column_names(self.layout, StatsWanted())]
         try:
             data = self._fetch(snapshot.store, group, names).result()
@@ -222,7 +222,7 @@ def _texts(values: pa.Array) -> list[str | None]:
     return [None if index is None else known[index] for index in coded.indices.to_pylist()]
 
 
-def open_foreign(store: Store, data: bytes, snapshot: Snapshot, checkpoint: Checkpoint) -> ForeignSidecar:
+def open_foreign(store: Store, data: bytes, snapshot: LogSnapshot, checkpoint: Checkpoint) -> ForeignSidecar:
     """Return the sidecar that a minimal manifest describes; raise if anything does not fit."""
     try:
         manifest = msgspec.json.decode(data, type=ForeignManifest)
@@ -268,7 +268,7 @@ def _read_footer(store: Store, manifest: ForeignManifest) -> tuple[pq.FileMetaDa
         raise SidecarError(message) from error
 
 
-def _layout(metadata: pq.FileMetaData, snapshot: Snapshot) -> SidecarLayout:
+def _layout(metadata: pq.FileMetaData, snapshot: LogSnapshot) -> SidecarLayout:
     """Return the columns of a file by their names, which are those that the specification gives them."""
     schema = snapshot.schema
     whole = SidecarLayout.of(schema, [each for each in schema.leaves() if not each.is_partition], ())

@@ -35,7 +35,7 @@ from lazydelta.log.file_batch import DELETION_VECTOR
 from lazydelta.log.keys import Hashes, RemoveSet
 from lazydelta.log.opening import open_snapshot
 from lazydelta.log.segment import Checkpoint, checkpoints_from, list_from
-from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.protocol.features import check_copyable
 from lazydelta.protocol.file_names import LOG, FileKind, LogFile
 from lazydelta.protocol.schema import Column
@@ -240,7 +240,7 @@ class _Spread:
     """The driver's side of the job."""
 
     def __init__(
-        self, snapshot: Snapshot, state: CheckpointState, units: Sequence[Unit], progress: Progress | None
+        self, snapshot: LogSnapshot, state: CheckpointState, units: Sequence[Unit], progress: Progress | None
     ) -> None:
         base = snapshot.segment.checkpoint
         if base is None:

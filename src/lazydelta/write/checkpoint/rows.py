@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from lazydelta.errors import LazyDeltaError, ObjectNotFoundError, WriteError
 from lazydelta.log.file_batch import DELETION_VECTOR, PARTITION_VALUES, FileBatch
-from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.protocol.properties import TableProperties
 from lazydelta.protocol.schema import Column, Variant
 from lazydelta.runtime import compute as pc
@@ -86,7 +86,7 @@ class CheckpointLayout:
     struct_stats: bool
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> CheckpointLayout:
+    def of(cls, snapshot: LogSnapshot) -> CheckpointLayout:
         """Return the checkpoint layout of a version, based on its schema and properties."""
         properties, table = TableProperties.of(snapshot.metadata), snapshot.schema
         layout = cls(

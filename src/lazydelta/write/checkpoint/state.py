@@ -22,7 +22,7 @@ from lazydelta.log.file_batch import DELETION_VECTOR, FileBatch
 from lazydelta.log.keys import RemoveSet, first_occurrence
 from lazydelta.log.replay import TailCommit, unmasked
 from lazydelta.log.segment import Checkpoint
-from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.protocol.actions import Add, Remove
 from lazydelta.protocol.file_names import LogFile
 from lazydelta.protocol.schema import Column
@@ -187,7 +187,7 @@ class CheckpointState:
     always kept: dropping it would let its next replay write twice.
     """
 
-    snapshot: Snapshot
+    snapshot: LogSnapshot
     rows: ReconciledRows
     seen_after: int | None = None
     batch_rows: int = 16_384

@@ -19,7 +19,7 @@ from lazydelta.log.checkpoint.units import CheckpointResult
 from lazydelta.log.checksum.writer import start_checksums
 from lazydelta.log.opening import open_snapshot
 from lazydelta.log.segment import Checkpoint
-from lazydelta.log.snapshot import Snapshot
+from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.protocol.features import check_copyable
 from lazydelta.protocol.file_names import LOG, FileKind, LogFile
 from lazydelta.protocol.properties import TableProperties
@@ -66,7 +66,7 @@ def write_checkpoint(
 
 def _written(
     store: Store,
-    snapshot: Snapshot,
+    snapshot: LogSnapshot,
     enough: int | None,
     memory_budget: int,
     progress: Progress | None,
@@ -100,7 +100,7 @@ def _written(
     )
 
 
-def state_of(snapshot: Snapshot, memory_budget: int, now: int) -> CheckpointState:
+def state_of(snapshot: LogSnapshot, memory_budget: int, now: int) -> CheckpointState:
     """Return the checkpoint contents of a version, given the table properties at ``now`` (epoch milliseconds)."""
     properties = TableProperties.of(snapshot.metadata)
     forgotten = properties.transaction_retention

@@ -14,7 +14,6 @@ import pyarrow as pa
 from lazydelta.data_files.columns import bad_filter
 from lazydelta.errors import PredicateError
 from lazydelta.log.file_batch import FileBatch
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.predicates import (
     Predicate,
     Where,
@@ -32,8 +31,9 @@ from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import flags, from_numpy, typed_scalar
 from lazydelta.runtime.threads import in_parallel
 from lazydelta.scan.request import ScanRequest, ScanStrategy
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import Snapshot
 from lazydelta.stats import Ranges, combine, file_partition_ranges, stats_ranges
+from lazydelta.storage import Store
 from lazydelta.write.checkpoint.rows import json_stats
 from lazydelta.write.copied_rows import logged_files
 
@@ -130,7 +130,7 @@ class TouchedFile(msgspec.Struct, frozen=True):
 
 
 def touched_files(
-    handle: TableHandle, snapshot: Snapshot, choice: RowChoice, *, counted: bool = False, with_stats: bool = False
+    snapshot: Snapshot, choice: RowChoice, *, counted: bool = False, with_stats: bool = False
 ) -> Iterator[TouchedFile]:
     """Yield the files that hold at least one selected row. With ``counted`` all selected rows are counted.
 
@@ -138,8 +138,8 @@ def touched_files(
     """
     with closing(
         in_parallel(
-            lambda file: _looked_into(handle, choice, file, counted=counted),
-            candidate_files(handle, snapshot, choice, with_stats=with_stats),
+            lambda file: _looked_into(snapshot.store, choice, file, counted=counted),
+            candidate_files(snapshot, choice, with_stats=with_stats),
             threads=_THREADS,
             stop=lambda: None,
         )
@@ -147,12 +147,12 @@ def touched_files(
         yield from (file for file in judged if file is not None)
 
 
-def _looked_into(handle: TableHandle, choice: RowChoice, file: TouchedFile, *, counted: bool) -> TouchedFile | None:
+def _looked_into(store: Store, choice: RowChoice, file: TouchedFile, *, counted: bool) -> TouchedFile | None:
     if file.is_whole:
         return msgspec.structs.replace(file, chosen=file.rows)
     request = RowRequest.of(choice.table, columns=[], where=choice.predicate)
     chosen = 0
-    with closing(FileRows(handle.store, request, file.add, RowMetrics()).batches()) as batches:  # type: ignore[type-var]
+    with closing(FileRows(store, request, file.add, RowMetrics()).batches()) as batches:  # type: ignore[type-var]
         for batch in batches:
             chosen += batch.num_rows
             if chosen and not counted:
@@ -160,12 +160,10 @@ def _looked_into(handle: TableHandle, choice: RowChoice, file: TouchedFile, *, c
     return msgspec.structs.replace(file, chosen=chosen) if chosen else None
 
 
-def candidate_files(
-    handle: TableHandle, snapshot: Snapshot, choice: RowChoice, *, with_stats: bool = False
-) -> Iterator[TouchedFile]:
+def candidate_files(snapshot: Snapshot, choice: RowChoice, *, with_stats: bool = False) -> Iterator[TouchedFile]:
     """Yield the files that may hold a selected row according to the log, with all of their statistics if asked for."""
     request = ScanRequest(predicate=choice.predicate, strategy=ScanStrategy.FORWARD, stats_columns=(), extra=True)
-    for batch in handle.scan(snapshot, request).batches():
+    for batch in snapshot.scan(request).batches():
         yield from _files(batch, choice, with_stats=with_stats)
 
 

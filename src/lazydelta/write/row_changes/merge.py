@@ -28,7 +28,6 @@ from lazydelta.errors import (
     WriteError,
 )
 from lazydelta.log.checksum.writer import state_at
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.predicates import Predicate, conjunction, parse_predicate
 from lazydelta.predicates.binding import disjunction
 from lazydelta.protocol.actions import Metadata
@@ -37,7 +36,7 @@ from lazydelta.protocol.schema import TableSchema
 from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import boolean_array, from_numpy, typed_scalar
 from lazydelta.runtime.threads import in_parallel
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.write.commit import removal_of
 from lazydelta.write.computed_columns import ComputedColumns, generated_columns
 from lazydelta.write.copied_rows import copy_rows, stored_columns, writer_of_copies
@@ -372,7 +371,7 @@ class _Merge:
         choice = RowChoice(snapshot.schema, where, None)
         self._transaction.rest_on_rows(choice, any_append=False, removes=not self._request.only_inserts)
         with_stats = self._vectors is not None
-        self._files = list(candidate_files(self._handle, snapshot, choice, with_stats=with_stats))
+        self._files = list(candidate_files(snapshot, choice, with_stats=with_stats))
         self._counts.files_scanned = len(self._files)
         known = state_at(snapshot)
         self._counts.files_skipped = None if known is None else known.num_files - len(self._files)

@@ -379,7 +379,7 @@ def stage_deletion(
     rewriter = RowRewriter(handle, choice, snapshot.metadata, recipe or FileRecipe(), changes, new, vectors)
     leaving, now = _Leaving(), transaction.deletion_time()
     with changes or nullcontext(), rewriter, leaving:
-        for file in touched_files(handle, snapshot, choice, with_stats=vectors is not None):
+        for file in touched_files(snapshot, choice, with_stats=vectors is not None):
             if file.is_whole and new is None:
                 leaving.add(file)
                 found.count(file, file.rows)

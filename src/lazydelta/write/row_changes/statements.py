@@ -17,13 +17,12 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from lazydelta.errors import CommitConflictError, OptionError, SchemaMismatchError, TableNotFoundError
-from lazydelta.log.snapshot import Snapshot
 from lazydelta.predicates import Where
 from lazydelta.protocol.actions import Metadata
 from lazydelta.protocol.features import check_removable, check_writable
 from lazydelta.runtime import compute as pc
 from lazydelta.runtime.compute import expression_text
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.write.commit import CommitNote
 from lazydelta.write.computed_columns import ComputedColumns, generated_columns
 from lazydelta.write.plan import WritePlan
@@ -140,7 +139,7 @@ def _counted(handle: TableHandle, where: Where, begun: float) -> DeleteResult:
     snapshot, deleted = handle.newest(), RowsDeleted()
     check_writable(snapshot.protocol, snapshot.metadata, path=handle.uri)
     check_removable(snapshot.protocol, snapshot.metadata, path=handle.uri)
-    for file in touched_files(handle, snapshot, RowChoice.of(where, snapshot.schema), counted=True):
+    for file in touched_files(snapshot, RowChoice.of(where, snapshot.schema), counted=True):
         deleted.count(file, file.chosen)
     seconds = time.monotonic() - begun
     return DeleteResult(
