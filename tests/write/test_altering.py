@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import lazydelta
-from lazydelta import DeltaTable, write_arrow
+from lazydelta import DeltaTable, write_arrow, write_deltalake
 from lazydelta.errors import (
     OptionError,
     SchemaMismatchError,
@@ -127,11 +127,49 @@ def test_properties_names_and_comments(root: Path) -> None:
     assert next(each for each in table.schema().fields if each.name == "x").metadata == {"comment": "a text"}
     with pytest.raises(WriteError, match="no table property"):
         table.alter.set_table_properties({"own": "1"})
-    with pytest.raises(WriteError, match="cannot be set"):
-        table.alter.set_table_properties({"delta.minWriterVersion": "7"})
+    with pytest.raises(WriteError, match="true or false"):
+        table.alter.set_table_properties({"delta.enableChangeDataFeed": "wrong"})
+    with pytest.raises(WriteError, match="no version of the protocol"):
+        table.alter.set_table_properties({"delta.minWriterVersion": "8"})
     with pytest.raises(OptionError, match="name"):
         table.alter.set_table_name("")
     assert deltalake.DeltaTable(root).metadata().name == "the name"
+
+
+@pytest.mark.parametrize(
+    ("asked", "after"),
+    [
+        ({"delta.minWriterVersion": "4"}, (1, 4, None, None)),
+        ({"delta.minWriterVersion": "1"}, (1, 2, None, None)),
+        ({"delta.minReaderVersion": "2", "delta.minWriterVersion": "5"}, (2, 5, None, None)),
+        ({"delta.minWriterVersion": "7"}, (1, 7, ["appendOnly", "invariants"], None)),
+        ({"delta.minReaderVersion": "3"}, (3, 7, ["appendOnly", "invariants"], [])),
+    ],
+)
+def test_versions_of_the_protocol_are_raised_by_properties_and_not_kept_as_such(
+    tmp_path: Path, asked: dict[str, str], after: Any
+) -> None:
+    for name, by_creation in (("created", True), ("altered", False)):
+        table = DeltaTable.create(
+            tmp_path / name, pa.schema([("x", pa.int64())]), configuration=asked if by_creation else None
+        )
+        if not by_creation:
+            table.alter.set_table_properties(asked)
+        theirs = deltalake.DeltaTable(tmp_path / name)
+        assert tuple(table.protocol()) == after
+        assert (theirs.protocol().min_reader_version, theirs.protocol().min_writer_version) == after[:2]
+        assert theirs.metadata().configuration == {}
+        table = DeltaTable(tmp_path / name)
+        write_deltalake(table, pa.table({"x": [1]}), mode="append", configuration=asked)
+        assert deltalake.DeltaTable(tmp_path / name).to_pyarrow_table().num_rows == 1
+
+
+def test_a_write_adds_the_feature_that_a_new_column_needs(tmp_path: Path) -> None:
+    write_deltalake(tmp_path, pa.table({"x": [1]}))
+    rows = pa.table({"x": [2], "at": pa.array([0], pa.timestamp("us"))})
+    write_deltalake(tmp_path, rows, mode="append", schema_mode="merge")
+    assert DeltaTable(tmp_path).protocol().reader_features == ["timestampNtz"]
+    assert deltalake.DeltaTable(tmp_path).to_pyarrow_table().sort_by("x").column("at").null_count == 1
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,11 @@ from click.testing import CliRunner
 from lazydelta import DeltaTable, create_table, write_arrow, write_deltalake
 from lazydelta.cli.app import cli
 from lazydelta.errors import SchemaMismatchError, UnsupportedFeatureError, WriteError
+from lazydelta.protocol.schema import TableSchema
 from lazydelta.schema import Field, PrimitiveType, Schema
+from lazydelta.storage import Store
+from lazydelta.write import transaction
+from lazydelta.write.identity import IdentitySequence
 
 # Expressions of Spark, the type of their column, and the same in DuckDB.
 FORMS = [
@@ -229,22 +233,85 @@ def test_a_default_of_the_current_time_is_that_of_the_write(tmp_path: Path) -> N
     assert begun <= first == second <= dt.datetime.now(dt.UTC)
 
 
-def identity(*, explicit: bool) -> Schema:
-    return marked({"delta.identity.start": 1, "delta.identity.step": 1, "delta.identity.allowExplicitInsert": explicit})
+def identity(*, explicit: bool, start: int = 1, step: int = 1) -> Schema:
+    notes = {"start": start, "step": step, "allowExplicitInsert": explicit}
+    return marked({f"delta.identity.{key}": value for key, value in notes.items()})
+
+
+def mark(root: Path) -> object:
+    return DeltaTable(root).schema().fields[1].metadata.get("delta.identity.highWaterMark")
+
+
+def made(root: Path) -> list[object]:
+    found: list[object] = DeltaTable(root).to_pyarrow_table().sort_by("id")["made"].to_pylist()
+    return found
+
+
+@pytest.mark.parametrize(("start", "step"), [(1, 1), (10, 5), (-3, -2)])
+def test_an_identity_column_counts_on_every_way_in(tmp_path: Path, start: int, step: int) -> None:
+    create_table(tmp_path, identity(explicit=False, start=start, step=step))
+    write_arrow(tmp_path, pa.table({"id": [1, 2]}))
+    write_deltalake(tmp_path, pa.table({"id": [3]}), mode="append")
+    merger = DeltaTable(tmp_path).merge(pa.table({"id": [3, 4]}), "s.id = t.id", "s", "t")
+    merger.when_not_matched_insert({"id": "s.id"}).execute()
+    DeltaTable(tmp_path).update(new_values={"id": 5}, predicate="id = 4")
+    assert made(tmp_path) == [start + step * number for number in range(4)]
+    assert mark(tmp_path) == start + 3 * step
+    write_arrow(tmp_path, pa.table({"id": [6]}), mode="overwrite")
+    assert made(tmp_path) == [start + 4 * step]
+
+
+def test_the_mark_of_an_identity_column_survives_a_restore(tmp_path: Path) -> None:
+    create_table(tmp_path, identity(explicit=False))
+    for number in (1, 2):
+        write_arrow(tmp_path, pa.table({"id": [number]}))
+    DeltaTable(tmp_path).restore(1)
+    write_arrow(tmp_path, pa.table({"id": [3]}))
+    assert made(tmp_path) == [1, 3]
+
+
+def test_writers_at_the_same_time_get_different_values_of_an_identity_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_table(tmp_path, identity(explicit=False))
+    publish, others = transaction.publish, [1, 2, 3]
+
+    def beaten(store: Store, version: int, data: bytes, txn_id: str) -> bool:
+        if others:
+            write_arrow(tmp_path, pa.table({"id": [others.pop()]}))
+        return publish(store, version, data, txn_id)
+
+    monkeypatch.setattr(transaction, "publish", beaten)
+    write_arrow(tmp_path, pa.table({"id": [8, 9]}))
+    assert sorted(made(tmp_path)) == [1, 2, 3, 4, 5]  # type: ignore[type-var]
+    assert made(tmp_path)[3:] == [4, 5]
+    assert mark(tmp_path) == 5
+    on_disk = {path.name for path in tmp_path.glob("*.parquet")}
+    assert on_disk == {Path(uri).name for uri in DeltaTable(tmp_path).file_uris()}
+
+
+def test_tasks_that_know_nothing_of_each_other_take_different_numbers() -> None:
+    table = TableSchema.parse(identity(explicit=False).to_json())
+    taken: list[int] = []
+    for task in range(7):
+        sequence = IdentitySequence(table, task)
+        for rows in (1, 9000, 20000 * task):
+            taken += sequence.values(["made"], rows)["made"].to_pylist()
+            assert sequence.last >= max(taken[-rows:] or [0]) - 1
+    assert len(set(taken)) == len(taken)
 
 
 def test_an_identity_column_takes_the_values_that_it_may(tmp_path: Path) -> None:
     create_table(tmp_path / "always", identity(explicit=False))
     create_table(tmp_path / "default", identity(explicit=True))
     write_arrow(tmp_path / "default", pa.table({"id": [1], "made": [5]}))
-    given = {"id": [1], "made": [5]}
-    for name, columns in (("always", ["id"]), ("always", ["id", "made"]), ("default", ["id"])):
-        data = pa.table(given).select(columns)
-        with pytest.raises(UnsupportedFeatureError, match="identity column 'made'"):
-            write_arrow(tmp_path / name, data)
-        merger = DeltaTable(tmp_path / name).merge(data, "s.id = t.id AND s.id < 0", "s", "t")
-        with pytest.raises(UnsupportedFeatureError, match="identity column 'made'"):
-            merger.when_not_matched_insert_all().execute()
+    assert mark(tmp_path / "default") is None
+    data = pa.table({"id": [1], "made": [5]})
+    with pytest.raises(SchemaMismatchError, match="identity column 'made'"):
+        write_arrow(tmp_path / "always", data)
+    merger = DeltaTable(tmp_path / "always").merge(data, "s.id = t.id AND s.id < 0", "s", "t")
+    with pytest.raises(SchemaMismatchError, match="identity column 'made'"):
+        merger.when_not_matched_insert_all().execute()
     table = DeltaTable(tmp_path / "default")
     with pytest.raises(SchemaMismatchError, match="never updated"):
         table.update(new_values={"made": 6})

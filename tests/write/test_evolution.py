@@ -241,11 +241,13 @@ def test_a_column_of_the_table_keeps_its_type_when_others_are_merged(tmp_path: P
         lazydelta.write_arrow(tmp_path, pa.table({"a": [1], "b": [2]}), schema_mode="merge")
 
 
-def test_a_wall_clock_is_not_merged_into_a_table_without_the_feature(tmp_path: Path) -> None:
+def test_a_wall_clock_that_is_merged_into_a_table_brings_its_feature(tmp_path: Path) -> None:
     lazydelta.write_arrow(tmp_path, pa.table({"a": [1]}))
     clock = pa.table({"a": [1], "t": pa.array([0], pa.timestamp("us"))})
-    with pytest.raises(SchemaMismatchError, match="timestampNtz"):
-        lazydelta.write_arrow(tmp_path, clock, schema_mode="merge")
+    lazydelta.write_arrow(tmp_path, clock, schema_mode="merge")
+    table = lazydelta.DeltaTable(tmp_path)
+    assert table.protocol().reader_features == ["timestampNtz"]
+    assert table.to_pyarrow_table().column("t").null_count == 1
 
 
 def test_structs_grow_at_any_depth_and_keep_what_the_table_notes_about_them() -> None:

@@ -35,6 +35,7 @@ from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.warned import LazyDeltaWarning
 from lazydelta.write.checkpoint.rows import json_stats
 from lazydelta.write.commit import CommitNote, removal_of
+from lazydelta.write.identity import with_marks_of
 from lazydelta.write.transaction import CommitResult, Transaction
 
 __all__ = ["RepairResult", "RestoreResult", "repair_table", "restore_table", "write_manifests"]
@@ -121,7 +122,7 @@ def _restored(
                 transaction.remove_found(removal_of(add, now))
         if downgrades and older.protocol != newest.protocol:
             transaction.set_protocol(older.protocol)
-        metadata = _with_highest_id(older.metadata, newest.metadata)
+        metadata = with_marks_of(_with_highest_id(older.metadata, newest.metadata), newest.metadata)
         if metadata != newest.metadata:
             transaction.set_metadata(metadata)
         transaction.metrics = {

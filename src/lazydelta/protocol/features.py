@@ -140,7 +140,7 @@ FEATURES = (
         writer_version=6,
         column_mark="delta.identity.",
         nested_only=True,
-        note="rows are inserted with values of their own (`BY DEFAULT`); those that need the sequence are refused",
+        note="values come from the sequence of the table, or from rows of a column `BY DEFAULT`",
     ),
     Feature(
         name="deletionVectors",

@@ -30,7 +30,7 @@ from lazydelta.protocol.schema import NameIndex
 from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.write.column_mapping import mapped_metadata, mapping_of, with_own_names
 from lazydelta.write.commit import CommitNote
-from lazydelta.write.create import with_features
+from lazydelta.write.create import is_version_property, with_features, with_versions
 from lazydelta.write.evolution import grown_schema
 from lazydelta.write.plan import RowConstraints, schema_of
 from lazydelta.write.row_changes.choice import RowChoice, candidate_files
@@ -46,7 +46,6 @@ _ATTEMPTS = 5
 _CONSTRAINT = "delta.constraints."
 _BY_PROPERTY = "delta.feature."
 _LONGEST_NAME, _LONGEST_DESCRIPTION = 255, 4000
-_VERSION_PROPERTIES = frozenset({"delta.minreaderversion", "delta.minwriterversion"})
 _MAPPING = "delta.columnMapping.mode"
 _SWITCHES = {
     "delta.enablechangedatafeed": "changeDataFeed",
@@ -261,18 +260,22 @@ class TableChange(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def set_properties(cls, properties: Mapping[str, str | None]) -> TableChange:
         """Set properties, or unset those that are None. Features that they need are added to the protocol."""
-        for key in properties:
+        for key, value in properties.items():
             low = key.lower()
-            if low in _VERSION_PROPERTIES or low in _KEPT or low.startswith(_CONSTRAINT):
+            if low in _KEPT or low.startswith(_CONSTRAINT):
                 message = f"The property {key} cannot be set"
-                hint = "the protocol follows from what the table uses; constraints have a change of their own"
+                hint = "the table keeps it as it is; constraints have a change of their own"
                 raise WriteError(message, hint=hint)
+            if low in _SWITCHES and value is not None and value.strip().lower() not in {"true", "false"}:
+                raise WriteError(f"The property {key} is {value!r}", hint="say true or false")
 
         def change(snapshot: Snapshot) -> State:
-            protocol, metadata = snapshot.protocol, snapshot.metadata
+            protocol, metadata = with_versions(snapshot.protocol, properties), snapshot.metadata
             configuration = dict(metadata.configuration or {})
             for key, value in properties.items():
                 known = _key_of(configuration, key)
+                if is_version_property(key):
+                    continue
                 if key.lower().startswith(_BY_PROPERTY):
                     protocol = with_features(protocol, [key[len(_BY_PROPERTY) :]])
                     continue

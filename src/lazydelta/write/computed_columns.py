@@ -21,11 +21,11 @@ from lazydelta.protocol.schema import NameIndex, TableSchema
 from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import typed_scalar
 from lazydelta.write.evolution import Conformer
+from lazydelta.write.identity import IdentitySequence, identity_columns
 
 __all__ = ["GENERATED", "ComputedColumns", "Expression", "generated_columns"]
 
-GENERATED, DEFAULT, IDENTITY = "delta.generationExpression", "CURRENT_DEFAULT", "delta.identity."
-_EXPLICIT = "delta.identity.allowExplicitInsert"
+GENERATED, DEFAULT = "delta.generationExpression", "CURRENT_DEFAULT"
 _NAIVE = pa.timestamp("us")
 
 
@@ -38,15 +38,17 @@ class ComputedColumns:
     """The columns of a table whose values follow from its metadata. Raises for expressions that are not supported.
 
     A generated column is computed if the rows lack it, and compared if they have it. A default fills a column that the
-    rows lack. An identity column must be in the rows: its values are Delta-Spark's to give. ``made`` has the columns
-    that the caller makes, with their expressions.
+    rows lack. An identity column that they lack gets the next values of its sequence; ``task`` is the index of the
+    task that writes the rows, if there are several. ``made`` has the columns that the caller makes, with their
+    expressions.
     """
 
-    def __init__(self, table: TableSchema, made: Mapping[str, str] | None = None) -> None:
+    def __init__(self, table: TableSchema, made: Mapping[str, str] | None = None, task: int | None = None) -> None:
         names = {each.name.lower(): each.name for each in table.fields}
         self._generated: dict[str, Expression] = {}
         self._defaults: dict[str, Expression] = {}
-        self._identities: dict[str, bool] = {}
+        self._identities = identity_columns(table)
+        self.sequence = IdentitySequence(table, task) if self._identities else None
         for each in table.fields if any(field.metadata for field in table.fields) else ():
             generation, default = each.metadata.get(GENERATED), each.metadata.get(DEFAULT)
             if isinstance(generation, str) and made and each.name in made:
@@ -55,26 +57,22 @@ class ComputedColumns:
                 self._generated[each.name] = Expression(each.name, generation, "generatedColumns", names)
             elif isinstance(default, str):
                 self._defaults[each.name] = Expression(each.name, default, "allowColumnDefaults", {})
-            if any(key.startswith(IDENTITY) for key in each.metadata):
-                self._identities[each.name] = str(each.metadata.get(_EXPLICIT)).lower() == "true"
 
     @property
     def names(self) -> frozenset[str]:
         """Return the columns that are computed if rows lack them."""
-        return frozenset(self._generated.keys() | self._defaults.keys())
+        return frozenset(self._generated.keys() | self._defaults.keys() | self._identities.keys())
 
     def __bool__(self) -> bool:
         return bool(self._generated or self._defaults or self._identities)
 
     def check_inserted(self, given: Sequence[str]) -> None:
-        """Raise if new rows with these columns lack values of an identity column, or have them where they may not."""
+        """Raise if new rows with these columns have values of an identity column where they may not."""
         names = NameIndex(given)
         for name, is_explicit in self._identities.items():
-            if not (is_explicit and names.positions(name)):
-                what = "takes no values from writers" if names.positions(name) else "needs values from its sequence"
-                message = f"The identity column {name!r} {what}, and lazydelta does not advance such a sequence"
-                hint = "write these rows with Delta-Spark"
-                raise UnsupportedFeatureError(message, features=("identityColumns",), hint=hint)
+            if names.positions(name) and not is_explicit:
+                message = f"The identity column {name!r} is GENERATED ALWAYS, and takes no values from writers"
+                raise SchemaMismatchError(message, hint="leave it out; it gets the next values of its sequence")
 
     def check_updated(self, changed: Sequence[str]) -> None:
         """Raise if an update changes an identity column."""
@@ -92,6 +90,9 @@ class ComputedColumns:
         for name, expression in self._defaults.items():
             if name not in rows.schema.names:
                 made[name] = expression.values(rows, table.field(name))
+        if self.sequence is not None:
+            lacking = [name for name in self._identities if name not in rows.schema.names]
+            made |= self.sequence.values(lacking, rows.num_rows)
         rows = _with(rows, made, table)
         made = {}
         for name, expression in self._generated.items():

@@ -33,7 +33,15 @@ from lazydelta.write.commit import CommitNote
 from lazydelta.write.computed_columns import ComputedColumns, generated_columns
 from lazydelta.write.transaction import CommitResult, Transaction
 
-__all__ = ["create_table", "new_metadata", "protocol_for", "stage_creation", "with_features"]
+__all__ = [
+    "create_table",
+    "is_version_property",
+    "new_metadata",
+    "protocol_for",
+    "stage_creation",
+    "with_features",
+    "with_versions",
+]
 
 _WRITER_VERSION = 2
 # These features are implied by the writer version. A feature list must name them.
@@ -44,7 +52,7 @@ _BY_COLUMN = {
     "delta.identity.": "identityColumns",
     "CURRENT_DEFAULT": "allowColumnDefaults",
 }
-_VERSION_PROPERTIES = frozenset({"delta.minreaderversion", "delta.minwriterversion"})
+_VERSION_PROPERTIES = {"delta.minreaderversion": "reader", "delta.minwriterversion": "writer"}
 
 
 def create_table(  # noqa: PLR0913 - keyword-only options
@@ -97,17 +105,17 @@ def create_table(  # noqa: PLR0913 - keyword-only options
     store = handle.store
     parameters = {
         "partitionBy": list(metadata.partition_columns),
-        "properties": metadata.configuration or {},
+        "properties": properties,
         "isManaged": False,
     }
     operation = "CREATE OR REPLACE TABLE" if mode == "overwrite" else "CREATE TABLE"
     with Transaction.begin(handle, operation=operation, parameters=parameters) as transaction:
         transaction.note = note or CommitNote()
         if transaction.snapshot is not None and mode == "overwrite":
-            _stage_replacement(transaction, transaction.snapshot, metadata)
+            _stage_replacement(transaction, transaction.snapshot, metadata, properties)
             return transaction.commit().version
         if transaction.snapshot is None:
-            stage_creation(transaction, metadata)
+            stage_creation(transaction, metadata, properties)
             try:
                 result: CommitResult = transaction.commit()
             except CommitConflictError:
@@ -120,16 +128,22 @@ def create_table(  # noqa: PLR0913 - keyword-only options
     raise _exists(store)
 
 
-def stage_creation(transaction: Transaction, metadata: Metadata) -> None:
-    """Stage the creation of a table in a transaction. Files may be added in the same commit."""
-    transaction.set_protocol(protocol_for(metadata))
+def stage_creation(transaction: Transaction, metadata: Metadata, properties: Mapping[str, str] | None = None) -> None:
+    """Stage the creation of a table in a transaction. Files may be added in the same commit.
+
+    ``properties`` are those that the caller gave, and may ask for versions of the protocol.
+    """
+    transaction.set_protocol(with_versions(protocol_for(metadata), properties or {}))
     transaction.set_metadata(metadata)
 
 
-def _stage_replacement(transaction: Transaction, snapshot: Snapshot, metadata: Metadata) -> None:
+def _stage_replacement(
+    transaction: Transaction, snapshot: Snapshot, metadata: Metadata, properties: Mapping[str, str]
+) -> None:
     protocol = with_features(snapshot.protocol, protocol_for(metadata).writer_features or ())
     if generated_columns(TableSchema.parse(metadata.schema_string)):
         protocol = with_features(protocol, ["generatedColumns"])
+    protocol = with_versions(protocol, properties)
     if protocol != snapshot.protocol:
         transaction.set_protocol(protocol)
     transaction.set_metadata(msgspec.structs.replace(metadata, id=snapshot.metadata.id))
@@ -214,6 +228,39 @@ def with_features(protocol: Protocol, features: Iterable[str]) -> Protocol:
     return protocol
 
 
+def is_version_property(name: str) -> bool:
+    """Return whether a property asks for a version of the protocol. Such a property is not kept in the metadata."""
+    return name.lower() in _VERSION_PROPERTIES
+
+
+def with_versions(protocol: Protocol, properties: Mapping[str, str | None]) -> Protocol:
+    """Return the protocol with at least the versions that the properties ask for. Versions never go down."""
+    asked = {"reader": protocol.min_reader_version, "writer": protocol.min_writer_version}
+    for key, value in properties.items():
+        side = _VERSION_PROPERTIES.get(key.lower())
+        if side is None:
+            continue
+        if value is None or not value.isdecimal() or not 1 <= int(value) <= LISTS_SINCE[side]:
+            message = f"The property {key} is {value!r}, which is no version of the protocol for {side}s"
+            raise WriteError(message, hint=f"give a number from 1 to {LISTS_SINCE[side]}")
+        asked[side] = max(asked[side], int(value))
+    reader, writer = asked["reader"], asked["writer"]
+    if reader >= LISTS_SINCE["reader"]:
+        writer = LISTS_SINCE["writer"]
+    lists_writers = writer >= LISTS_SINCE["writer"] and protocol.writer_features is None
+    lists_readers = reader >= LISTS_SINCE["reader"] and protocol.reader_features is None
+    reads_mapped = lists_readers and protocol.min_reader_version == 2  # noqa: PLR2004 - the version of column mapping
+    return msgspec.structs.replace(
+        protocol,
+        min_reader_version=reader,
+        min_writer_version=writer,
+        writer_features=tuple(sorted(_implied(protocol.min_writer_version)))
+        if lists_writers
+        else protocol.writer_features,
+        reader_features=(("columnMapping",) if reads_mapped else ()) if lists_readers else protocol.reader_features,
+    )
+
+
 def _has(protocol: Protocol, name: str) -> bool:
     if protocol.min_writer_version >= LISTS_SINCE["writer"]:
         return name in (protocol.writer_features or ())
@@ -262,10 +309,7 @@ def _configuration(properties: Mapping[str, str]) -> dict[str, str | None]:
         if not isinstance(key, str) or not isinstance(value, str):
             message = f"The table property {key!r} is {value!r}, and properties are text"
             raise WriteError(message, hint=f"write {str(key)!r}: {str(value).lower()!r}")
-        if key.lower() in _VERSION_PROPERTIES:
-            message = f"The property {key} cannot be set: the protocol follows from what the table uses"
-            raise WriteError(message, hint="leave it out")
-    return dict(properties)
+    return {key: value for key, value in properties.items() if not is_version_property(key)}
 
 
 def _partition_columns(schema: TableSchema, partition_by: Sequence[str]) -> tuple[str, ...]:

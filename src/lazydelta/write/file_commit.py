@@ -27,6 +27,7 @@ from lazydelta.storage.staged_files import StagedFiles, delete_paths
 from lazydelta.write.batch_record import BatchRecord
 from lazydelta.write.create import new_metadata
 from lazydelta.write.data_files import DataFileWriter
+from lazydelta.write.identity import AllocatedValues
 from lazydelta.write.plan import Creation, WritePlan, schema_of
 from lazydelta.write.row_changes.rewriter import stage_inserted
 from lazydelta.write.transaction import CommitResult, Transaction
@@ -63,6 +64,7 @@ def commit_files(  # noqa: PLR0913 - all parts of a commit
     batch: BatchRecord | None = None,
     max_attempts: int = 15,
     begun: Transaction | None = None,
+    allocated: AllocatedValues | None = None,
 ) -> CommitResult:
     """Commit files that were written for the metadata of an earlier version, possibly by other processes.
 
@@ -72,10 +74,11 @@ def commit_files(  # noqa: PLR0913 - all parts of a commit
 
     A caller that wrote the files in one go passes its staged transaction as ``begun``, which is committed first.
     Conflicts with an existing table follow the rules of that transaction. The table is read again only if it did not
-    exist before.
+    exist before. ``allocated`` are the values of identity columns in the files: if another writer used them first, the
+    files are written again with others.
     """
     store = handle.store
-    for remaining in reversed(range(_MAX_OFFERS)):
+    for remaining in reversed(range(_MAX_OFFERS if allocated is None else max_attempts)):
         mine, begun = begun, None
         told = parameters or plan.parameters
         with mine or Transaction.begin(handle, operation=operation, parameters=told, txn=txn) as offer:
@@ -84,12 +87,15 @@ def commit_files(  # noqa: PLR0913 - all parts of a commit
                 return offer.commit()
             if mine is None:
                 _check_columns(_staged(plan, offer, incoming), written_for, store)
+            if allocated is not None and offer.metadata is not None:
+                adds = allocated.settle(offer.metadata, store, staged, adds)
+                offer.set_metadata(allocated.noted())
             offer.add_staged(staged, adds)
             stage_inserted(offer, adds, schema_of(written_for))
             try:
                 return offer.commit(max_attempts=max_attempts)
             except CommitConflictError:
-                is_ruled_out = mine is not None and mine.snapshot is not None
+                is_ruled_out = mine is not None and mine.snapshot is not None and allocated is None
                 if plan.mode != "append" or plan.creates_only or is_ruled_out or not remaining:
                     raise
             if offer.snapshot is None:

@@ -26,7 +26,7 @@ from urllib.parse import unquote
 import msgspec
 import pyarrow as pa
 
-from lazydelta.errors import LazyDeltaError, OptionError, WriteError
+from lazydelta.errors import LazyDeltaError, OptionError, SchemaMismatchError, WriteError
 from lazydelta.predicates import Where
 from lazydelta.protocol.actions import Add, Metadata, Txn
 from lazydelta.protocol.properties import TableProperties
@@ -44,6 +44,7 @@ from lazydelta.write.file_commit import (
     named_files,
     stage_files,
 )
+from lazydelta.write.identity import IDENTITY, AllocatedValues, lacking
 from lazydelta.write.options import WriteOptions
 from lazydelta.write.parquet_encoding import ParquetEncoding
 from lazydelta.write.plan import MaxRejected, WritePlan, partitions_of, schema_of
@@ -76,7 +77,8 @@ class TaskResult:
 
     ``run_again`` marks a task whose earlier attempts may have orphaned files. If the table already has the batch, the
     task writes nothing. It counts the rows of each partition, so that a different batch under the same number is
-    detected. ``digest`` is the digest of the input rows, if requested.
+    detected. ``digest`` is the digest of the input rows, if requested, and ``last_identity`` the highest number used of
+    the sequences of identity columns.
     """
 
     rows: int = 0
@@ -88,6 +90,7 @@ class TaskResult:
     counted: Mapping[str, int] | None = None
     run_again: bool = False
     digest: int | None = None
+    last_identity: int = -1
 
 
 def joined_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -352,9 +355,10 @@ class WriteJob:
         """
         if rejected is None and not self.alone:
             rejected = self.rejected_rows()
-        rows = TableRows(self.plan, self.metadata, rejected)
+        rows = TableRows(self.plan, self.metadata, rejected, None if self.alone else number)
         with rejected or nullcontext(), self._writer(number) as files:
             for batch in self._batches(batches, digest):
+                self._check_identities(batch.schema)
                 files.write(rows(batch))
             share = min(_SMALL_PER_TASK, _SMALL_IN_ALL // (number + 1))
             small = [] if self.alone else files.set_aside(_SMALL, share)
@@ -368,6 +372,7 @@ class WriteJob:
                 timestamps=rows.timestamps,
                 run_again=run_again,
                 digest=None if digest is None else digest.value,
+                last_identity=rows.last_identity,
             )
 
     def count(self, batches: Iterable[pa.RecordBatch], digest: BatchDigest | None = None) -> TaskResult:
@@ -456,6 +461,7 @@ class WriteJob:
                 batch=batch,
                 max_attempts=self.options.max_attempts,
                 begun=begun,
+                allocated=self._allocated(results),
             )
         if done.already_committed:
             return WriteResult(done.version, already_committed=True, metadata=done.metadata, rejected_commit=beside)
@@ -495,6 +501,29 @@ class WriteJob:
 
     def _staged(self, results: Sequence[TaskResult]) -> StagedFiles:
         return stage_files(self.store, (add for each in results for add in each.adds), self.version + 1)
+
+    def _allocated(self, results: Sequence[TaskResult]) -> AllocatedValues | None:
+        last = max((each.last_identity for each in results), default=-1)
+        if last < 0:
+            return None
+        table = schema_of(self.metadata)
+        columns = lacking(table, self.source.names)
+        return AllocatedValues(self.metadata, table, columns, last, self._rewritten)
+
+    def _check_identities(self, given: pa.Schema) -> None:
+        """Raise if some rows have values of an identity column, and others lack them."""
+        if IDENTITY not in self.metadata.schema_string or given.equals(self.source):
+            return
+        table = schema_of(self.metadata)
+        for name in set(lacking(table, given.names)) ^ set(lacking(table, self.source.names)):
+            message = f"Some of the rows have values of the identity column {name!r}, and others lack them"
+            raise SchemaMismatchError(message, hint="write them one after the other")
+
+    def _rewritten(self, batches: Iterable[pa.RecordBatch]) -> list[Add]:
+        with self._writer(0) as files:
+            for batch in batches:
+                files.write(batch)
+            return files.close()
 
     def _record(self, results: Sequence[TaskResult], adds: Sequence[Add], **more: Any) -> BatchRecord:
         digests = [each.digest for each in results if each.digest is not None]

@@ -34,7 +34,7 @@ from lazydelta.write.alignment import NULL_TIMESTAMPS, Alignment, Boundary, boun
 from lazydelta.write.column_mapping import mapped_metadata, mapping_of
 from lazydelta.write.commit import CommitNote
 from lazydelta.write.computed_columns import ComputedColumns, generated_columns
-from lazydelta.write.create import new_metadata, stage_creation
+from lazydelta.write.create import is_version_property, new_metadata, stage_creation, with_features, with_versions
 from lazydelta.write.evolution import Conformer, grown_schema
 from lazydelta.write.row_changes.rewriter import stage_replacement
 from lazydelta.write.transaction import Transaction
@@ -167,6 +167,8 @@ class Creation:
     def check(self, snapshot: Snapshot) -> None:
         """Raise for properties that differ from the existing table's, because they would be silently ignored."""
         for key, value in self.properties.items():
+            if is_version_property(key) and with_versions(snapshot.protocol, {key: value}) == snapshot.protocol:
+                continue
             if snapshot.metadata.property(key) != value:
                 message = (
                     f"The table exists, and its property {key} is {snapshot.metadata.property(key)!r}, not {value!r}"
@@ -362,7 +364,7 @@ class WritePlan:
         snapshot, transaction.note = transaction.snapshot, self.note
         if snapshot is None:
             metadata = self._new_metadata(incoming)
-            stage_creation(transaction, metadata)
+            stage_creation(transaction, metadata, self.creation.properties)
             return metadata
         if self.creates_only:
             message = f"A table already exists at {snapshot.store.uri}"
@@ -379,7 +381,7 @@ class WritePlan:
             grown = grown_schema(metadata.schema_string, incoming)
             if grown is not None:
                 metadata = mapped_metadata(msgspec.structs.replace(metadata, schema_string=grown), snapshot)
-                _check_features(transaction, schema_of(metadata))
+                _add_features(transaction, schema_of(metadata))
                 transaction.set_metadata(metadata)
         table = schema_of(metadata)
         RowConstraints(metadata, table)
@@ -405,7 +407,7 @@ class WritePlan:
         )
         changed = mapped_metadata(changed, snapshot)
         if changed != metadata:
-            _check_features(transaction, schema_of(changed))
+            _add_features(transaction, schema_of(changed))
             transaction.set_metadata(changed)
         transaction.remove_all()
         return changed
@@ -471,12 +473,14 @@ def schema_of(metadata: Metadata) -> TableSchema:
     )
 
 
-def _check_features(transaction: Transaction, schema: TableSchema) -> None:
+def _add_features(transaction: Transaction, schema: TableSchema) -> None:
+    """Add the features that new columns need to the protocol."""
     protocol = transaction.protocol
-    features = () if protocol is None else protocol.writer_features or ()
-    if has_timestamp_ntz(schema.to_arrow()) and "timestampNtz" not in features:
-        message = "A new column has timestamps without a time zone, for which the table lacks the feature timestampNtz"
-        raise SchemaMismatchError(message, path=transaction.store.uri, hint="give its timestamps a time zone")
+    if protocol is None or not has_timestamp_ntz(schema.to_arrow()):
+        return
+    grown = with_features(protocol, ["timestampNtz"])
+    if grown != protocol:
+        transaction.set_protocol(grown)
 
 
 # The partitions of written files, as a predicate that selects exactly these partitions.

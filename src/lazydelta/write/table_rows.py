@@ -33,10 +33,12 @@ class TableRows:
     """Converts incoming batches to rows of the table, including the column derived from the timestamps.
 
     ``rejected`` receives the rows that the plan rejects; without it, a rejected row is an error. ``timestamps`` covers
-    the rows so far, and is None if there were none.
+    the rows so far, and is None if there were none. ``task`` is the index of a task among others.
     """
 
-    def __init__(self, plan: WritePlan, metadata: Metadata, rejected: RejectedRows | None = None) -> None:
+    def __init__(
+        self, plan: WritePlan, metadata: Metadata, rejected: RejectedRows | None = None, task: int | None = None
+    ) -> None:
         self.timestamps: Timestamps | None = None
         self._plan = plan
         self._schema = schema_of(metadata)
@@ -49,9 +51,14 @@ class TableRows:
         self._untold = UntoldAlignment.of(metadata) if self._alignment is None else None
         self._selects = _selector(plan, self._schema)
         self._constraints = RowConstraints(metadata, self._schema)
-        self._computed = ComputedColumns(self._schema, plan.made_columns)
+        self._computed = ComputedColumns(self._schema, plan.made_columns, task)
         self._conform: Conformer | None = None
         self._rejected = rejected
+
+    @property
+    def last_identity(self) -> int:
+        """Return the highest number used of the sequences of identity columns, or -1."""
+        return -1 if self._computed.sequence is None else self._computed.sequence.last
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the table rows of a batch. The derived column is dictionary-encoded."""

@@ -41,6 +41,7 @@ from lazydelta.write.commit import removal_of
 from lazydelta.write.computed_columns import ComputedColumns, generated_columns
 from lazydelta.write.copied_rows import copy_rows, stored_columns, writer_of_copies
 from lazydelta.write.data_files import DataFileWriter
+from lazydelta.write.identity import lacking, with_used
 from lazydelta.write.plan import WritePlan, schema_of
 from lazydelta.write.row_changes.choice import RowChoice, TouchedFile, candidate_files
 from lazydelta.write.row_changes.merge_clauses import BoundClause, Bounds, MergeClause, MergeNames, canonical, quoted
@@ -495,6 +496,10 @@ class _Merge:
                     add = self._files[number].add
                     self._vectors.record(add, np.concatenate(places), self._read_rows[number])
                 counts.vectors = self._vectors.stage(transaction)
+        if rows.last_identity >= 0:
+            inserts = [each for each in bound.clauses if each.clause.action == "insert"]
+            made = {name for each in inserts for name in lacking(bound.table, each.values)}
+            transaction.set_metadata(with_used(bound.metadata, made, rows.last_identity))
         now, gone = transaction.deletion_time(), set(numbers)
         for number, file in enumerate(self._files):
             if number in gone:
