@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow.compute  # noqa: F401 - it is loaded when first needed, and imports are in no figure
 
 from lazydelta import DeltaTable
+from lazydelta.kql import query
 from lazydelta.sidecar import build, refresh
 
 
@@ -58,3 +59,8 @@ def refresh_sidecar(uri: str) -> int:
 def rows(uri: str, columns: list[str] | None, filters: list[list[Any]] | None) -> int:
     terms = None if filters is None else [tuple(term) for term in filters]
     return int(DeltaTable(uri).to_pyarrow_table(columns=columns, filters=terms).num_rows)
+
+
+def kql_rows(uri: str, text: str) -> int:
+    with query(text, {"T": DeltaTable(uri)}) as result:
+        return sum(batch.num_rows for batch in result)

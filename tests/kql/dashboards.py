@@ -199,4 +199,10 @@ DASHBOARDS = [
     "union withsource=T Tele*, (Devices | take 2) | summarize count() by T",
     "union kind=inner Tele* , Devices | getschema",
     "Telemetry | union Dev* | count",
+    "Telemetry | summarize t = tdigest(value) | project percentile_tdigest(t, 50)",
+    "search 'pump' | summarize count() by $table",
+    "Telemetry | make-series c = count() on timestamp from ago(6h) to now() step 30m | extend (anomalies, score, baseline) = series_decompose_anomalies(c)",
+    "Telemetry | sort by timestamp asc | extend session = row_window_session(timestamp, 1h, 5m, device_id != prev(device_id)) | summarize dcount(session)",
+    "Telemetry | summarize count() by device_id | as hint.materialized=true C | extend pct = 100.0 * count_ / toscalar(C | summarize sum(count_))",
+    "range t from ago(3h) to now() step 1h | join kind=leftouter (Telemetry | summarize c = count() by t = bin(timestamp, 1h)) on t | project t, c = coalesce(c, 0)",
 ]

@@ -303,6 +303,9 @@ STRINGS = [
     one("scalar-data-types/string", "h'hello'", "hello"),
     one("scalar-data-types/string", "h@'world'", "world"),
     one("scalar-data-types/string", "```line\n  two```", "line\n  two"),
+    one("scalar-data-types/string", "~~~line\n  `two`~~~", "line\n  `two`"),
+    Case("entity-names", "print 5h_moving = 2d / 1h, 2nd = 1e1 | extend 3rd = 5h_moving + 2nd", [(48.0, 10.0, 58.0)],
+         ["5h_moving", "2nd", "3rd"]),
 ]  # fmt: skip
 
 TIMESTAMPS = [

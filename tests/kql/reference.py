@@ -24,7 +24,7 @@ from lazydelta.kql import query
 __all__ = ["EXAMPLES", "Example", "Outcome", "examples", "outcome"]
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "shared" / "kql" / "documented.jsonl"
-_NOTHING = {"", "null"}
+_NOTHING = {"", "null", "(null)"}
 _TIMESTAMP = re.compile(r"(\d{4})-(\d\d?)-(\d\d?)(?:[T ](\d\d?):(\d\d)(?::(\d\d)(?:\.(\d+))?)?)?\s*Z?")
 _SPAN = re.compile(r"(-)?(?:(\d+)\.)?(\d+):(\d\d):(\d\d)(?:\.(\d+))?")
 _SORTED = re.compile(r"\|\s*(?:sort|order|top)\b[^|]*(?:\|\s*(?:project|extend|take|limit|render|where)[^|]*)*$")

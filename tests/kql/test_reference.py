@@ -17,7 +17,6 @@ DIFFERENT: dict[tuple[str, int], str] = {
     ("datetime-utc-to-local-function", 1): "it converts now()",
     ("hash-combine-function", 1): "how hashes are combined is not documented",
     ("hash-many-function", 1): "how hashes are combined is not documented",
-    ("min-of-function", 2): "the page prints (null) for the null",
     ("new-guid-function", 1): "the guid is random",
     ("parse-url-function", 1): "what the page prints is no JSON",
     ("unicode-codepoints-to-string-function", 5): "the page prints no row",

@@ -75,13 +75,19 @@ class Pipeline:
         self.key = ["id"]
         self.numbers = ["id", "n"]
         self.names = 0
-        self.has_array = True
+        self.has_array = self.has_text = True
 
     def grow(self) -> None:
-        steps: list[Callable[[], None]] = [self.where, self.extend, self.numbered, self.summed, self.parsed, self.top]
-        steps += [self.partition, self.scan, self.where, self.copied]
+        steps: list[Callable[[], None]] = [self.where, self.extend, self.numbered, self.summed, self.top]
+        steps += [self.partition, self.scan, self.where, self.copied, self.series, self.sessions, self.looked_up]
+        if self.has_text:
+            steps += [self.parsed, self.pairs, self.anywhere]
         if self.has_array:
             steps += [self.expand, self.apply, self.apply_top]
+        if self.key == ["id"]:
+            steps += [self.newest, self.nested]
+        if self.has_array and self.key == ["id"]:
+            steps.append(self.union)
         self.choose.choice(steps)()
 
     def fresh(self) -> str:
@@ -207,6 +213,99 @@ class Pipeline:
         self.key.append(place)
         self.numbers += ["xs", place]
         self.has_array = False
+
+    def _left_with(self, columns: list[str], numbers: list[str]) -> None:
+        """Drop all columns but these, the array and the text among them."""
+        self.rows = [{name: row[name] for name in columns} for row in self.rows]
+        self.numbers = numbers
+        self.has_array = self.has_text = False
+
+    def series(self) -> None:
+        name, total, count = self.choose.choice(self.numbers), self.fresh(), self.fresh()
+        step = self.choose.choice([7, 8, 40])
+        ordinal = f" | mv-expand id to typeof(long), {total} to typeof(long), {count} to typeof(long)"
+        made = f"{total} = sum({name}) default=-1, {count} = count()"
+        self.text += f" | make-series {made} on id from 0 to 40 step {step} by k{ordinal}"
+        bins: dict[tuple[str, int], list[Any]] = {}
+        for row in self.rows:
+            bins.setdefault((row["k"], row["id"] // step * step), []).append(row[name])
+        self.rows = []
+        for group in {row for row, _ in bins}:
+            for start in range(0, 40, step):
+                values = bins.get((group, start))
+                found = -1 if values is None else sum(value for value in values if value is not None)
+                self.rows.append({"k": group, "id": start, total: found, count: len(values or [])})
+        self.key = ["k", "id"]
+        self._left_with(["k", "id", total, count], ["id", total, count])
+
+    def sessions(self) -> None:
+        self._sorted()
+        start = self.fresh()
+        longest, gap = self.choose.randrange(1, 12), self.choose.randrange(1, 4)
+        zero = "datetime(2020-01-01)"
+        session = f"row_window_session({zero} + id * 1s, {longest}s, {gap}s, k != prev(k))"
+        self.text += f" | extend {start} = tolong(({session} - {zero}) / 1s)"
+        made: list[Row] = []
+        for place, row in enumerate(self.rows):
+            before = self.rows[place - 1] if place else None
+            first = made[-1][start] if made else 0
+            new = before is None or before["k"] != row["k"] or row["id"] - first > longest
+            new = new or (before is not None and row["id"] - before["id"] > gap)
+            made.append(row | {start: row["id"] if new else first})
+        self.rows = made
+        self.numbers.append(start)
+
+    def looked_up(self) -> None:
+        kind = self.choose.choice(["leftouter", "inner", "leftsemi", "leftanti"])
+        new, divisor = self.fresh(), self.choose.randrange(1, 5)
+        right = f"(T | where id % {divisor} == 0 | project id, {new} = id * 10)"
+        operator = "join" if kind.startswith(("lefts", "lefta")) else "lookup"
+        self.text += f" | {operator} kind={kind} {right} on id"
+        found = {number: number * 10 for number in range(0, FILES * ROWS_A_FILE, divisor)}
+        if operator == "join":
+            self.rows = [row for row in self.rows if (row["id"] in found) == (kind == "leftsemi")]
+            return
+        rows = [row | {new: found.get(row["id"])} for row in self.rows]
+        self.rows = [row for row in rows if kind == "leftouter" or row[new] is not None]
+        self.numbers.append(new)
+
+    def pairs(self) -> None:
+        self.text += " | parse-kv t as (user:long) with (pair_delimiter=' ', kv_delimiter='=')"
+        made = []
+        for row in self.rows:
+            given = row["t"].split(" ")[0].removeprefix("user=")
+            made.append(row | {"user": int(given) if given.isdigit() else None})
+        self.rows = made
+        self.numbers += ["user"] if "user" not in self.numbers else []
+
+    def anywhere(self) -> None:
+        word = self.choose.choice(["took", "nothing"])
+        self.text += f' | where * has "{word}"'
+        self.rows = [row for row in self.rows if word in row["t"]]
+
+    def newest(self) -> None:
+        self.text += " | summarize arg_max(id, *) by k"
+        last = {row["k"]: row for row in sorted(self.rows, key=lambda row: row["id"])}
+        self.rows = list(last.values())
+
+    def nested(self) -> None:
+        count, most = self.fresh(), self.fresh()
+        limit = self.choose.randrange(1, 4)
+        self.text += f" | top-nested of k by {count} = count(), top-nested {limit} of id by {most} = max(id)"
+        groups: dict[str, list[Row]] = {}
+        for row in sorted(self.rows, key=lambda row: -row["id"]):
+            groups.setdefault(row["k"], []).append(row)
+        self.rows = [row | {count: len(group), most: row["id"]} for group in groups.values() for row in group[:limit]]
+        self._left_with(["k", count, "id", most], ["id", count, most])
+
+    def union(self) -> None:
+        limit = self.choose.randrange(FILES * ROWS_A_FILE)
+        self.text += f" | where id < {limit} | union (T | where id >= {limit})"
+        kept = [row for row in self.rows if row["id"] < limit]
+        added = [row for row in source_rows() if row["id"] >= limit]
+        names: Row = dict.fromkeys(("id", "k", "xs", "t", *self.numbers, "n"))
+        self.rows = [names | row for row in (*kept, *added)]
+        self.numbers += ["n"] if "n" not in self.numbers else []
 
     def apply(self) -> None:
         total, count = self.fresh(), self.fresh()

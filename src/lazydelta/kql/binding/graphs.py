@@ -40,12 +40,16 @@ _DEGREES = ("node_degree_in", "node_degree_out")
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Nodes and edges as SQL. Columns are ``f0``, ``f1`` … in both; nodes have ``n``, edges ``i`` and ``j``."""
+    """Nodes and edges as SQL. Columns are ``f0``, ``f1`` … in both; nodes have ``n``, edges ``i`` and ``j``.
+
+    ``key`` is the node column that edges name.
+    """
 
     nodes: str
     edges: str
     node_columns: tuple[tuple[str, str], ...]
     edge_columns: tuple[tuple[str, str], ...]
+    key: str
 
 
 def _table(tabular: Tabular, sql: str, columns: tuple[tuple[str, str], ...], numbers: tuple[str, ...]) -> str:
@@ -92,7 +96,7 @@ def made(tabular: Tabular, edges: Relation, operator: syntax.MakeGraph, scope: S
         f"SELECT a.n AS i, b.n AS j, e.* FROM ({edge_sql}) AS e JOIN ({nodes}) AS a ON e.f{source} = a.{key}"
         f" JOIN ({nodes}) AS b ON e.f{target} = b.{key}"
     )
-    return Graph(nodes, _table(tabular, joined, edge_columns, ("i", "j")), node_columns, edge_columns)
+    return Graph(nodes, _table(tabular, joined, edge_columns, ("i", "j")), node_columns, edge_columns, key)
 
 
 def _node_tables(
@@ -155,22 +159,27 @@ def _relation(tabular: Tabular, sql: str, columns: tuple[tuple[str, str], ...]) 
 def _to_table(tabular: Tabular, graph: Graph, output: tuple[str, str | None, Any]) -> Relation:
     what, _, options = output
     if what == "nodes":
-        sql, columns, numbers = graph.nodes, graph.node_columns, {"with_node_id": "n"}
+        sql, columns, keys = graph.nodes, graph.node_columns, {"with_node_id": graph.key}
     else:
-        sql, columns, numbers = graph.edges, graph.edge_columns, {"with_source_id": "i", "with_target_id": "j"}
+        sql, columns, keys = graph.edges, graph.edge_columns, {"with_source_id": "s", "with_target_id": "t"}
+        sql = (
+            f"SELECT e.*, a.{graph.key} AS s, b.{graph.key} AS t FROM ({sql}) AS e"
+            f" JOIN ({graph.nodes}) AS a ON e.i = a.n JOIN ({graph.nodes}) AS b ON e.j = b.n"
+        )
     relation = _relation(tabular, sql, columns)
-    if not options:
-        return relation
-    shown = list(relation.columns)
+    # The identifier of a node is the hash of its key.
+    kind = graph.node_columns[int(graph.key[1:])][1]
     extra = []
     for option, name in options:
-        if option not in numbers:
+        if option not in keys:
             raise tabular.session.error(0, f"graph-to-table {what} knows no option {option}")
-        identity = tabular.session.identity()
-        extra.append(f"CAST(hash({numbers[option]}) >> 1 AS BIGINT) AS {identity}")
-        shown.insert(len(extra) - 1, OutputColumn(name, "long", identity))
-    chosen = [f"f{index} AS {each.identity}" for index, each in enumerate(relation.columns)]
-    return Relation(Rows(f"SELECT {', '.join([*extra, *chosen])} FROM ({sql})"), tuple(shown))
+        given = OutputColumn("key", kind, keys[option])
+        hashed = tabular.scalars(Scope(), (given,)).bind(syntax.Call(0, "hash", (syntax.Column(0, "key"),)))
+        extra.append((hashed.sql, OutputColumn(name, "long", tabular.session.identity())))
+    chosen = [f"{hashed} AS {each.identity}" for hashed, each in extra]
+    chosen += [f"f{index} AS {each.identity}" for index, each in enumerate(relation.columns)]
+    shown = (*(each for _, each in extra), *relation.columns)
+    return Relation(Rows(f"SELECT {', '.join(chosen)} FROM ({sql})"), shown)
 
 
 def _filtered(tabular: Tabular, graph: Graph, operator: syntax.GraphWhere, scope: Scope) -> Graph:
@@ -189,7 +198,7 @@ def _filtered(tabular: Tabular, graph: Graph, operator: syntax.GraphWhere, scope
         f"SELECT a.m AS i, b.m AS j, {edge_fields} FROM ({graph.edges}) AS e JOIN ({numbered}) AS a ON e.i = a.n"
         f" JOIN ({numbered}) AS b ON e.j = b.n"
     )
-    return Graph(nodes, _table(tabular, joined, graph.edge_columns, ("i", "j")), graph.node_columns, graph.edge_columns)
+    return replace(graph, nodes=nodes, edges=_table(tabular, joined, graph.edge_columns, ("i", "j")))
 
 
 def _rows(graph: Graph, node_flags: list[str], edge_flags: list[str]) -> str:
@@ -437,7 +446,7 @@ class _Bound:
     def special(self) -> dict[str, Special]:
         """Functions that only a match has."""
         quantified: dict[str, Special] = dict.fromkeys(("all", "any", "map"), self._quantified)
-        return quantified | dict.fromkeys(_DEGREES, self._degree)
+        return quantified | dict.fromkeys(_DEGREES, self._degree) | {"labels": _labels}
 
     def _add(self, name: str, identity: str, columns: tuple[tuple[str, str], ...]) -> None:
         whole = column(identity, "dynamic", identity)
@@ -450,7 +459,14 @@ class _Bound:
     def _add_list(self, name: str, identity: str) -> None:
         bag = _bag("e", self._graph.edge_columns)
         sql = f"to_json(list_transform({identity}, lambda e: {bag}))"
-        self._add_bag(name, sql, column(identity, "dynamic", identity))
+        whole = column(identity, "dynamic", identity)
+        self._add_bag(name, sql, whole)
+        for index, (prop, kind) in enumerate(self._graph.edge_columns):
+            new = self._tabular.session.identity()
+            value = converted(Typed(kind, _field("e", index, kind), "field"), "dynamic")
+            listed = f"to_json(list_transform({identity}, lambda e: {value}))"
+            self.attached[new] = call("dynamic", "fields", listed, [whole])
+            self.columns.append(OutputColumn(f"{name}.{prop}", "dynamic", new))
 
     def _add_bag(self, name: str, sql: str, whole: Typed) -> None:
         new = self._tabular.session.identity()
@@ -501,6 +517,11 @@ class _Bound:
     def projected(self, plan: Plan, items: tuple[syntax.Named, ...], scalars: Scalars) -> Relation:
         """Return the columns that the query asks for."""
         return self._tabular.projected(plan, items, scalars)
+
+
+def _labels(_scalars: Scalars, _node: syntax.Call) -> Typed:
+    # Only stored graph models have labels.
+    return literal("dynamic", [])
 
 
 def _bag(whole: str, columns: tuple[tuple[str, str], ...]) -> str:

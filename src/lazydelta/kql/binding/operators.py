@@ -37,6 +37,8 @@ def operate(op: str, left: Typed, right: Typed, complain: Complain) -> Typed:
     if both == {"timespan"} and op == "/":
         return call("real", op, f"(CAST({left.sql} AS DOUBLE) / {right.sql})", sides)
     if op == "-" and both == {"datetime"}:
+        if all(each.is_literal and each.value is not None for each in sides):
+            return literal("timespan", left.value - right.value)
         return call("timespan", op, f"((epoch_us({left.sql}) - epoch_us({right.sql})) * 10)", sides)
     if op == "*" and "timespan" in both and both & set(NUMBERS):
         span, number = (left, right) if left.kind == "timespan" else (right, left)

@@ -120,6 +120,9 @@ class Aggregates:
         number = measured(value)
         if number is None:
             raise self._session.error(node.at, f"{node.name}() of a {value.kind} is not defined", "convert it first")
+        if value.kind == "real":
+            # A digest is JSON, which has neither NaN nor infinities.
+            number = f"(CASE WHEN isfinite({number}) THEN {number} END)"
         kind = "'long'" if value.kind == "int" else f"'{value.kind}'"
         if weights:
             pairs = f"to_json(list([{number}, {as_kind(weights[0], 'real')}]){only})"
@@ -130,7 +133,7 @@ class Aggregates:
         least = f"to_json(min({number}, {few}){only})"
         grid = f"to_json(approx_quantile({number}, {shares}){only})"
         return (
-            f"py_sketch_tdigest_4({kind}, count(*){only}, coalesce(CAST({least} AS VARCHAR), '[]'),"
+            f"py_sketch_tdigest_4({kind}, count({number}){only}, coalesce(CAST({least} AS VARCHAR), '[]'),"
             f" coalesce(CAST({grid} AS VARCHAR), '[]'))"
         )
 

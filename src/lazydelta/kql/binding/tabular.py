@@ -35,7 +35,7 @@ from lazydelta.kql.binding.summarize import Aggregates
 from lazydelta.kql.binding.types import NUMBERS, SQL_TYPES, Typed, column, common_kind, converted, literal, quoted
 from lazydelta.kql.binding.windows import Windows
 from lazydelta.kql.functions.aggregates import SEVERAL
-from lazydelta.kql.functions.table import FUNCTIONS
+from lazydelta.kql.functions.table import FUNCTIONS, REFUSED
 from lazydelta.kql.language import syntax
 
 __all__ = ["Tabular"]
@@ -402,6 +402,8 @@ class Tabular:
             return self._materialized(node, scope)
         function = scope.get(node.name)
         if not isinstance(function, TableFunction):
+            if node.name in REFUSED:
+                raise self._session.error(node.at, f"{node.name}() is not supported", REFUSED[node.name])
             hint = "write external_table('name'), or a name"
             raise self._session.error(node.at, f"{node.name}() does not give a table", hint)
         scalars = self.scalars(scope, ())

@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lazydelta.errors import KqlError
 from lazydelta.kql.binding import joins
 from lazydelta.kql.binding.arrays import element
 from lazydelta.kql.binding.plan import (
@@ -305,19 +304,37 @@ def search(tabular: Tabular, node: syntax.Search, before: Relation | None, scope
         raise tabular.session.error(node.at, f"search knows no kind {kind!r}", "known is case_sensitive")
     cased = kind == "case_sensitive"
     legs = [("union_arg0", before)] if before is not None else _searched(tabular, node.tables, node, scope)
-    found: list[tuple[str, Relation]] = []
-    missing: KqlError | None = None
-    for name, relation in legs:
-        try:
-            found.append((name, _where(tabular, relation, _term(node.condition, relation, cased=cased), scope)))
-        except KqlError as error:
-            # A table without a column of the condition has no such row.
-            if "there is no column" not in str(error):
-                raise
-            missing = error
-    if not found and missing is not None:
-        raise missing
+    found = _matching(tabular, legs, node.condition, scope, cased=cased)
     return joins.unioned(tabular.session, found, "$table", inner=False)
+
+
+def _matching(
+    tabular: Tabular, legs: list[tuple[str, Relation]], condition: syntax.Expression, scope: Scope, *, cased: bool
+) -> list[tuple[str, Relation]]:
+    """Return the tables that have a column of the condition, filtered by it."""
+    used = {name for name in _names(condition) if name not in scope.names}
+    having = [(name, one) for name, one in legs if not used or any(one.find(each) for each in used)]
+    # A column that no table has is an error, which binding the condition raises.
+    wanting = {each for each in used if not any(one.find(each) for _, one in legs)}
+    return [
+        (name, _where(tabular, one, _term(_present(condition, one, used - wanting), one, cased=cased), scope))
+        for name, one in (legs if wanting else having)
+    ]
+
+
+def _present(node: syntax.Expression, relation: Relation, used: set[str]) -> syntax.Expression:
+    """Return a condition without the comparisons of columns that a table does not have. Their values are null."""
+    match node:
+        case syntax.Logical(parts=parts):
+            return replace(node, parts=tuple(_present(each, relation, used) for each in parts))
+        case syntax.Call(name="not", arguments=arguments):
+            return replace(node, arguments=tuple(_present(each, relation, used) for each in arguments))
+    if all(relation.find(name) for name in _names(node) if name in used):
+        return node
+    holds = (isinstance(node, syntax.Call) and node.name in {"isnull", "isempty"}) or (
+        isinstance(node, syntax.Binary | syntax.ListTest) and node.op.startswith("!")
+    )
+    return syntax.Literal(node.at, "bool", value=holds)
 
 
 def _where(tabular: Tabular, relation: Relation, condition: syntax.Expression, scope: Scope) -> Relation:
@@ -325,19 +342,11 @@ def _where(tabular: Tabular, relation: Relation, condition: syntax.Expression, s
     return Relation(Filter(relation.plan, bound, ("search",)), relation.columns)
 
 
-def find(tabular: Tabular, node: syntax.Find, scope: Scope) -> Relation:  # noqa: PLR0912 - clause by clause
+def find(tabular: Tabular, node: syntax.Find, scope: Scope) -> Relation:
     """Return the rows of tables that match, with some columns and the rest in a bag."""
     session = tabular.session
     source = dict(node.options).get("withsource", "source_")
-    legs: list[tuple[str, Relation]] = []
-    for name, relation in _searched(tabular, node.tables, node, scope):
-        try:
-            legs.append((name, _where(tabular, relation, _term(node.condition, relation, cased=False), scope)))
-        except KqlError as error:
-            if "there is no column" not in str(error):
-                raise
-    if not legs:
-        raise session.error(node.at, "no table has the columns of this condition")
+    legs = _matching(tabular, _searched(tabular, node.tables, node, scope), node.condition, scope, cased=False)
     wanted = node.columns
     packs = wanted is None or ("*", None) in wanted
     named: list[tuple[str, str]] = []
@@ -353,6 +362,8 @@ def find(tabular: Tabular, node: syntax.Find, scope: Scope) -> Relation:  # noqa
             if name != "*":
                 found = next((each.kind for _, one in legs for each in one.columns if each.name == name), "string")
                 named.append((name, kind or found))
+    titles = {title for title, _ in named}
+    packs = packs and (wanted is not None or any(each.name not in titles for _, one in legs for each in one.columns))
     shown = [OutputColumn(source, "string", session.identity())]
     shown += [OutputColumn(name, kind, session.identity()) for name, kind in named]
     shown += [OutputColumn("pack_", "dynamic", session.identity())] if packs else []
@@ -368,7 +379,7 @@ def find(tabular: Tabular, node: syntax.Find, scope: Scope) -> Relation:  # noqa
                 value = given if same else call(kind, "tostring", converted(given, kind), [given])
             chosen[new.identity] = value
         if packs:
-            rest = [each for each in relation.columns if each.name not in {title for title, _ in named}]
+            rest = [each for each in relation.columns if each.name not in titles]
             chosen[shown[-1].identity] = _bag(rest)
         parts.append((relation.plan, chosen))
     return Relation(Merge(tuple(parts)), tuple(shown))

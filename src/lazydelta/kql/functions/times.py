@@ -139,19 +139,26 @@ def _difference(given: Given) -> Typed:
         sql = f"({months.format(later)} - {months.format(earlier)})"
     elif period == "week":
         sql = f"(kql_weeks({later}) - kql_weeks({earlier}))"
-    elif period == "nanosecond":
-        sql = f"((kql_ticks({later}) - kql_ticks({earlier})) * 100)"
     else:
-        ticks = _UNIT_TICKS[period]
-        sql = f"(kql_ticks({later}) // {ticks} - kql_ticks({earlier}) // {ticks})"
+        last, first = (_ticks(given.values[index], sql) for index, sql in ((1, later), (2, earlier)))
+        size = _UNIT_TICKS.get(period)
+        sql = f"(({last} - {first}) * 100)" if size is None else f"({last} // {size} - {first} // {size})"
     return given.of("long", f"CAST({sql} AS BIGINT)")
+
+
+def _ticks(value: Typed, sql: str) -> str:
+    """Return SQL for a datetime in ticks. A constant keeps those that a timestamp in microseconds has no room for."""
+    is_exact = value.is_literal and value.kind == "datetime" and value.value is not None
+    return f"CAST({value.value - FIRST_TICK} AS BIGINT)" if is_exact else f"kql_ticks({sql})"
 
 
 def _part(given: Given) -> Typed:
     part = str(given.constant(0, "string")).lower()
     if part not in _PARTS:
         raise given.complain(f"datetime_part() knows no part {part!r}", f"known are {', '.join(_PARTS)}")
-    return given.of("int", f"CAST({_PARTS[part].format(given.timestamp(1))} AS INTEGER)")
+    timestamp = given.timestamp(1)
+    sql = _PARTS[part].replace("kql_ticks({0})", _ticks(given.values[1], timestamp)).format(timestamp)
+    return given.of("int", f"CAST({sql} AS INTEGER)")
 
 
 def _field(given: Given) -> Typed:

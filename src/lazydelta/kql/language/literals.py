@@ -95,7 +95,7 @@ class BadLiteral(ValueError):  # noqa: N818 - the parser converts it to a KqlErr
 
 def unquoted(text: str) -> str:
     """Return the value of a string literal. The prefix of hidden strings has no effect here."""
-    if text.startswith("```"):
+    if text.startswith(("```", "~~~")):
         return text[3:-3]
     text = text.lstrip("hH")
     if text.startswith("@"):
@@ -108,7 +108,7 @@ def _unescaped(match: re.Match[str]) -> str:
     code = match[1]
     if code in _ESCAPES:
         return _ESCAPES[code]
-    if code[0] in "uUx":
+    if code[0] in "uUx" and len(code) > 1:
         number = int(code[1:], 16)
     elif code[0] in "01234567":
         number = int(code, 8)

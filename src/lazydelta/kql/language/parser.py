@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import json
 import re
@@ -80,8 +81,9 @@ _WORD = re.compile(r"[\w-]+|!?\w+~?|[^\w\s]+|\S")
 # Words that start a statement or a query without a table in Kusto. Here each would be taken for a table name.
 _STATEMENT = re.compile(
     r"(?:\A|;)\s*(?://[^\n]*\n\s*)*(set|declare|alias|restrict|pattern|search|find|evaluate)\s+(?:\(\s*)?\Z"
-    r"|\b(externaldata|inline_external_table)\s*(?:\(\s*\w*\s*)?\Z"
+    r"|\b(externaldata|external_data|inline_external_table)\s*(?:\(\s*\w*\s*)?\Z"
 )
+_ELSEWHERE = "read the files as tables with tables={…} or --table NAME=URI"
 _SHOWN = {
     "NAME": "a name",
     "BRACKET_NAME": "['name']",
@@ -117,6 +119,9 @@ _HABITS = {
     "!": "write not(…)",
     "like": "write contains, startswith or matches regex",
     "is": "write isnull(…)",
+    "group": "write summarize … by",
+    "select": "write project",
+    "having": "write where after summarize",
     "not": "write !in, or not(…)",
     "as": "write name = expression",
 }
@@ -272,15 +277,18 @@ def _unexpected(query: QueryText, error: UnexpectedInput) -> KqlError:
     if before is not None:
         found = before.lastindex or 1
         message = f"{before[found]!r} is not supported"
-        return query.error(
-            before.start(found), message, hint="a query is let statements, a table, and operators after it"
+        hint = (
+            _ELSEWHERE if "external" in before[found] else "a query is let statements, a table, and operators after it"
         )
+        return query.error(before.start(found), message, hint=hint)
     if query.text.startswith(".", at) and not query.text[:at].strip():
         return query.error(at, "commands that start with a dot are not supported", hint="write a query")
     match = _WORD.match(query.text, at)
     word = match[0] if match else query.text[at : at + 1]
     if expected & {"WHERE", "SUMMARIZE"} and "VBAR" not in expected and word[:1] != "|":
-        return query.error(at, f"the operator {word!r} is not supported", hint=f"known are {', '.join(OPERATORS)}")
+        near = difflib.get_close_matches(word.lower(), OPERATORS, 1, 0.75)
+        known = _HABITS.get(word) or (f"did you mean {near[0]!r}?" if near else f"known are {', '.join(OPERATORS)}")
+        return query.error(at, f"the operator {word!r} is not supported", hint=known)
     if word[:1] in {"'", '"'} and "STRING" in expected:
         return query.error(at, "a text is not closed on its line", hint="close it, or write it between ```")
     return query.error(at, f"{word!r} is not expected here", hint=_HABITS.get(word) or _expected(expected))
