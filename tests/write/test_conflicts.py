@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -283,3 +285,47 @@ def test_a_blind_append_rules_out_a_deletion_that_would_have_read_it_where_the_t
 def test_a_level_that_there_is_not_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WriteError, match=r"delta.isolationLevel is 'Loose'.*WriteSerializable"):
         new_table(tmp_path / "loose", properties={"delta.isolationLevel": "Loose"})
+
+
+# --- another table at the same place
+
+
+def _make_again(root: Path, versions: int) -> None:
+    shutil.rmtree(root)
+    if versions:
+        store = new_table(root)
+        for number in range(1, versions):
+            append(store, [500 + number])
+
+
+@pytest.mark.parametrize("versions", [0, 2, 3, 5])
+def test_nothing_is_committed_to_a_table_that_took_the_place_of_the_one_that_was_read(
+    tmp_path: Path, versions: int
+) -> None:
+    """The place has no table, or one that is shorter, as long, or longer."""
+    root = tmp_path / "table"
+    store = new_table(root)
+    append(store, [1])
+    append(store, [2])
+    slow = begin(store)
+    _make_again(root, versions)
+    slow.add(put_file(store, [9]))
+    with pytest.raises(CommitConflictError, match=r"was deleted since|Another table was made|created the table"):
+        slow.commit()
+    assert not (root / "_delta_log" / f"{max(versions, 3):020}.json").exists()
+    if versions:
+        assert rows(store) == [500 + number for number in range(1, versions)]
+
+
+def test_a_log_that_was_copied_meanwhile_is_the_same_table(tmp_path: Path) -> None:
+    root = tmp_path / "table"
+    store = new_table(root)
+    append(store, [1])
+    slow = begin(store)
+    slow.add(put_file(store, [9]))
+    shutil.copytree(root, tmp_path / "copy")
+    shutil.rmtree(root)
+    shutil.copytree(tmp_path / "copy", root)
+    os.utime(root / "_delta_log" / f"{1:020}.json", (1, 1))
+    slow.commit()
+    assert rows(store) == [1, 9]

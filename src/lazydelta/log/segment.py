@@ -173,19 +173,28 @@ def earliest_commit(store: Store) -> int | None:
 
 
 def commits_in_order(
-    store: Store, first: int, last: int | None = None, ratified: Iterable[LogFile] = ()
+    store: Store,
+    first: int,
+    last: int | None = None,
+    ratified: Iterable[LogFile] = (),
+    *,
+    before: list[LogFile] | None = None,
 ) -> Iterator[LogFile]:
     """Yield the commits ``first`` to ``last``, or all that exist; the log is listed lazily.
 
     This is the only way to follow the commits since a version: it never skips one. If a commit is missing although a
     later commit or a checkpoint proves that its version existed, it raises an error, which names the earliest version
     if the log was cleaned up. ``ratified`` are commits known to a catalog, which take precedence over listed ones.
+    ``before`` receives what the same listing has of the version before ``first``: its commit and checkpoints.
     """
     known = {file.version: file for file in ratified}
     end = MAX_VERSION if last is None else last
     expected, newest = first, -1
-    for listed in list_from(store, first, end):
+    for listed in list_from(store, first if before is None else max(first - 1, 0), end):
         if listed.kind not in {FileKind.COMMIT, FileKind.CHECKPOINT}:
+            continue
+        if before is not None and listed.version < first:
+            before.append(listed)
             continue
         newest = max(newest, listed.version)
         while expected < listed.version:

@@ -119,15 +119,20 @@ class Footprint:
         self._paths.close()
 
 
-def commits_since(store: Store, version: int, last: int | None = None) -> list[LogFile]:
+def commits_since(
+    store: Store, version: int, last: int | None = None, *, before: list[LogFile] | None = None
+) -> list[LogFile]:
     """Return the commits after ``version``, up to ``last`` if given, with one LIST request.
 
     If a commit is missing, it is unknown what other writers did, and the operation conflicts. A gap may be a stale
-    listing and is retried. A log that was cleaned up is not.
+    listing and is retried. A log that was cleaned up is not. ``before`` receives the files of ``version`` itself. If
+    there are none, and nothing after them, the table was deleted, which is a conflict too.
     """
     for pause in (*_LISTING_PAUSES, None):
         try:
-            return list(commits_in_order(store, version + 1, last))
+            if before is not None:
+                before.clear()
+            found = list(commits_in_order(store, version + 1, last, before=before))
         except VersionNotFoundError as error:
             left = error.earliest or error.latest
             message = (
@@ -141,6 +146,11 @@ def commits_since(store: Store, version: int, last: int | None = None) -> list[L
                     str(error.args[0]), path=error.path, version=error.version, hint=REFUSED
                 ) from error
             time.sleep(pause)
+        else:
+            if before is not None and version >= 0 and not found and not before:
+                message = f"The table at {store.uri} was deleted since this operation read version {version}"
+                raise CommitConflictError(message, path=store.uri, version=version, hint=REFUSED)
+            return found
     raise AssertionError("the last round returns or raises")  # pragma: no cover
 
 

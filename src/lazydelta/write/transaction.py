@@ -42,7 +42,7 @@ from lazydelta.predicates import Where
 from lazydelta.protocol.actions import Add, DeletionVector, LogLine, Metadata, Protocol, Remove, Txn
 from lazydelta.protocol.deletion_vectors import VectorFile
 from lazydelta.protocol.features import check_removable, check_writable, uses_in_commit_timestamps
-from lazydelta.protocol.file_names import LOG, MAX_VERSION, commit_name
+from lazydelta.protocol.file_names import LOG, MAX_VERSION, FileKind, LogFile, commit_name
 from lazydelta.protocol.properties import TableProperties
 from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.storage import Store
@@ -302,6 +302,7 @@ class Transaction:
         self._is_published = False
         self._since = Change()  # what the winning commits changed
         self._version = -1 if snapshot is None else snapshot.version
+        self._newest = None if snapshot is None else _newest_commit(snapshot)
         self.read_version = None if snapshot is None else snapshot.version  # version that the operation read
         self._over = False
         self._footprint: Footprint | None = None
@@ -602,8 +603,7 @@ class Transaction:
         checksum = self.snapshot.checksum
         if checksum is not None and checksum.in_commit_timestamp_opt is not None:
             return checksum.in_commit_timestamp_opt
-        segment = self.snapshot.segment
-        file = segment.commits[-1] if segment.commits else segment.checkpoint_commit
+        file = _newest_commit(self.snapshot)
         stamp = None if file is None else commit_info(self.store, file).get("inCommitTimestamp")
         # Only a commit that violates the protocol has none. The modification time is the best alternative.
         return stamp if isinstance(stamp, int) else -1 if file is None else file.info.last_modified
@@ -623,12 +623,14 @@ class Transaction:
 
         The same listing shows that the next version was not taken and freed again by a cleanup.
         """
-        winners = commits_since(self.store, self._version)
+        before: list[LogFile] = []
+        winners = commits_since(self.store, self._version, before=before)
+        self._check_table(before)
         if not winners:
             return False
         change, conflict = judge(self.store, winners, self._rests_on())
         self._since.then(change)
-        self._version = winners[-1].version
+        self._version, self._newest = winners[-1].version, winners[-1]
         # The other writer may have been an earlier attempt of this application. That is a success, not a conflict.
         mine = None if self._txn is None else self._since.transactions.get(self._txn.app_id)
         if mine is not None and self._txn is not None and mine.version >= self._txn.version:
@@ -637,6 +639,16 @@ class Transaction:
             raise conflict
         self.note.check_winners(change.transactions, self.store.uri)
         return False
+
+    def _check_table(self, listed: Sequence[LogFile]) -> None:
+        """Refuse to commit to another table that was made at the same place since this one was read."""
+        now, then = next((each for each in listed if each.kind is FileKind.COMMIT), None), self._newest
+        if now is None or then is None or self.snapshot is None or now.info == then.info:
+            return
+        # The file may have been copied or touched. The id tells.
+        if self.handle.snapshot(self._version).metadata.id != self.snapshot.metadata.id:
+            message = f"Another table was made at {self.store.uri} since this operation read version {self._version}"
+            raise CommitConflictError(message, path=now.path, version=self._version, hint=REFUSED)
 
     def _check_landed(self, version: int, data: bytes) -> None:
         """Refuse a commit at a version that a log cleanup freed after our listing: no reader would see it."""
@@ -699,6 +711,11 @@ class Transaction:
             lists = (None, None) if before is None else (before.transactions, before.domains)
             before = TableTotals(0, 0, *lists)
         return None if before is None else before.after(own)
+
+
+def _newest_commit(snapshot: Snapshot) -> LogFile | None:
+    segment = snapshot.segment
+    return segment.commits[-1] if segment.commits else segment.checkpoint_commit
 
 
 def _complete(remove: Remove, now: int) -> Remove:
