@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from lazydelta import DeltaTable
 from lazydelta.errors import KqlError
 from lazydelta.kql.execution.query import run
+from lazydelta.kql.language import parser
 
 LARGEST = 2**63 - 1
 # A query, the line and column of the part that fails, and a word of the hint.
@@ -34,3 +37,19 @@ def test_a_failure_has_the_place_of_the_only_part_that_it_may_be_of(
     assert caught.value.excerpt is not None
     shown, caret = caught.value.excerpt.split("\n")
     assert shown[caret.index("^") :].startswith(text.split("\n")[line - 1][column - 1 :][:20])
+
+
+def test_the_tables_of_the_parser_are_kept_and_damaged_ones_are_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammar = (Path(parser.__file__).parent / "grammar.lark").read_text(encoding="utf-8")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kept = Path(str(parser._tables_file(grammar)))
+    kept.write_bytes(b"torn")
+    assert parser._lark.__wrapped__().parse("print 1") is not None
+    written = kept.stat()
+    assert written.st_size > 1000
+    assert parser._lark.__wrapped__().parse("print 1") is not None
+    assert kept.stat().st_mtime_ns == written.st_mtime_ns
+    monkeypatch.setenv("XDG_CACHE_HOME", str(kept))
+    assert parser._tables_file(grammar) is False
