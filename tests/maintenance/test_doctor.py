@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from lazydelta import DeltaTable, sidecar, write_arrow
 from lazydelta.cli.app import cli
+from lazydelta.maintenance import doctor
 from lazydelta.maintenance.doctor import Diagnosis, diagnose
 from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import open_store
@@ -253,6 +254,20 @@ def test_the_command_says_it_by_exit_code_and_json_and_mends_when_told(tmp_path:
     assert [each.code for each in _diagnosed(root).findings] == ["stale_sidecar"]
     _run("doctor", str(root), "--fix", "--yes")
     _run("doctor", str(root))
+
+
+@pytest.mark.parametrize(("looked_at", "said"), [(20_000, "1,100 files"), (1_050, "at least 1,050 files")])
+def test_a_table_without_checksum_is_read_once_and_counted_as_far(
+    looked_at: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_table(tmp_path, files=1_100, hours=1_100)
+    monkeypatch.setattr(doctor, "_LOOKED_AT", looked_at)
+    scans = []
+    scan = TableHandle.scan
+    monkeypatch.setattr(TableHandle, "scan", lambda *given, **named: scans.append(given) or scan(*given, **named))
+    (found,) = [each for each in diagnose(TableHandle.open(tmp_path)).findings if each.code == "no_sidecar"]
+    assert (len(scans), said in found.what) == (1, True), found.what
+    assert all(handle.options.memory_budget <= 32 << 20 for handle, *_ in scans)
 
 
 def test_its_cost_does_not_grow_with_the_table(tmp_path: Path) -> None:
