@@ -107,7 +107,7 @@ def relation(con: Any, tree: dict[str, Any]) -> Any:
     try:
         return con.sql(text_of(con, tree))
     except duckdb.Error as error:
-        raise QueryError(f"DuckDB refuses the query: {error}", hint="mind DuckDB's dialect of SQL") from error
+        raise QueryError(f"DuckDB refuses the query: {error}", hint="use the SQL dialect of DuckDB") from error
 
 
 def tables_of(con: Any, sql: str) -> list[str]:

@@ -182,7 +182,7 @@ class SqlResult(BatchStream):
             return QueryError(f"There is no table {missing[1]}", hint=hint)
         if isinstance(error, LazyDeltaError | RuntimeError):
             return error
-        return QueryError(f"DuckDB cannot answer the query: {error}", hint="mind DuckDB's dialect of SQL")
+        return QueryError(f"DuckDB cannot answer the query: {error}", hint="use the SQL dialect of DuckDB")
 
 
 def _arrow(name: str, table: Any) -> Any:

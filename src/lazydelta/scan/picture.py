@@ -58,7 +58,8 @@ def draw(
     name = str(title or plan.get("table") or "table").rstrip("/").rpartition("/")[2]
     canvas.text(_LEFT, 30, f"{name}, version {plan.get('version')}", size=17, weight=600)
     emitted, considered = int(found.get("files_emitted") or 0), int(found.get("files_considered") or 0)
-    summary = f"{emitted:,} of {considered:,} files · {found.get('requests') or 0} round trips"
+    requests = int(found.get("requests") or 0)
+    summary = f"{emitted:,} of {considered:,} files · {requests:,} {'request' if requests == 1 else 'requests'}"
     canvas.text(_LEFT, 50, f"{summary} · {_size(found.get('bytes_read'))} read · {plan.get('reason')}", color=_SOFT)
     y = _draw_axis(canvas, 72, groups, plan)
     y = _draw_funnel(canvas, y, found, considered)

@@ -455,7 +455,7 @@ def refusal(error: Exception) -> LazyDeltaError:
     said = " ".join(line.strip() for line in lines[:3])[:500]
     if "Out of Memory Error" in lines[0] or isinstance(error, MemoryError):
         return MemoryLimitError(f"The query needs more memory than a statement has here: {said}", hint="narrow it")
-    return QueryError(f"DuckDB cannot answer the query: {said}", hint="mind DuckDB's dialect of SQL")
+    return QueryError(f"DuckDB cannot answer the query: {said}", hint="use the SQL dialect of DuckDB")
 
 
 def _by_name(query: CheckedQuery, values: pa.RecordBatch | None) -> dict[str, pa.Scalar]:

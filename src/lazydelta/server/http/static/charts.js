@@ -24,7 +24,7 @@ export function short(value) {
   if (value == null) return "";
   const size = Math.abs(value);
   for (const [limit, unit] of [[1e12, " T"], [1e9, " G"], [1e6, " M"], [1e4, " k"]]) {
-    if (size >= limit) return (value / (unit === " k" ? 1e3 : limit)).toFixed(1).replace(/\.0$/, "") + unit;
+    if (size >= limit * 0.99995) return (value / (unit === " k" ? 1e3 : limit)).toFixed(1).replace(/\.0$/, "") + unit;
   }
   return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(4)));
 }

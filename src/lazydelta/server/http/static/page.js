@@ -30,7 +30,7 @@ function bytes(value) {
 }
 const count = value => value == null ? "–" : Number(value).toLocaleString("en");
 const timestamp = seconds => new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " ");
-function card(value, label, id) { return make("div", {class: "card"}, make("b", {id}, value), make("span", {}, label)); }
+function card(value, label, id) { return make("div", {class: "card"}, make("b", {id, class: value.length > 11 ? "long" : null}, value), make("span", {}, label)); }
 function failure(error) {
   const box = make("div", {class: "failure", role: "alert"}, make("strong", {}, error.message ?? String(error)));
   if (error.hint) box.append(make("br"), make("span", {}, error.hint));
@@ -109,7 +109,7 @@ const named = name => `name=${encodeURIComponent(name)}`;
 // --- tables
 
 async function showTables() {
-  const body = make("tbody"), heads = ["Table", "Health", "#Version", "#Files", "#Rows", "#Bytes", "#Since checkpoint", "Place"];
+  const body = make("tbody"), heads = ["Table", "Health", "#Version", "#Files", "#Rows", "#Bytes", "#Since checkpoint", "Location"];
   main.replaceChildren(make("h1", {}, "Tables"), make("p", {class: "quiet", id: "tables-note"}, "Reading"),
     make("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "Tables"},
       make("table", {}, make("thead", {}, make("tr", {}, ...heads.map(head))), body)));
@@ -120,11 +120,11 @@ async function showTables() {
     const link = make("a", {href: `#/table/${encodeURIComponent(each.name)}`}, each.name);
     if (each.error) { body.append(make("tr", {}, make("td", {}, link), make("td", {colspan: "7"}, make("span", {class: "pill bad"}, "unreadable"), each.message))); return; }
     const notes = each.notes.length ? each.notes.map(note => make("span", {class: "pill bad"}, note)) : [make("span", {class: "pill good"}, "good")];
-    const health = make("a", {class: "plain", href: `#/table/${encodeURIComponent(each.name)}?tab=health`, "aria-label": `Health of ${each.name}: ${each.notes.join(", ") || "good"}`}, ...notes);
+    const health = make("a", {class: "plain", href: `#/table/${encodeURIComponent(each.name)}?tab=health`, title: `Health of ${each.name}`}, ...notes.flatMap((note, i) => i ? [" ", note] : [note]));
     body.append(make("tr", {}, make("td", {}, link), make("td", {}, health),
       ...[count(each.version), count(each.files), count(each.rows), bytes(each.bytes), count(each.tail)].map(text => make("td", {class: "number"}, text)), make("td", {class: "code"}, each.place ?? "")));
   });
-  document.getElementById("tables-note").textContent = `${number} ${number === 1 ? "table" : "tables"}. Files and bytes are those of the version checksum; rows are counted where files are few.`;
+  document.getElementById("tables-note").textContent = `${number} ${number === 1 ? "table" : "tables"}. Files and bytes come from the version checksum; rows are counted for small tables only.`;
 }
 
 // --- one table
@@ -159,7 +159,10 @@ function showTimeline(parent, name, data) {
   const known = document.getElementById("files-card"), number = Math.round(data.files.reduce((a, b) => a + b, 0)) + data.undated;
   if (known.textContent === "–") known.textContent = data.exact ? count(number) : `≈ ${short(number)}`;
   const rows = document.getElementById("rows-card");
-  if (rows.textContent === "–" && data.rows && !data.undated) rows.textContent = count(data.rows.reduce((a, b) => a + b, 0));
+  if (rows.textContent === "–" && data.rows && !data.undated) {
+    rows.textContent = count(data.rows.reduce((a, b) => a + b, 0));
+    rows.className = rows.textContent.length > 11 ? "long" : "";
+  }
   const note = `${data.exact ? count(number) : `About ${short(number)}`} files by ${data.column}, ${source}; ${data.step / 3600} h a bar, UTC. Drag over it to see files.`;
   parent.replaceChildren(make("h2", {}, "Timeline"), make("p", {class: "quiet"}, note),
     make("div", {class: "bar"}, choice, make("label", {}, "from ", from), make("label", {}, "to ", to),
@@ -221,7 +224,7 @@ async function health(name) {
   const list = (await told(`/api/health?${named(name)}`)).findings;
   if (!list.length) return make("p", {}, make("span", {class: "pill good"}, "good"), " The doctor finds nothing.");
   return make("div", {class: "findings"}, ...list.map(each => make("div", {class: "card"}, make("span", {class: `pill ${each.severity}`}, each.severity), make("strong", {}, each.what),
-    make("p", {class: "quiet"}, `Cost: ${each.cost}`), make("div", {class: "bar"}, make("pre", {class: "grow", tabindex: "0", "aria-label": "Command", role: "region"}, make("code", {}, each.command)),
+    make("p", {class: "quiet"}, `Cost: ${each.cost}`), make("div", {class: "bar"}, make("pre", {class: "grow", tabindex: "0", "aria-label": `Command: ${each.command}`, role: "region"}, make("code", {}, each.command)),
       make("button", {"aria-label": `Copy the command: ${each.command}`, onclick: () => copy(each.command, "The command is copied.")}, "Copy")),
     each.by_hand ? make("p", {class: "quiet"}, "For the engine that writes the table.") : null)));
 }
@@ -423,7 +426,7 @@ async function showExplain(parameters) {
       const facts = [...Object.entries(found.plan), ...Object.entries(found.metrics).map(([key, value]) => [key.replace("delta.lazy.", ""), value])];
       const seen = new Set(), rows = facts.filter(([key, value]) => value != null && value !== "" && !(Array.isArray(value) && !value.length) && !seen.has(key) && seen.add(key))
         .map(([key, value]) => make("tr", {}, make("td", {}, key.replaceAll("_", " ")), make("td", {class: "code"}, Array.isArray(value) ? value.join("; ") : String(value))));
-      const words = `${found.metrics["delta.lazy.files_emitted"]} of ${found.metrics["delta.lazy.files_considered"]} files, ${found.metrics["delta.lazy.requests"]} round trips`;
+      const words = `${found.metrics["delta.lazy.files_emitted"]} of ${found.metrics["delta.lazy.files_considered"]} files, ${found.metrics["delta.lazy.requests"]} requests`;
       out.replaceChildren(make("img", {class: "picture", id: "picture", alt: `How the scan went: ${words}`, src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(found.svg)}`}),
         make("details", {}, make("summary", {}, "All facts"), grid("Facts", ["Fact", "Value"], rows)));
     } catch (error) { out.replaceChildren(failure(error)); }
