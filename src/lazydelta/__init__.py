@@ -105,10 +105,12 @@ _HOMES = {
 
 # What users of Polars, pandas and DuckDB try.
 _INSTEAD = {
+    "DeltaLake": "DeltaTable(uri)",
     "load": "DeltaTable(uri)",
     "open": "DeltaTable(uri)",
     "query": "sql(query, {'name': uri})",
     "read_delta": "read(uri)",
+    "read_parquet": "read(uri)",
     "read_table": "read(uri)",
     "scan_delta": "scan(uri), or DeltaTable(uri).to_polars() for a LazyFrame",
     "table": "DeltaTable(uri)",

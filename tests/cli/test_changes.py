@@ -65,7 +65,7 @@ def test_a_clause_that_makes_no_sense_is_refused(root: Path, clause: str) -> Non
     said = _run(
         "merge", root, "--source", root.parent / "source.parquet", "--on", "true", "--when-matched", clause, code=2
     )
-    assert "makes no sense" in said
+    assert "is not valid" in said
 
 
 def test_assignments_are_split_at_their_commas() -> None:

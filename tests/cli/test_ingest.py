@@ -119,7 +119,7 @@ def test_a_stream_prints_a_line_for_each_commit(spark: SparkSession, invoke: Inv
     [
         (["nowhere", "t"], "There is no"),
         (["in", "t", "--target-file-size", "big"], "target_file_size"),
-        (["in", "t", "--max-rejected", "some"], "max_rejected='some' makes no sense"),
+        (["in", "t", "--max-rejected", "some"], "max_rejected='some' is not valid"),
         (["in", "t", "--mode", "overwrite", "--stream"], "--mode makes sense only without --stream"),
         (["in", "t", "--trigger", "once"], "--trigger makes sense only with --stream"),
         (["in", "abfss://c@a.dfs.core.windows.net/t", "--storage-option", "account_key=?"], "cannot open abfss"),

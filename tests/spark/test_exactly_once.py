@@ -132,7 +132,7 @@ def test_a_named_stream_skips_nothing_with_a_fresh_location_either(spark: SparkS
         query = json.loads((tmp_path / location / "metadata").read_text())["id"]
         (txn,) = actions(tmp_path / "t", version, "txn")
         assert (txn["appId"], txn["version"]) == (f"telemetry:{query}", 0)
-    with pytest.raises(StreamingQueryException, match="OptionError: txnVersion makes no sense for a stream"):
+    with pytest.raises(StreamingQueryException, match="OptionError: txnVersion is not valid for a stream"):
         _run(spark, tmp_path, "other", app_id="x", app_version=1)
 
 

@@ -93,7 +93,7 @@ def test_a_table_of_sparks_catalog_is_answered_with_what_to_type() -> None:
         ({"nullTimestamps": "drop"}, "null_timestamps='drop'"),
         ({"maxRejected": "few"}, "max_rejected='few'.*0.01 or 1%"),
         ({"mergeSchema": "yes"}, "mergeSchema='yes'.*true or false"),
-        ({"txnVersion": "1"}, "app_version makes no sense without app_id"),
+        ({"txnVersion": "1"}, "app_version is not valid without app_id"),
         ({"txnAppId": "a", "txnVersion": "one"}, "txnVersion='one'"),
         ({"delta.columnMapping.mode": "name"}, "delta.columnmapping.mode"),
     ],

@@ -167,7 +167,7 @@ def test_a_source_without_a_place_and_options_of_batches_are_refused(tmp_path: P
     append(tmp_path / "t", 0)
     with pytest.raises(OptionError, match="startingVersion says where a stream begins"):
         reader_of(tmp_path / "t", versionAsOf=0)
-    with pytest.raises(OptionError, match=r"The option 'where' makes no sense for a stream \(filter what is loaded"):
+    with pytest.raises(OptionError, match=r"The option 'where' is not valid for a stream \(filter what is loaded"):
         reader_of(tmp_path / "t", where="id = 1")
 
 

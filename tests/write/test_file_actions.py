@@ -93,7 +93,7 @@ def test_what_is_not_so_is_refused_and_nothing_is_committed(root: Path) -> None:
         ([RemoveAction("p=a/gone.parquet", True, 5)], {}, OptionError, "not part of version 1"),  # noqa: FBT003
         ([written(root, 46, path=active.path, size=_size(root, active.path))], {}, OptionError, "is part of version 1"),
         ([active], {"mode": "overwrite"}, ValueError, "overwrite"),
-        ([good], {"mode": "merge"}, OptionError, "makes no sense"),
+        ([good], {"mode": "merge"}, OptionError, "is not valid"),
         ([good], {"partition_by": ["id"]}, SchemaMismatchError, "partitioned by"),
         ([good], {"schema": pa.schema([("id", pa.int32()), ("p", pa.string())])}, SchemaMismatchError, "columns"),
         ([{"path": "x"}], {}, TypeError, "no action"),

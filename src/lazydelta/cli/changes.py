@@ -96,7 +96,7 @@ def _clause(kind: Kind, text: str) -> MergeClause:
     if match is None or deed not in _DEEDS[kind]:
         option = f"--when-{kind.replace(' ', '-')}"
         hint = f"write [CONDITION then] {' or '.join(sorted(_DEEDS[kind]))} [set COLUMN = VALUE, …]"
-        raise OptionError(f"{option} {text!r} makes no sense", hint=hint)
+        raise OptionError(f"{option} {text!r} is not valid", hint=hint)
     if kind == "not matched by source" and deed == "update" and not match["set"]:
         raise OptionError("Rows without a match have no other values", hint="write update set COLUMN = VALUE, …")
     condition = (match["condition"] or "").strip() or None
@@ -171,7 +171,7 @@ def _change(kind: str, value: Any) -> TableChange:
     def halves(text: str) -> tuple[str, str]:
         first, equals, second = text.partition("=")
         if not equals or not first.strip():
-            raise OptionError(f"--{kind} {text!r} makes no sense", hint="write NAME=VALUE")
+            raise OptionError(f"--{kind} {text!r} is not valid", hint="write NAME=VALUE")
         return first.strip(), second.strip()
 
     match kind:

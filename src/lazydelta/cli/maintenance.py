@@ -234,9 +234,9 @@ def vacuum(  # noqa: PLR0913 - each is an option
 
     if without_log:
         if engine == "spark":
-            raise click.UsageError("--engine spark makes no sense without a log.", click.get_current_context())
+            raise click.UsageError("--engine spark is not valid without a log.", click.get_current_context())
         if keep_versions:
-            raise click.UsageError("--keep-version makes no sense without a log.", click.get_current_context())
+            raise click.UsageError("--keep-version is not valid without a log.", click.get_current_context())
         found = vacuuming.vacuum_without_log(
             target.handle, retention=retention, dry_run=dry_run, enforce_retention=not no_retention_check
         )

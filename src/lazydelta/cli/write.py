@@ -349,7 +349,7 @@ def _schema(columns: tuple[str, ...], like: Path | None) -> pa.Schema:
     for each in columns:
         name, colon, kind = each.partition(":")
         if not colon or not name or not kind:
-            raise OptionError(f"--column {each} makes no sense", hint="write it as name:type")
+            raise OptionError(f"--column {each} is not valid", hint="write it as name:type")
         required = kind.endswith("!")
         fields.append({"name": name, "type": _delta_type(kind.removesuffix("!")), "nullable": not required})
     named = TableSchema.parse(json.dumps({"type": "struct", "fields": fields}), origin="--column").to_arrow()

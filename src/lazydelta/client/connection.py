@@ -99,7 +99,7 @@ class Connection(ClosesItself):
         if token is not None and not (token.isascii() and token.isprintable()):
             raise OptionError("This is no token", hint="give NAME.SECRET, as lazydelta serve token add printed it")
         if attempts < 1:
-            raise OptionError(f"attempts={attempts} makes no sense", hint="give a number from 1")
+            raise OptionError(f"attempts={attempts} is not valid", hint="give a number from 1")
         self.location = location
         self.attempts = attempts
         self._timeout = timeout

@@ -300,7 +300,7 @@ class RemoteTable(NotOverTheWire):
         rows: int = self._told("count", self._command(where, of="rows"))["rows"]
         return rows
 
-    def count(self, *, where: Any = None) -> int:
+    def count(self, where: Any = None) -> int:
         """Return the number of live rows, or of those that match."""
         return self.count_rows(where)
 

@@ -103,7 +103,7 @@ def commit_actions(
     commit, hooks = properties
     maintain, note = maintains(hooks), note_of(commit, transaction_version)
     if mode not in {"append", "overwrite"}:
-        raise OptionError(f"mode={mode!r} makes no sense", hint="say 'append' or 'overwrite'")
+        raise OptionError(f"mode={mode!r} is not valid", hint="use 'append' or 'overwrite'")
     adds, removes = _sorted(actions)
     if removes and mode == "overwrite":
         message = "A RemoveAction is not for mode='overwrite', which removes files by itself"

@@ -81,7 +81,7 @@ def attempts_of(properties: CommitProperties | None, default: int) -> int:
     if retries is None:
         return default
     if retries < 0:
-        raise OptionError(f"max_commit_retries={retries} makes no sense", hint="give a number from 0")
+        raise OptionError(f"max_commit_retries={retries} is not valid", hint="give a number from 0")
     return retries + 1
 
 
@@ -232,7 +232,7 @@ def _column(given: ColumnProperties | None) -> ColumnEncoding:
         return ColumnEncoding()
     statistics = None if given.statistics_enabled is None else given.statistics_enabled.upper()
     if statistics not in _STATISTICS:
-        message = f"statistics_enabled={given.statistics_enabled!r} makes no sense"
+        message = f"statistics_enabled={given.statistics_enabled!r} is not valid"
         raise OptionError(message, hint="say NONE, CHUNK or PAGE")
     bloom = given.bloom_filter_properties
     return ColumnEncoding(

@@ -195,7 +195,7 @@ def vacuum_call(
     try:
         retention = None if retention_hours is None else timedelta(hours=retention_hours)
     except (OverflowError, ValueError, TypeError):
-        raise OptionError(f"retention_hours={retention_hours!r} makes no sense", hint="give a number from 0") from None
+        raise OptionError(f"retention_hours={retention_hours!r} is not valid", hint="give a number from 0") from None
     result = vacuum(
         handle,
         retention=retention,

@@ -64,9 +64,9 @@ def write_deltalake(  # noqa: PLR0913 - deltalake's parameters
     `write_arrow` is the same writer with its own options: alignment to time, exactly-once writes, memory budget.
     """
     if mode not in _MODES:
-        raise OptionError(f"mode={mode!r} makes no sense", hint=f"say one of {', '.join(_MODES)}")
+        raise OptionError(f"mode={mode!r} is not valid", hint=f"use one of {', '.join(_MODES)}")
     if schema_mode not in {None, "merge", "overwrite"}:
-        raise OptionError(f"schema_mode={schema_mode!r} makes no sense", hint="say 'merge' or 'overwrite'")
+        raise OptionError(f"schema_mode={schema_mode!r} is not valid", hint="use 'merge' or 'overwrite'")
     if predicate is not None and mode != "overwrite":
         raise OptionError("predicate needs mode='overwrite'", hint="say so, or leave the predicate out")
     # Rows that do not match the predicate keep their columns: the data must then have the table's, and none are
@@ -125,7 +125,7 @@ def convert_to_deltalake(  # noqa: PLR0913 - deltalake's parameters
         "convert_to_deltalake", args, commit_properties, post_commithook_properties
     )
     if mode not in {"error", "ignore"}:
-        raise OptionError(f"mode={mode!r} makes no sense", hint="say 'error' or 'ignore'")
+        raise OptionError(f"mode={mode!r} is not valid", hint="use 'error' or 'ignore'")
     check_strategy(partition_by, partition_strategy)
     maintains(hooks)  # no hook is due after a first commit, but invalid values are refused
     handle = TableHandle.open(uri, storage_options)
@@ -164,7 +164,7 @@ def create(  # noqa: PLR0913 - deltalake's parameters
 ) -> None:
     """Create an empty table; ``schema`` can be any object that exports an Arrow schema."""
     if mode not in _MODES:
-        raise OptionError(f"mode={mode!r} makes no sense", hint=f"say one of {', '.join(_MODES)}")
+        raise OptionError(f"mode={mode!r} is not valid", hint=f"use one of {', '.join(_MODES)}")
     given = {key: value for key, value in (configuration or {}).items() if value is not None}
     if raise_if_key_not_exists is not False:
         _check_names(given)

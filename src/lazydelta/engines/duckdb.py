@@ -129,7 +129,7 @@ def names_in(tree: dict[str, Any]) -> set[str]:
         if isinstance(each, list):
             pending += each
         elif isinstance(each, dict):
-            if each.get("type") in {"BASE_TABLE", "SHOW_REF"}:
+            if each.get("type") in ("BASE_TABLE", "SHOW_REF"):  # of a value, the type is a tree of its own
                 found.add(str(each.get("table_name", "")).lower())
                 found |= {str(part).lower() for part in (each.get("qualified_name") or {}).get("path", [])}
             pending += each.values()

@@ -159,7 +159,7 @@ def open_data(data: ArrowData) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     if isinstance(data, Mapping):
         return open_data(_from_python(lambda: pa.table(dict(data))))
     if not isinstance(data, Iterable) or isinstance(data, str | bytes):
-        message = f"Rows cannot be taken from a {type(data).__name__}"
+        message = f"Rows cannot be read from {type(data).__name__}"
         raise OptionError(message, hint="give a pyarrow Table, a data frame, batches, or dictionaries")
     batches = iter(data)
     first = next(batches, None)

@@ -192,7 +192,7 @@ def _is_exact(kind: pa.DataType) -> bool:
 def check_strategy(partition_by: object, strategy: str | None) -> None:
     """Raise unless the two parameters of deltalake fit together."""
     if partition_by is not None and strategy is None:
-        raise OptionError("Partition strategy has to be provided with partition_by.", hint="say 'hive' or 'directory'")
+        raise OptionError("Partition strategy has to be provided with partition_by.", hint="use 'hive' or 'directory'")
     if strategy is not None and strategy not in STRATEGIES:
         message = f"Partition strategy must be `hive` or `directory`, and is {strategy!r}"
         raise OptionError(message, hint="'hive' is for folders name=value")

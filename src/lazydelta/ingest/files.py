@@ -316,7 +316,7 @@ class SourceFormat:
         """Return the format of the files: the given one, or the one that all file names indicate."""
         if given is not None:
             if given not in FORMATS:
-                raise OptionError(f"format={given!r} makes no sense", hint=f"say one of {', '.join(FORMATS)}")
+                raise OptionError(f"format={given!r} is not valid", hint=f"use one of {', '.join(FORMATS)}")
             found = given
         else:
             said = {_format(each.path) for each in files}

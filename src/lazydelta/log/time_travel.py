@@ -30,7 +30,10 @@ def milliseconds(timestamp: str | datetime) -> int:
             timestamp = datetime.fromisoformat(timestamp.strip())
         except ValueError:
             message = f"{timestamp!r} is not an ISO 8601 timestamp"
-            raise OptionError(message, hint="write it like 2026-02-10T14:00:00Z") from None
+            hint = "write it like 2026-02-10T14:00:00Z"
+            if timestamp.strip().isdigit():
+                hint = f"for a version, give the number: {int(timestamp)}"
+            raise OptionError(message, hint=hint) from None
     if timestamp.tzinfo is None:
         timestamp = timestamp.replace(tzinfo=UTC)
     return (timestamp - _EPOCH) // timedelta(milliseconds=1)

@@ -106,14 +106,14 @@ class OptimizeSettings:
     def __post_init__(self) -> None:
         """Validate the settings before any work begins."""
         if self.curve is not None and (self.curve not in CURVES or not self.sort_by or self.purge):
-            message = f"curve={self.curve!r} with the columns {list(self.sort_by)} makes no sense"
-            raise OptionError(message, hint=f"say one of {', '.join(CURVES)}, and at least one column")
+            message = f"curve={self.curve!r} with the columns {list(self.sort_by)} is not valid"
+            raise OptionError(message, hint=f"use one of {', '.join(CURVES)}, and at least one column")
         for name in ("target_size", "memory_budget"):
             value = getattr(self, name)
             if value is None and name == "target_size":
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise OptionError(f"{name}={value!r} makes no sense", hint="give a number of bytes from 1")
+                raise OptionError(f"{name}={value!r} is not valid", hint="give a number of bytes from 1")
 
 
 def target_size_of(metadata: Metadata) -> int:

@@ -176,4 +176,4 @@ class _Reader(msgspec.Struct, frozen=True):
 
     def _refuse(self, name: str, text: str, hint: str) -> None:
         if self.strict:
-            raise WriteError(f"The table property {name} is {text!r}, which makes no sense", hint=hint)
+            raise WriteError(f"The table property {name} is {text!r}, which is not valid", hint=hint)

@@ -104,7 +104,7 @@ def _take(found: _Commit, line: LogLine, commit: LogFile) -> None:
         try:
             found.changes.append(msgspec.convert(line.cdc, _Cdc))
         except msgspec.ValidationError as error:
-            message = f"{commit.path} has a cdc action that makes no sense: {error}"
+            message = f"{commit.path} has a cdc action that is not valid: {error}"
             raise CorruptLogError(message, path=commit.path, version=commit.version) from error
     elif line.has("meta_data"):
         check_enabled(msgspec.json.decode(line.meta_data, type=Metadata), commit.version)

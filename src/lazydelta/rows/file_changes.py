@@ -98,7 +98,7 @@ class ChangeStream:
         self._snapshot = snapshot
         self._since = -1 if since is None else _checked(snapshot, since)
         if isinstance(batch_size, bool) or batch_size < 1:
-            raise OptionError(f"batch_size={batch_size!r} makes no sense", hint="give a number of changes from 1")
+            raise OptionError(f"batch_size={batch_size!r} is not valid", hint="give a number of changes from 1")
         self._batch_size = batch_size
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:

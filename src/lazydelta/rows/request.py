@@ -279,9 +279,9 @@ class RowRequest:
         ``output`` are the fields to return if they are already selected; it replaces ``columns``.
         """
         if limit is not None and not _is_whole(limit, least=0):
-            raise OptionError(f"limit={limit!r} makes no sense", hint="give a number of rows from 0, or None")
+            raise OptionError(f"limit={limit!r} is not valid", hint="give a number of rows from 0, or None")
         if not _is_whole(batch_size, least=1):
-            raise OptionError(f"batch_size={batch_size!r} makes no sense", hint="give a number of rows from 1")
+            raise OptionError(f"batch_size={batch_size!r} is not valid", hint="give a number of rows from 1")
         predicate = parse_predicate(where, table, by_engine=True)
         expression = None if predicate is None else filter_expression(predicate, table)
         return cls(

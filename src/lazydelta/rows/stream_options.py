@@ -86,7 +86,7 @@ class StreamOptions:
                 spelled, name, read = _NAMES[key]
                 values[name] = read(spelled, text)
             elif key in _OF_BATCHES:
-                message = f"The option {given!r} makes no sense for a stream"
+                message = f"The option {given!r} is not valid for a stream"
                 raise OptionError(message, hint=_OF_BATCHES[key])
             elif key != "path":
                 known = ", ".join(spelled for spelled, _, _ in _NAMES.values())
@@ -96,13 +96,13 @@ class StreamOptions:
 
 def _flag(spelled: str, text: str) -> bool:
     if text.strip().lower() not in {"true", "false"}:
-        raise OptionError(f"{spelled}={text!r} makes no sense", hint="say true or false")
+        raise OptionError(f"{spelled}={text!r} is not valid", hint="use true or false")
     return text.strip().lower() == "true"
 
 
 def _number(spelled: str, text: str) -> int:
     if not text.strip().isdecimal() or int(text) < 1:
-        raise OptionError(f"{spelled}={text!r} makes no sense", hint="give a number from 1")
+        raise OptionError(f"{spelled}={text!r} is not valid", hint="give a number from 1")
     return int(text)
 
 
@@ -110,7 +110,7 @@ def _bytes(spelled: str, text: str) -> int:
     match = _SIZE.fullmatch(text)
     size = 0 if match is None else int(match[1]) * _FACTORS[match[2].lower()]
     if size < 1:
-        raise OptionError(f"{spelled}={text!r} makes no sense", hint="give bytes, or a size such as 128MB")
+        raise OptionError(f"{spelled}={text!r} is not valid", hint="give bytes, or a size such as 128MB")
     return size
 
 
@@ -118,7 +118,7 @@ def _version(spelled: str, text: str) -> int | str:
     if text.strip().lower() == LATEST:
         return LATEST
     if not text.strip().isdecimal():
-        raise OptionError(f"{spelled}={text!r} makes no sense", hint="give a version, or latest")
+        raise OptionError(f"{spelled}={text!r} is not valid", hint="give a version, or latest")
     return int(text)
 
 
@@ -322,7 +322,7 @@ def _decoded(raw: msgspec.Raw, kind: type[T], file: LogFile) -> T:
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.MsgspecError as error:
-        message = f"{file.path} has a {kind.__name__.lower()} action that makes no sense: {error}"
+        message = f"{file.path} has a {kind.__name__.lower()} action that is not valid: {error}"
         raise CorruptLogError(message, path=file.path, version=file.version) from error
 
 

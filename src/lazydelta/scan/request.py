@@ -186,9 +186,9 @@ class ScanRequest(msgspec.Struct, frozen=True):
         """
         for name, value in (("limit", limit), ("row_limit", row_limit)):
             if value is not None and not _whole(value, least=0):
-                raise OptionError(f"{name}={value!r} makes no sense", hint="give a number from 0, or None for no limit")
+                raise OptionError(f"{name}={value!r} is not valid", hint="give a number from 0, or None for no limit")
         if not _whole(batch_size, least=1):
-            raise OptionError(f"batch_size={batch_size!r} makes no sense", hint="give a number of files from 1")
+            raise OptionError(f"batch_size={batch_size!r} is not valid", hint="give a number of files from 1")
         try:
             chosen = ScanStrategy(strategy)
         except ValueError:

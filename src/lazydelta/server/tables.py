@@ -65,7 +65,7 @@ def described(table: DeltaTable, name: str) -> bytes:
 def history_of(table: DeltaTable, limit: int | None, left: Callable[[], bool], cleaned: Callable[[str], str]) -> bytes:
     """Return the history, newest first. Table locations in it are replaced by the names that clients know."""
     if limit is not None and limit < 0:
-        raise OptionError(f"history(limit={limit}) makes no sense", hint="give a positive number or None")
+        raise OptionError(f"history(limit={limit}) is not valid", hint="give a positive number or None")
     snapshot = snapshot_of(table)
     most = _MOST_VERSIONS + 1 if limit is None else min(limit, _MOST_VERSIONS + 1)
     found: list[dict[str, Any]] = []

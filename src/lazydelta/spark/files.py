@@ -145,9 +145,9 @@ class FilesIngestion:
     def __post_init__(self) -> None:
         """Raise ``OptionError`` for invalid options before anything is read."""
         if self.on_bad_rows not in ON_BAD_ROWS:
-            raise OptionError(f"on_bad_rows={self.on_bad_rows!r} makes no sense", hint=f"say one of {ON_BAD_ROWS}")
+            raise OptionError(f"on_bad_rows={self.on_bad_rows!r} is not valid", hint=f"use one of {ON_BAD_ROWS}")
         if self.format is not None and self.format not in FORMATS:
-            raise OptionError(f"format={self.format!r} makes no sense", hint=f"say one of {', '.join(FORMATS)}")
+            raise OptionError(f"format={self.format!r} is not valid", hint=f"use one of {', '.join(FORMATS)}")
         self.options.plan(self.mode)
         self._columns = _given_columns(self.schema)
 
@@ -383,7 +383,7 @@ def start_files_stream(  # noqa: PLR0913 - keyword-only and independent
     given = WriteOptions.from_keywords(options)
     if given.app_version is not None:
         hint = "leave it out; a stream counts its micro-batches by itself"
-        raise OptionError("app_version makes no sense for a stream", hint=hint)
+        raise OptionError("app_version is not valid for a stream", hint=hint)
     found = SourceFormat.parse(
         source, given.storage_options if source_storage_options is None else source_storage_options
     )

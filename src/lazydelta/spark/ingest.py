@@ -123,7 +123,7 @@ def write(
     """
     chosen = _MODES.get(mode.lower())
     if chosen is None:
-        raise OptionError(f"mode={mode!r} makes no sense", hint=f"say one of {', '.join(_MODES)}")
+        raise OptionError(f"mode={mode!r} is not valid", hint=f"use one of {', '.join(_MODES)}")
     if chosen in {"append", "overwrite"}:
         return ingest(df, uri, mode="append" if chosen == "append" else "overwrite", **options)
     given = replace(WriteOptions.from_keywords(options), create_only=True)

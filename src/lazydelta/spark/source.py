@@ -95,7 +95,7 @@ class LazyDeltaSource(DataSource):
             options = WriteOptions.from_spark(given)
             if options.app_id is not None and options.app_version is None:
                 hint = "give both, so that a batch that is written again is recognised, or neither"
-                raise OptionError("txnAppId makes no sense for a batch without txnVersion", hint=hint)
+                raise OptionError("txnAppId is not valid for a batch without txnVersion", hint=hint)
             return _BatchWriter(self._job(schema, options, overwrite=overwrite), note)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: FBT001, N802
@@ -107,7 +107,7 @@ class LazyDeltaSource(DataSource):
         options = self._options()
         if options.app_version is not None:
             hint = "leave it out; a stream counts its micro-batches by itself"
-            raise OptionError("txnVersion makes no sense for a stream", hint=hint)
+            raise OptionError("txnVersion is not valid for a stream", hint=hint)
         return self._job(schema, options, overwrite=overwrite)
 
     def _options(self) -> WriteOptions:

@@ -187,7 +187,7 @@ def parse_location(
     try:
         text = os.fsdecode(uri)
     except TypeError:
-        message = f"a table's place must be text or a path, not {type(uri).__name__}"
+        message = f"the location of a table must be a string or a path, not {type(uri).__name__}"
         raise OptionError(message) from None
     if not text:
         message = "a table's place must not be empty"
@@ -196,7 +196,9 @@ def parse_location(
         message = f"a table's place must not contain a NUL byte: {text!r}"
         raise OptionError(message)
     if any("\ud800" <= character <= "\udfff" for character in text):
-        message = f"a table's place must be text, and {text!r} has bytes or halves of characters that are none"
+        message = (
+            f"the location of a table must be valid Unicode, and {text!r} contains bytes or surrogates that are not"
+        )
         raise OptionError(message, hint="give the folder a name in UTF-8")
     split = None if isinstance(uri, os.PathLike) else split_scheme(text)
     if split is None:

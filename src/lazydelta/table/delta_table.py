@@ -56,25 +56,39 @@ _KQL_OPERATOR = (
 )
 # What users of pandas, Polars, PyArrow and Spark try, and what a table has.
 _INSTEAD = {
+    "alias": "sql(…)",
     "append": "write_deltalake(table, data, mode='append')",
+    "as_of": "DeltaTable(uri, version=…)",
     "close": "nothing: a table holds no connection open",
     "collect": "to_arrow() or to_polars().collect()",
     "compact": "optimize.compact()",
     "describe": "info()",
     "df": "to_pandas()",
+    "fetchall": "to_list()",
     "filter": "rows(where=…) or to_polars().filter(…)",
     "group_by": "sql('SELECT … FROM self GROUP BY …') or to_polars().group_by(…)",
     "groupby": "sql('SELECT … FROM self GROUP BY …') or to_polars().group_by(…)",
+    "iterrows": "rows(), or to_list()",
+    "limit": "head(n), or rows(limit=n)",
     "name": "metadata().name",
     "num_files": "files().count()",
     "num_rows": "count()",
     "pl": "to_polars()",
     "query": "sql(…)",
+    "read": "to_arrow(), to_pandas() or rows()",
     "sample": "sql('FROM self USING SAMPLE 10')",
     "select": "rows([columns])",
     "shape": "count() and columns",
+    "sort_values": "sql('FROM self ORDER BY …') or to_polars().sort(…)",
     "tail": "head(n), which returns the newest rows",
+    "to_csv": "to_pandas().to_csv(path)",
+    "to_dicts": "to_list()",
+    "to_numpy": "to_pandas().to_numpy()",
+    "to_parquet": "pyarrow.parquet.write_table(table.to_arrow(), path)",
+    "to_pydict": "to_arrow().to_pydict()",
     "to_pylist": "to_list()",
+    "to_table": "to_arrow()",
+    "where": "rows(where=…)",
     "write": "write_deltalake(table, data, mode='append')",
 }
 _SQL_SIGN = r"[=<>!]|\s(is|in|like|between|and|or)\s"
@@ -100,6 +114,9 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
 
         def __getattr__(self, name: str) -> NoReturn:
             raise no_attribute(f"{type(self).__name__!r} object", name, _INSTEAD)
+
+        def __getitem__(self, key: object) -> NoReturn:
+            raise TypeError(f"a DeltaTable has no items; use rows([{key!r}]), or to_pandas() for a data frame")
 
         def __len__(self) -> NoReturn:
             raise TypeError("a DeltaTable has no length; use count() for its rows, files().count() for its files")
@@ -251,7 +268,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
             found.update(dict.fromkeys(tuple(values.get(name) or None for name in names) for values in maps))
         return [dict(zip(names, values, strict=True)) for values in found]
 
-    def count(self, *, where: Where = None) -> int:
+    def count(self, where: Where = None) -> int:
         """Return the number of live rows, or of those that match ``where``, from the log as far as it tells."""
         return self.count_rows(where)
 

@@ -144,7 +144,7 @@ class PinnedTable(PinnedVersion):
         Each version costs a request. ``progress`` is called with the number of versions read so far and their total.
         """
         if limit is not None and limit < 0:
-            raise OptionError(f"history(limit={limit}) makes no sense", hint="give a positive number or None")
+            raise OptionError(f"history(limit={limit}) is not valid", hint="give a positive number or None")
         snapshot = self._snapshot
         return list(history(snapshot.store, snapshot.segment, snapshot.metadata, limit, progress))
 
@@ -230,7 +230,7 @@ class PinnedTable(PinnedVersion):
         from lazydelta.scan.listings import stats_of_files  # noqa: PLC0415 - see the head of this module
 
         if missing not in {"error", "null"}:
-            raise OptionError(f"missing={missing!r} makes no sense", hint="say 'error' or 'null'")
+            raise OptionError(f"missing={missing!r} is not valid", hint="use 'error' or 'null'")
         if (stat_columns is None) == (columns is None):
             raise OptionError("Which columns?", hint="name them in stat_columns (or in columns, not in both)")
         names = stat_columns if columns is None else columns

@@ -137,11 +137,11 @@ class _Recipe:
                 raise OptionError(f"{name}={getattr(self, name)!r} is none of {', '.join(get_args(allowed))}")
         for name, least in (("files", 1), ("columns", 1), ("hours", 1), ("tail", 0), ("parts", 1), ("removes", 0)):
             if getattr(self, name) < least:
-                raise OptionError(f"{name}={getattr(self, name)} makes no sense", hint=f"at least {least}")
+                raise OptionError(f"{name}={getattr(self, name)} is not valid", hint=f"at least {least}")
         if self.adds_per_commit < (1 if self.checkpoint == "none" else 0):
-            raise OptionError(f"adds_per_commit={self.adds_per_commit} makes no sense")
+            raise OptionError(f"adds_per_commit={self.adds_per_commit} is not valid")
         if self.row_group_size is not None and self.row_group_size < 1:
-            raise OptionError(f"row_group_size={self.row_group_size} makes no sense")
+            raise OptionError(f"row_group_size={self.row_group_size} is not valid")
         if not 0 <= self.deletion_vectors <= 1:
             raise OptionError(f"deletion_vectors={self.deletion_vectors} is not a fraction between 0 and 1")
         if self.removes > min(self.files, _MOST_REMOVES) or (self.removes and not self.tail):

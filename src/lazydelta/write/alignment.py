@@ -91,7 +91,7 @@ class Boundary:
         Timestamps without a time zone are read as UTC. Null timestamps map to null, or raise with ``nulls="reject"``.
         """
         if nulls not in NULL_TIMESTAMPS:
-            raise OptionError(f"null_timestamps={nulls!r} makes no sense", hint=f"say one of {NULL_TIMESTAMPS}")
+            raise OptionError(f"null_timestamps={nulls!r} is not valid", hint=f"use one of {NULL_TIMESTAMPS}")
         missing = timestamps.null_count
         if missing and nulls == "reject":
             message = f"{missing} rows have no value in the timestamp column {column!r}"
@@ -189,7 +189,7 @@ def boundary_of(name: str, partition_format: str | None = None) -> Boundary:
     """Return the boundary with this name, its values in digits or in a format of ``strftime``."""
     found = BOUNDARIES.get(name)
     if found is None:
-        raise OptionError(f"boundary={name!r} makes no sense", hint=f"say one of {', '.join(BOUNDARIES)}")
+        raise OptionError(f"boundary={name!r} is not valid", hint=f"use one of {', '.join(BOUNDARIES)}")
     return _formatted(found, partition_format) if partition_format else found
 
 

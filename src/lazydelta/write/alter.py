@@ -119,6 +119,10 @@ class TableChange(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def add_columns(cls, fields: Sequence[Field | pa.Field]) -> TableChange:
         """Add nullable columns, or fields of structs that the table has."""
+        foreign = [each for each in fields if not isinstance(each, Field | pa.Field)]
+        if foreign:
+            message = f"{foreign[0]!r} is not a field"
+            raise OptionError(message, hint="write [Field('name', 'long')] or [pyarrow.field('name', pyarrow.int64())]")
         given = [to_field(each, "") if isinstance(each, pa.Field) else each.raw() for each in fields]
         if not given:
             raise OptionError("There is no column to add", hint="give fields")

@@ -84,7 +84,7 @@ def create_table(  # noqa: PLR0913 - keyword-only options
     The table records the alignment, so later appends can omit it.
     """
     if mode not in {"error", "ignore", "overwrite"}:
-        raise OptionError(f"mode={mode!r} makes no sense", hint="say 'error', 'ignore' or 'overwrite'")
+        raise OptionError(f"mode={mode!r} is not valid", hint="use 'error', 'ignore' or 'overwrite'")
     properties = dict(properties or {})
     if timestamp_column is not None:
         aligned = Alignment.of(

@@ -160,7 +160,7 @@ class DataFileWriter:
         encoding: ParquetEncoding | None = None,
     ) -> None:
         if compression not in COMPRESSIONS:
-            raise OptionError(f"compression={compression!r} makes no sense", hint=f"say one of {COMPRESSIONS}")
+            raise OptionError(f"compression={compression!r} is not valid", hint=f"use one of {COMPRESSIONS}")
         if target_file_size < 1 or memory_budget < 1:
             message = f"target_file_size and memory_budget must be positive: {target_file_size}, {memory_budget}"
             raise OptionError(message)

@@ -115,15 +115,15 @@ class WriteOptions:
         if self.partition_by is not None and not isinstance(self.partition_by, str):
             object.__setattr__(self, "partition_by", tuple(self.partition_by))
         if self.compression not in COMPRESSIONS:
-            message = f"compression={self.compression!r} makes no sense"
-            raise OptionError(message, hint=f"say one of {', '.join(COMPRESSIONS)}")
+            message = f"compression={self.compression!r} is not valid"
+            raise OptionError(message, hint=f"use one of {', '.join(COMPRESSIONS)}")
         if self.max_rejected is not None:
             MaxRejected.of(self.max_rejected)
             object.__setattr__(self, "max_rejected", str(self.max_rejected))
         if self.app_version is not None and self.app_id is None:
-            raise OptionError("app_version makes no sense without app_id", hint="give both or neither")
+            raise OptionError("app_version is not valid without app_id", hint="give both or neither")
         if self.max_attempts < 1:
-            raise OptionError(f"max_attempts={self.max_attempts} makes no sense", hint="give a number from 1")
+            raise OptionError(f"max_attempts={self.max_attempts} is not valid", hint="give a number from 1")
         overwrites = self.overwrite_schema or (self.partition_overwrite_mode or "").lower() == "dynamic"
         self.plan("overwrite" if overwrites or self.overwrite_where is not None else "append")
 
@@ -277,7 +277,7 @@ _NAMES: dict[str, tuple[str, Field[Any]]] = {
 
 def _flag(spelled: str, text: str) -> bool:
     if text.strip().lower() not in {"true", "false"}:
-        raise OptionError(f"{spelled}={text!r} makes no sense", hint="say true or false")
+        raise OptionError(f"{spelled}={text!r} is not valid", hint="use true or false")
     return text.strip().lower() == "true"
 
 
@@ -285,7 +285,7 @@ def _number(spelled: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise OptionError(f"{spelled}={text!r} makes no sense", hint="give a number") from None
+        raise OptionError(f"{spelled}={text!r} is not valid", hint="give a number") from None
 
 
 def _columns(_: str, text: str) -> tuple[str, ...]:
@@ -330,7 +330,7 @@ def _size(name: str, value: int | str) -> int:
     match = _SIZE.fullmatch(str(value))
     size = 0 if match is None else int(match[1]) * _FACTORS[match[2].lower()]
     if size < 1:
-        raise OptionError(f"{name}={value!r} makes no sense", hint="give bytes, or a size such as 128MB")
+        raise OptionError(f"{name}={value!r} is not valid", hint="give bytes, or a size such as 128MB")
     return size
 
 

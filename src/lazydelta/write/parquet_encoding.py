@@ -67,11 +67,11 @@ class ParquetEncoding(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("page_bytes", "page_rows", "dictionary_bytes", "batch_rows", "row_group_rows"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise OptionError(f"{name}={value} makes no sense for Parquet files", hint="give a number from 1")
+                raise OptionError(f"{name}={value} is not valid for Parquet files", hint="give a number from 1")
         for each in (self.every, *self.columns.values()):
             if each.encoding is not None and each.encoding not in ENCODINGS:
                 message = f"There is no encoding {each.encoding!r} of Parquet columns"
-                raise OptionError(message, hint=f"say one of {', '.join(ENCODINGS)}")
+                raise OptionError(message, hint=f"use one of {', '.join(ENCODINGS)}")
 
     def check(self, rows: pa.Schema, partition_columns: Sequence[str]) -> None:
         """Raise for columns that data files do not have. ``rows`` is their schema with the table's column names."""

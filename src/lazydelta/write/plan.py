@@ -225,7 +225,7 @@ class WritePlan:
         """Validate the options given by a caller."""
         replaces_partitions = _is_dynamic(partition_overwrite_mode)
         if mode not in {"append", "overwrite"}:
-            raise OptionError(f"mode={mode!r} makes no sense", hint="say 'append' or 'overwrite'")
+            raise OptionError(f"mode={mode!r} is not valid", hint="use 'append' or 'overwrite'")
         merges = is_merging(schema_mode)
         if overwrite_where is not None and mode != "overwrite":
             raise OptionError("overwrite_where needs mode='overwrite'", hint="say so, or leave the predicate out")
@@ -240,8 +240,8 @@ class WritePlan:
         if isinstance(partition_by, str):
             partition_by = [partition_by]
         if null_timestamps not in NULL_TIMESTAMPS:
-            message = f"null_timestamps={null_timestamps!r} makes no sense"
-            raise OptionError(message, hint=f"say one of {NULL_TIMESTAMPS}")
+            message = f"null_timestamps={null_timestamps!r} is not valid"
+            raise OptionError(message, hint=f"use one of {NULL_TIMESTAMPS}")
         return cls(
             mode=mode,
             partition_by=None if partition_by is None else tuple(partition_by),
@@ -451,7 +451,7 @@ def _not_generated(column: str) -> SchemaMismatchError:
 def is_merging(schema_mode: str | None) -> bool:
     """Return whether new columns are added to the table."""
     if schema_mode not in {None, "merge"}:
-        raise OptionError(f"schema_mode={schema_mode!r} makes no sense", hint="say 'merge' or leave it out")
+        raise OptionError(f"schema_mode={schema_mode!r} is not valid", hint="use 'merge' or leave it out")
     return schema_mode == "merge"
 
 
@@ -462,7 +462,7 @@ def _spelled(name: str, known: Sequence[str]) -> str:
 
 def _is_dynamic(mode: str) -> bool:
     if mode.lower() not in {"static", "dynamic"}:
-        raise OptionError(f"partition_overwrite_mode={mode!r} makes no sense", hint="say 'static' or 'dynamic'")
+        raise OptionError(f"partition_overwrite_mode={mode!r} is not valid", hint="use 'static' or 'dynamic'")
     return mode.lower() == "dynamic"
 
 
@@ -532,7 +532,7 @@ class MaxRejected:
             share = -1.0
         if not 0 <= share <= 1:
             hint = "give a number of rows, such as 100, or a share of them, such as 0.01 or 1%"
-            raise OptionError(f"max_rejected={given!r} makes no sense", hint=hint)
+            raise OptionError(f"max_rejected={given!r} is not valid", hint=hint)
         return cls(share=share)
 
     def __str__(self) -> str:

@@ -477,7 +477,7 @@ class Transaction:
         """Publish the transaction as the next version, after all concurrent commits."""
         self._check_open()
         if max_attempts < 1:
-            raise OptionError(f"max_attempts={max_attempts} makes no sense", hint="give a number from 1")
+            raise OptionError(f"max_attempts={max_attempts} is not valid", hint="give a number from 1")
         protocol, metadata = self._in_force()
         self._over = True
         try:

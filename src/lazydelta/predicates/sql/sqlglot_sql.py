@@ -144,6 +144,8 @@ def _parse(text: str) -> Expr:
         place = f" at line {where['line']}, column {where['col']}" if where.get("line") else ""
         near = f", near {where['highlight']!r}" if where.get("highlight") else ""
         reason = str(where.get("description") or error).split("<class", maxsplit=1)[0].strip()
+        if reason.startswith("Required keyword"):
+            reason = "a value or a condition is missing"
         message = f"The predicate {short_repr(text)} is not valid SQL{place}{near}: {reason}"
         raise PredicateError(message, hint=_HINT) from error
     except errors.SqlglotError as error:
