@@ -18,7 +18,7 @@ from lazydelta import DeltaTable, sidecar, write_arrow
 from lazydelta.cli.app import cli
 from lazydelta.maintenance import doctor
 from lazydelta.maintenance.doctor import Diagnosis, diagnose
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.storage import open_store
 from lazydelta.testing import make_table
 from tests.maintenance.deleted_rows import delete_rows
@@ -262,17 +262,17 @@ def test_a_table_without_checksum_is_read_once_and_counted_as_far(
 ) -> None:
     make_table(tmp_path, files=1_100, hours=1_100)
     monkeypatch.setattr(doctor, "_LOOKED_AT", looked_at)
-    scans: list[TableHandle] = []
-    scan = TableHandle.scan
+    scans: list[Snapshot] = []
+    scan = Snapshot.scan
 
-    def counted(handle: TableHandle, *given: Any, **named: Any) -> Any:
-        scans.append(handle)
-        return scan(handle, *given, **named)
+    def counted(snapshot: Snapshot, *given: Any, **named: Any) -> Any:
+        scans.append(snapshot)
+        return scan(snapshot, *given, **named)
 
-    monkeypatch.setattr(TableHandle, "scan", counted)
+    monkeypatch.setattr(Snapshot, "scan", counted)
     (found,) = [each for each in diagnose(TableHandle.open(tmp_path)).findings if each.code == "no_sidecar"]
     assert (len(scans), said in found.what) == (1, True), found.what
-    assert all(handle.options.memory_budget <= 32 << 20 for handle in scans)
+    assert all(snapshot.options.memory_budget <= 32 << 20 for snapshot in scans)
 
 
 def test_its_cost_does_not_grow_with_the_table(tmp_path: Path) -> None:

@@ -26,13 +26,16 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def milliseconds(timestamp: str | datetime) -> int:
     """Return a timestamp as epoch milliseconds. Strings are ISO 8601; without a time zone they are UTC."""
     if isinstance(timestamp, str):
+        text = timestamp.strip()
         try:
-            timestamp = datetime.fromisoformat(timestamp.strip())
+            timestamp = datetime.fromisoformat(text)
         except ValueError:
             message = f"{timestamp!r} is not an ISO 8601 timestamp"
-            hint = "write it like 2026-02-10T14:00:00Z"
-            if timestamp.strip().isdigit():
-                hint = f"for a version, give the number: {int(timestamp)}"
+            hint = (
+                f"for a version, give the number: {int(text)}"
+                if text.isdecimal()
+                else "write it like 2026-02-10T14:00:00Z"
+            )
             raise OptionError(message, hint=hint) from None
     if timestamp.tzinfo is None:
         timestamp = timestamp.replace(tzinfo=UTC)
