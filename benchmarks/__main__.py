@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from benchmarks import cluster_build, discovery, engines, everyday, ingest, kql, serving, sidecar, spark_read
+from benchmarks import cluster_build, discovery, engines, everyday, ingest, kql, merging, serving, sidecar, spark_read
 from benchmarks import rows as row_reading
 from benchmarks.report import Result, print_results, save_results
 
@@ -38,6 +38,7 @@ SUITES = {
     "everyday": Suite(everyday.cases, everyday.GATED_COLUMNS, "columns"),
     "ingest": Suite(ingest.cases, ingest.GATED_ROWS, "rows", ingest.print_details),
     "kql": Suite(kql.cases, kql.GATED_ROWS, "rows"),
+    "merge": Suite(merging.cases, merging.GATED_FILES, "files"),
     "rows": Suite(row_reading.cases, row_reading.GATED_ROWS, "rows"),
     "sidecar": Suite(sidecar.cases, sidecar.GATED_FILES, "files"),
     "spark-read": Suite(spark_read.cases, spark_read.GATED_FILES, "files"),

@@ -261,6 +261,14 @@ def test_an_identity_column_counts_on_every_way_in(tmp_path: Path, start: int, s
     assert made(tmp_path) == [start + 4 * step]
 
 
+def test_the_log_says_with_a_boolean_whether_an_identity_column_takes_values(tmp_path: Path) -> None:
+    create_table(tmp_path, identity(explicit=False))
+    lines = (tmp_path / "_delta_log" / f"{0:020}.json").read_text().splitlines()
+    [metadata] = [found["metaData"] for line in lines if "metaData" in (found := json.loads(line))]
+    notes = json.loads(metadata["schemaString"])["fields"][1]["metadata"]
+    assert notes["delta.identity.allowExplicitInsert"] is False
+
+
 def test_the_mark_of_an_identity_column_survives_a_restore(tmp_path: Path) -> None:
     create_table(tmp_path, identity(explicit=False))
     for number in (1, 2):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lazydelta import DeltaTable, write_arrow
+from lazydelta import DeltaTable, write_arrow, write_deltalake
 from lazydelta.errors import CommitConflictError, UnsupportedFeatureError
 from lazydelta.write.job import WriteJob
 from lazydelta.write.options import WriteOptions
@@ -151,3 +151,22 @@ def _mapping(table: Path, version: int) -> dict[str, Any]:
     [metadata] = [each["metaData"] for each in read_commit(table / "_delta_log", version) if "metaData" in each]
     found: dict[str, Any] = json.loads(metadata["schemaString"])["fields"][-1]["metadata"]
     return found
+
+
+@pytest.mark.parametrize(
+    ("more", "protocol"),
+    [({}, (2, 5)), ({"delta.enableDeletionVectors": "true"}, (3, 7)), ({"delta.minWriterVersion": "7"}, (2, 7))],
+)
+def test_a_table_is_created_with_mapped_columns(
+    tmp_path: Path, more: dict[str, str], protocol: tuple[int, int]
+) -> None:
+    properties = {"delta.columnMapping.mode": "name"} | more
+    write_deltalake(tmp_path, pa.table({"a": [1], "p": ["x"]}), partition_by=["p"], configuration=properties)
+    table = DeltaTable(tmp_path)
+    assert tuple(table.protocol())[:2] == protocol
+    table.alter.rename_column("a", "b")
+    write_arrow(tmp_path, pa.table({"b": [2], "p": ["y"]}))
+    expected = [{"b": 1, "p": "x"}, {"b": 2, "p": "y"}]
+    assert DeltaTable(tmp_path).to_pyarrow_table().sort_by("b").to_pylist() == expected
+    theirs = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(tmp_path))
+    assert pa.table(theirs.execute("SELECT b, p FROM t ORDER BY b").read_all()).to_pylist() == expected

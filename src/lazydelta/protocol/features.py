@@ -132,7 +132,7 @@ FEATURES = (
         reading=ReadSupport.DONE,
         writing=Writing.DONE,
         writer_version=5,
-        note="never switched on by us",
+        note="switched on where a property asks for it",
     ),
     Feature(
         name="identityColumns",

@@ -29,8 +29,10 @@ from lazydelta.protocol.schema import Array, Map, Struct, TableSchema, Variant
 from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.storage import Store
 from lazydelta.write.alignment import Alignment
+from lazydelta.write.column_mapping import mapping_of, with_own_names
 from lazydelta.write.commit import CommitNote
 from lazydelta.write.computed_columns import ComputedColumns, generated_columns
+from lazydelta.write.identity import with_typed_identities
 from lazydelta.write.transaction import CommitResult, Transaction
 
 __all__ = [
@@ -143,6 +145,8 @@ def _stage_replacement(
     protocol = with_features(snapshot.protocol, protocol_for(metadata).writer_features or ())
     if generated_columns(TableSchema.parse(metadata.schema_string)):
         protocol = with_features(protocol, ["generatedColumns"])
+    if mapping_of(metadata) == "name":
+        protocol = with_features(protocol, ["columnMapping"])
     protocol = with_versions(protocol, properties)
     if protocol != snapshot.protocol:
         transaction.set_protocol(protocol)
@@ -173,6 +177,8 @@ def new_metadata(
         created_time=time.time_ns() // 1_000_000,
     )
     TableProperties.of(metadata)
+    if mapping_of(metadata) == "name":
+        metadata = with_own_names(metadata)
     ComputedColumns(TableSchema.parse(schema_string))  # raises for expressions that are not evaluated
     check_writable(protocol_for(metadata), metadata)
     return metadata
@@ -186,7 +192,7 @@ def _schema_string(schema: pa.Schema | Schema) -> str:
     if any(isinstance(each.type, Variant) for each in TableSchema.parse(written).leaves()):
         message = "lazydelta does not write tables with variants"
         raise UnsupportedFeatureError(message, features=("variantType",), hint="create the table with deltalake")
-    return written
+    return with_typed_identities(written)
 
 
 def protocol_for(metadata: Metadata) -> Protocol:
@@ -206,7 +212,10 @@ def protocol_for(metadata: Metadata) -> Protocol:
     features |= {name for key, name in _BY_COLUMN.items() if any(each.startswith(key) for each in keys)}
     features |= _asked_for(metadata.configuration or {})
     if features <= {"generatedColumns"}:
-        return Protocol(min_reader_version=1, min_writer_version=4 if features else _WRITER_VERSION)
+        lowest = Protocol(min_reader_version=1, min_writer_version=4 if features else _WRITER_VERSION)
+        return with_features(lowest, ["columnMapping"] if mapping_of(metadata) == "name" else [])
+    if mapping_of(metadata) == "name":
+        features.add("columnMapping")
     readers = sorted(features & READER_FEATURES)
     return Protocol(
         min_reader_version=3 if readers else 1,

@@ -31,6 +31,7 @@ __all__ = [
     "identity_columns",
     "lacking",
     "with_marks_of",
+    "with_typed_identities",
     "with_used",
 ]
 
@@ -128,6 +129,20 @@ def with_marks_of(metadata: Metadata, newer: Metadata) -> Metadata:
     names = {each["name"] for each in schema["fields"] if any(key.startswith(IDENTITY) for key in each["metadata"])}
     marks = {each.name: each.metadata[_MARK] for each in table.fields if each.name in names and _MARK in each.metadata}
     return _with_marks(metadata, schema, marks)
+
+
+def with_typed_identities(schema_string: str) -> str:
+    """Return a schema whose identity columns say with a boolean whether writers may give values.
+
+    `lazydelta.schema.Field` shows booleans as text, like deltalake, and Delta-Spark reads no text there.
+    """
+    if _EXPLICIT not in schema_string:
+        return schema_string
+    schema = msgspec.json.decode(schema_string)
+    for each in schema["fields"]:
+        if _EXPLICIT in each["metadata"]:
+            each["metadata"][_EXPLICIT] = str(each["metadata"][_EXPLICIT]).lower() == "true"
+    return msgspec.json.encode(schema).decode()
 
 
 def _with_marks(metadata: Metadata, schema: dict[str, Any], marks: Mapping[str, int]) -> Metadata:
