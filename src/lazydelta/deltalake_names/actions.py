@@ -34,6 +34,7 @@ from lazydelta.maintenance.after_commit import after_commit
 from lazydelta.predicates import Where
 from lazydelta.protocol.actions import Add, DeletionVector, Remove
 from lazydelta.protocol.delta_types import Schema
+from lazydelta.runtime import compute as pc
 from lazydelta.scan.request import ScanRequest
 from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.write.row_changes.rewriter import FileRecipe
@@ -46,6 +47,7 @@ __all__ = [
     "change_settings",
     "commit_actions",
     "delete_call",
+    "lenient",
     "new_columns",
     "update_call",
 ]
@@ -298,6 +300,32 @@ def new_columns(updates: Mapping[str, Any] | None, new_values: Mapping[str, Any]
         message = "Invalid datatype provided in new_values, only int, float, bool, list, str or datetime or accepted."
         raise OptionError(message)
     return {name: _Same(name, value) for name, value in new_values.items()}
+
+
+def lenient(columns: Mapping[str, ColumnValues]) -> dict[str, ColumnValues]:
+    """Return expressions whose values become null where the column cannot hold them."""
+    return {name: _Lenient(name, made) for name, made in columns.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Lenient:
+    column: str
+    made: ColumnValues
+
+    def __call__(self, rows: pa.RecordBatch) -> pa.Array:
+        names = [each for each in rows.schema.names if each.lower() == self.column.lower()]
+        kind = rows.schema.field(self.column if self.column in names else names[0]).type
+        return _fitting(self.made(rows), kind)
+
+
+def _fitting(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        return pc.cast(values, kind)
+    except pa.ArrowInvalid:
+        if len(values) == 1:
+            return pa.nulls(1, kind)
+        half = len(values) // 2
+        return pa.concat_arrays([_fitting(values[:half], kind), _fitting(values[half:], kind)])
 
 
 @dataclass(frozen=True, slots=True)

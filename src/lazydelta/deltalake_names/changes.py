@@ -94,14 +94,11 @@ class ChangesTable(PinnedVersion):
         ``updates`` maps columns to SQL expressions over the columns of the row, which DataFusion evaluates (``pip
         install 'lazydelta[datafusion]'``); ``new_values`` maps columns to Python values. It works on the newest
         version, and the table then moves to the version it committed; if no row matches, nothing is committed. Values
-        that a column cannot hold are an error; ``error_on_type_mismatch=False`` is refused. ``args`` are the commit
+        that a column cannot hold are an error, or null with ``error_on_type_mismatch=False``. ``args`` are the commit
         properties by position, which deltalake deprecates.
         """
-        from lazydelta.deltalake_names.actions import new_columns, update_call  # noqa: PLC0415 - as above
+        from lazydelta.deltalake_names.actions import lenient, new_columns, update_call  # noqa: PLC0415 - as above
 
-        if not error_on_type_mismatch:
-            message = "error_on_type_mismatch=False would make nulls of values that a column cannot hold"
-            raise OptionError(message, hint="leave it out, and cast in the expression: TRY_CAST(… AS …)")
         properties = deprecate_positional_commit_args(
             "update",
             args,
@@ -110,6 +107,8 @@ class ChangesTable(PinnedVersion):
             legacy_order=("post_commithook_properties", "commit_properties"),
         )
         columns = new_columns(updates, new_values)
+        if not error_on_type_mismatch:
+            columns = lenient(columns)
         predicate = _one_of(predicate, where)
         metrics = update_call(
             self._snapshot.table, columns, predicate, writer_properties, properties, self.transaction_version
