@@ -6,6 +6,8 @@ import gc
 import json
 import multiprocessing
 import pickle
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,12 @@ from lazydelta.engines import datafusion as our_datafusion
 from lazydelta.engines import duckdb as our_duckdb
 from lazydelta.engines import polars as our_polars
 from lazydelta.errors import OptionError, QueryError, TableNotFoundError
+from lazydelta.kql.execution.tables import KqlTables
 from lazydelta.predicates.polars_expression import pruning_predicate
 from lazydelta.rows.flow import ReadingPool
 from lazydelta.rows.scanner import RowFragment
 from lazydelta.rows.stream import RowStream
+from lazydelta.runtime import database
 from lazydelta.sidecar.handle import snapshot_of
 from tests.rows.made_table import MadeTable, make_rich_table, make_table
 from tests.rows.watching import hand_out_one_file_a_pull, no_threads_are_left, watch
@@ -321,3 +325,28 @@ def test_ctrl_c_in_the_middle_of_a_query_stays_ctrl_c(
     table = DeltaTable(forty.uri)
     with pytest.raises(KeyboardInterrupt):
         (table.sql("SELECT * FROM self") if call == "sql" else table.kql("self | where true")).read_all()
+
+
+def test_ctrl_c_while_a_query_in_kql_is_set_up_stays_ctrl_c(forty: MadeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB asks a table for its schema when it is registered."""
+
+    class Interrupted:
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(KqlTables, "reader", lambda *_: Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        DeltaTable(forty.uri).kql("self | where true")
+
+
+def test_ctrl_c_while_a_database_is_opened_stays_ctrl_c() -> None:
+    """A long statement in place of the short ones with which every database begins, so that the signal meets it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            database.connect("SELECT sum(a.range * b.range) FROM range(10_000_000) a, range(1_000_000) b")
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, before)

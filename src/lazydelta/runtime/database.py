@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from lazydelta.errors import require
 
-__all__ = ["connect", "is_interrupt"]
+__all__ = ["connect", "interrupts", "is_interrupt"]
 
 _SETTINGS = (
     # DuckDB takes both from the machine. Timestamps without a zone, `date_trunc` and casts would then depend on the
@@ -36,13 +37,25 @@ def connect(*settings: str, extra: str = "duckdb", **config: Any) -> Any:
     require(extra, "duckdb")
     import duckdb  # noqa: PLC0415 - optional, and slow to import
 
-    con = duckdb.connect(":memory:", config=config)
-    for setting in (*_SETTINGS, *settings):
-        con.execute(setting)
-    # In a notebook without ipywidgets DuckDB refuses to set it; without them it has no bar to show.
-    with contextlib.suppress(duckdb.InvalidInputException):
-        con.execute(_NO_PROGRESS_BAR)
+    with interrupts():
+        con = duckdb.connect(":memory:", config=config)
+        for setting in (*_SETTINGS, *settings):
+            con.execute(setting)
+        # In a notebook without ipywidgets DuckDB refuses to set it; without them it has no bar to show.
+        with contextlib.suppress(duckdb.InvalidInputException):
+            con.execute(_NO_PROGRESS_BAR)
     return con
+
+
+@contextlib.contextmanager
+def interrupts() -> Iterator[None]:
+    """Raise ``KeyboardInterrupt`` if DuckDB reports a Ctrl-C in the block, also while it sets up a query."""
+    try:
+        yield
+    except Exception as error:
+        if is_interrupt(error):
+            raise KeyboardInterrupt from error
+        raise
 
 
 def is_interrupt(error: BaseException) -> bool:

@@ -29,7 +29,7 @@ from lazydelta.kql.functions.macros import VOLATILE
 from lazydelta.kql.language import syntax
 from lazydelta.kql.language.parser import parse, results, with_parameters
 from lazydelta.kql.language.syntax import QueryText
-from lazydelta.runtime.database import is_interrupt
+from lazydelta.runtime.database import interrupts, is_interrupt
 from lazydelta.runtime.results import ArrowStream
 from lazydelta.table.delta_table import DeltaTable
 
@@ -250,12 +250,13 @@ def run(
     """
     known = KqlTables(tables, open_table, databases.pool())
     chosen = settings or QuerySettings(now)
-    running, relation, bound = _bound(text, known, chosen, pushdown=pushdown, begun=begun, databases=databases)
-    try:
-        return KqlResult(running, relation, bound.render)
-    except BaseException:
-        running.close(None)
-        raise
+    with interrupts():
+        running, relation, bound = _bound(text, known, chosen, pushdown=pushdown, begun=begun, databases=databases)
+        try:
+            return KqlResult(running, relation, bound.render)
+        except BaseException:
+            running.close(None)
+            raise
 
 
 def columns(
