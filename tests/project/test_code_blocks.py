@@ -24,10 +24,10 @@ NOT_RUN = {
     ("docs/cli.md", "lazydelta sidecar watch ./telemetry ./table --interval 30 --checkpoint 100 --checksum"): (
         "goes on until Ctrl-C; tests/maintenance/test_watch_command.py ends it"
     ),
-    ("docs/spark.md", "from lazydelta.spark import build_sidecar"): (
+    ("docs/spark-production.md", "from lazydelta.spark import build_sidecar"): (
         "needs a table with a checkpoint; tests/spark/test_sidecar_building.py has one"
     ),
-    ("docs/spark.md", "from lazydelta.spark import SidecarListener"): (
+    ("docs/spark-production.md", "from lazydelta.spark import SidecarListener"): (
         "listens to a stream of its reader's; tests/spark/test_sidecar_following.py has one"
     ),
     ("docs/cli.md", 'eval "$(_LAZYDELTA_COMPLETE=zsh_source lazydelta)"'): "needs zsh and fish",
@@ -46,7 +46,7 @@ NOT_RUN = {
     ("docs/kusto.md", "lazydelta serve --table telemetry=./telemetry --http 8080"): (
         "goes on until it is ended; tests/server/test_kusto.py asks one like this"
     ),
-    ("docs/spark.md", "python3 -m venv env && env/bin/pip install 'lazydelta[spark]' venv-pack"): (
+    ("docs/spark-production.md", "python3 -m venv env && env/bin/pip install 'lazydelta[spark]' venv-pack"): (
         "downloads half a gigabyte for another machine"
     ),
     ("docs/c-abi.md", "pip install 'lazydelta[capi]'"): "installs what is being tested; tests/capi builds the library",
@@ -61,7 +61,7 @@ NOT_RUN = {
     ("docs/flight-sql.md", "import adbc_driver_flightsql.dbapi as adbc"): (
         "needs a server; tests/server/test_flight_sql_adbc.py asks one like this"
     ),
-    ("docs/spark.md", "spark-submit --master yarn --deploy-mode cluster \\"): "needs a cluster of YARN",
+    ("docs/spark-production.md", "spark-submit --master yarn --deploy-mode cluster \\"): "needs a cluster of YARN",
 }
 # Run with Spark, in tests/spark/test_code_blocks_of_spark.py.
 WITH_SPARK = {
@@ -70,7 +70,7 @@ WITH_SPARK = {
     ("docs/spark.md", "from lazydelta.spark import ingest_stream, start_session, write"),
     ("docs/spark.md", "from lazydelta.spark import attach, read"),
     ("docs/spark.md", 'stream = spark.readStream.format("lazydelta").option("maxFilesPerTrigger", "200").load(uri)'),
-    ("docs/spark.md", "from lazydelta.spark.source import LazyDeltaSource"),
+    ("docs/spark-production.md", "from lazydelta.spark.source import LazyDeltaSource"),
 }
 # Run with a Ray of its own, in tests/engines/test_fragments_elsewhere.py.
 WITH_RAY = {("docs/engines.md", "import ray")}

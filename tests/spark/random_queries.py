@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ SHAPES = (
 
 
 class Query:
-    """A query over the view ``{t}``, and the condition of ours if it is a single one that both understand."""
+    """A query over the view ``{t}``. ``ours`` has the conditions of its scans, if all of them prune."""
 
     def __init__(self, rng: random.Random) -> None:
         low = rng.randrange(0, 600)
@@ -80,20 +81,19 @@ class Query:
             "year": rng.choice([1500, 1800, 1999, 2020, 2090]),
             "many": ", ".join(str(low + 3 * each) for each in range(15)),
         }
-        (one, ours), (two, _) = rng.sample(CONDITIONS, 2)
-        conditions = {"one": f"({one})", "two": f"({two})"}
+        chosen = rng.sample(CONDITIONS, 2)
+        conditions = {name: f"({condition})" for name, (condition, _) in zip(("one", "two"), chosen, strict=True)}
         conditions |= {f"{name}_{table}": _of(text, table) for name, text in conditions.items() for table in "lr"}
         shape = rng.choice(SHAPES)
         self.text = shape.format(t="{t}", **conditions).replace("{t}", "\0").format(**values).replace("\0", "{t}")
-        self.ours = None if shape is not SHAPES[0] or ours is None else ours.format(**values)
+        asked = [ours for name, (_, ours) in zip(("{one", "{two"), chosen, strict=True) if name in shape]
+        asked += ["p = 1"] * ("p = 1" in shape)
+        self.ours = [each.format(**values) for each in asked if each is not None] if None not in asked else []
 
 
 def _of(condition: str, table: str) -> str:
     """Name the table of each column, as a query over two of them has to."""
-    for name in ("id", "s", "f", "d", "ts", "n", "day", "b", "st", "p"):
-        for before, after in (("(", " "), ("(", ","), ("(", ")"), (" ", " "), ("(", "."), (" ", ".")):
-            condition = condition.replace(f"{before}{name}{after}", f"{before}{table}.{name}{after}")
-    return condition
+    return re.sub(r"(?<![\w.'])(id|s|f|d|ts|n|day|b|st|p)(?![\w'(])", rf"{table}.\1", condition)
 
 
 def _rows(ids: range) -> pa.Table:

@@ -5,20 +5,26 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import random
 import signal
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import deltalake
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.query import StreamingQuery
 
+from lazydelta import DeltaTable
 from lazydelta.log.opening import open_snapshot
 from lazydelta.maintenance import background as maintenance
 from lazydelta.maintenance.background import last_failure, start_maintenance, wait_for_maintenance
@@ -29,7 +35,7 @@ from lazydelta.storage import open_store
 from lazydelta.write.job import WriteJob
 from lazydelta.write.options import WriteOptions
 from tests.spark.stops import CHANGES_OF_A_FILE, Stops
-from tests.spark.streams import make_source
+from tests.spark.streams import Stream, make_source
 from tests.spark.tables import commits, ids, logged, on_disk
 
 pytestmark = [pytest.mark.xdist_group("spark")]
@@ -91,6 +97,117 @@ def test_two_streams_and_a_batch_job_write_one_table(spark: SparkSession, tmp_pa
 @pytest.mark.timeout(3600)
 def test_two_streams_and_a_batch_job_write_one_table_for_long(spark: SparkSession, tmp_path: Path) -> None:
     _all_at_once(spark, tmp_path, files=150, batches=150)
+
+
+class _RowChanges:
+    """DELETE, MERGE and OPTIMIZE of Delta-Spark with predicates on partitions, each in a thread of its own."""
+
+    def __init__(self, spark: SparkSession, table: Path) -> None:
+        self._spark = spark
+        self._table = table
+        self.removed: set[int] = set()
+        self.added: set[int] = set()
+        self.done: Counter[str] = Counter()
+
+    def work(self, goes_on: Callable[[int], bool]) -> None:
+        """Go on with each statement as long as it is said so, for the number of times that it was tried."""
+        with ThreadPoolExecutor(3) as pool:
+            for each in [pool.submit(self._repeat, verb, goes_on) for verb in ("delete", "merge", "optimize")]:
+                each.result()
+
+    def _repeat(self, verb: str, goes_on: Callable[[int], bool]) -> None:
+        dice = random.Random(verb)
+        tried = 0
+        while goes_on(tried):
+            tried += 1
+            hour = f"202602100{dice.randrange(3)}"
+            mine = self._ids_of(hour, 0 if verb == "delete" else 1, dice)
+            fresh = [10_000_000 + 10 * tried + each for each in range(3)]
+            try:
+                self._spark.sql(self._statement(verb, hour, mine, fresh))
+            except PySparkException as error:
+                if "CONCURRENT" not in str(error).upper():
+                    raise
+                continue
+            self.done[verb] += 1
+            if verb != "optimize":
+                self.removed.update(mine)
+            if verb == "merge":
+                self.added.update(fresh)
+
+    def _ids_of(self, hour: str, remainder: int, dice: random.Random) -> list[int]:
+        """Return ids that the stream has brought and that no other of these threads removes."""
+        rows = DeltaTable(self._table).to_arrow(where=f"_event_hour = '{hour}'", columns=["id"])["id"].to_pylist()
+        known = [each for each in rows if each < 10_000_000 and each % 2 == remainder]
+        return dice.sample(known, min(4, len(known)))
+
+    def _statement(self, verb: str, hour: str, mine: list[int], fresh: list[int]) -> str:
+        table, some = f"delta.`{self._table}`", ", ".join(map(str, mine or [-1]))
+        if verb == "optimize":
+            return f"OPTIMIZE {table} WHERE _event_hour = '{hour}'"
+        if verb == "delete":
+            return f"DELETE FROM {table} WHERE _event_hour = '{hour}' AND id IN ({some})"
+        ids = ", ".join(map(str, mine + fresh))
+        at = f"timestamp'2026-02-10T{hour[-2:]}:30:00Z'"
+        return f"""
+            MERGE INTO {table} t USING (SELECT explode(array({ids})) id) s ON t._event_hour = '{hour}' AND t.id = s.id
+            WHEN MATCHED THEN DELETE
+            WHEN NOT MATCHED THEN INSERT (id, ts, _event_hour) VALUES (s.id, {at}, '{hour}')
+        """
+
+    def check(self, written: Iterable[int]) -> None:
+        """Assert that each row is there once, for us and for Delta-Spark, whatever became of its files."""
+        expected = sorted((set(written) - self.removed) | self.added)
+        assert sorted(DeltaTable(self._table).to_arrow(columns=["id"])["id"].to_pylist()) == expected
+        found = self._spark.read.format("delta").load(str(self._table)).select("id").collect()
+        assert sorted(row.id for row in found) == expected
+
+
+def test_a_stream_writes_beside_row_changes_of_delta_spark(spark: SparkSession, tmp_path: Path) -> None:
+    table, source = tmp_path / "t", tmp_path / "source"
+    written = [*make_source(source, files=1, rows=60)]
+    _stream(spark, source, table, timestamp_column="ts").awaitTermination()
+    written += make_source(source, files=4, rows=20, first=1000)
+    query = _stream(spark, source, table)
+    changes = _RowChanges(spark, table)
+    changes.work(lambda tried: tried < 1)
+    query.awaitTermination()
+    assert changes.done
+    changes.check(written)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_stream_that_is_killed_writes_beside_row_changes_of_delta_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """For two minutes and four kills at least: drivers are killed a few micro-batches on, while files arrive."""
+    options = {"properties": {"delta.checkpointInterval": "5"}}
+    stream = Stream(tmp_path, tmp_path / "source", tmp_path / "t", options=options)
+    written = [*make_source(stream.source, files=1, rows=100)]
+    stream.finish()
+    noted, dice, over = tmp_path / "checkpoint" / "commits", random.Random(1), threading.Event()
+    end, killed, arrived = time.monotonic() + 120, 0, 1
+    changes = _RowChanges(spark, stream.table)
+    with ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as stack:
+        stack.callback(over.set)
+        work = pool.submit(changes.work, lambda _: not over.is_set())
+        while time.monotonic() < end or killed < 4:
+            for _ in range(6):
+                written += make_source(stream.source, files=1, rows=20, first=1000 * arrived)
+                arrived += 1
+            wanted = len(_numbers(noted)) + dice.randrange(1, 6)
+            with stream.running() as driver:
+                while driver.poll() is None and len(_numbers(noted)) < wanted:
+                    time.sleep(dice.random() / 10)
+                killed += driver.poll() is None
+        over.set()
+        work.result()
+    stream.finish()
+    assert set(changes.done) == {"delete", "merge", "optimize"}
+    changes.check(written)
+
+
+def _numbers(folder: Path) -> list[int]:
+    return [int(each.name) for each in folder.iterdir() if each.name.isdigit()]
 
 
 def test_a_micro_batch_waits_for_no_maintenance_and_starts_no_second(spark: SparkSession, tmp_path: Path) -> None:

@@ -71,9 +71,14 @@ def test_partition_columns_may_come_from_the_call() -> None:
 
 
 def test_a_pyspark_that_is_too_old_is_named() -> None:
-    code = "from pyspark.sql import datasource as d; del d.DataSourceStreamArrowWriter; import lazydelta.spark"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
-    assert "lazydelta.spark needs PySpark 4.1 or later, and this is" in done.stderr
+    """As 4.0 is, which lacks ``Filter``, too. The data sources of other packages are still found beside ours."""
+    old = "from pyspark.sql import datasource as d; del d.DataSourceStreamArrowWriter, d.Filter; "
+    found = "from pyspark_lazydelta import DefaultSource as S; print(S.name()); S({})"
+    for code, output in (("import lazydelta.spark", ""), (found, "lazydelta\n")):
+        command = [sys.executable, "-c", old + code]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        assert done.stdout == output
+        assert "ImportError: lazydelta.spark needs PySpark 4.1 or later, and this is" in done.stderr.splitlines()[-1]
 
 
 def test_a_table_of_sparks_catalog_is_answered_with_what_to_type() -> None:

@@ -196,6 +196,8 @@ def test_hints_are_in_sparks_names_and_nothing_else_of_an_error_changes() -> Non
         3,
     )
     assert told.hint == "drop it, or say schema_mode='merge' to add it"
+    listed = SchemaMismatchError("no", hint="cast the column to list<item: int32> yourself, or drop it")
+    assert in_sparks_words(listed).hint == "cast it to the type that the table has, or drop it"
     stated = RuntimeError(
         "[PYTHON] Traceback\n  File x\nlazydelta.errors.SchemaMismatchError: no (do this) SQLSTATE: 38000"
     )

@@ -33,6 +33,12 @@ __all__ = [
 ]
 
 if find_spec("pyspark") is not None:
+    from pyspark import __version__ as _pyspark
+    from pyspark.sql import datasource as _datasource
+
+    if not hasattr(_datasource, "DataSourceStreamArrowWriter"):
+        raise ImportError(f"lazydelta.spark needs PySpark 4.1 or later, and this is {_pyspark}")
+
     from lazydelta.spark.files import ingest_files, ingest_files_stream
     from lazydelta.spark.frames import attach, read
     from lazydelta.spark.ingest import ingest, ingest_stream, write

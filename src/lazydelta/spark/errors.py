@@ -42,6 +42,8 @@ _WORDS = (
     (re.compile(r"cast the column to decimal128(\(.*?\)) yourself"), r"cast it with try_cast(… AS decimal\1)"),
     (re.compile(r"cast the column to bool yourself"), "cast it with try_cast(… AS boolean)"),
     (re.compile(r"cast the column to (string|binary) yourself"), r"cast it with cast(… AS \1)"),
+    (re.compile(r"cast the column to .+ yourself"), "cast it to the type that the table has"),
+    (re.compile(r"cast the column before writing it"), "cast it to a type that Delta has"),
     (re.compile(r"or cast it: `pc\.strptime`, `pc\.cast`"), "or cast it with to_timestamp(…)"),
     (re.compile(r"\boverwrite_where\b"), "replaceWhere"),
     (re.compile(r"\btimestamp_column\b"), "timestampColumn"),
@@ -62,7 +64,13 @@ def error_of_ours(error: Exception, what: str = "the ingestion") -> LazyDeltaErr
         (each for each in reversed(lines) if "Caused by" in each or "Error" in each), lines[0] if lines else ""
     )
     message = f"Spark did not finish {what}: {cause[:500]}"
-    return WriteError(message, hint="nothing of it was committed; Spark's log says more")
+    hint = "nothing of it was committed; Spark's log says more"
+    if "AssertionError: assertion failed" in cause:
+        hint = (
+            "nothing of it was committed. Spark refuses every write but Delta-Spark's own while "
+            "spark.databricks.delta.schema.autoMerge.enabled is true: unset it, and set mergeSchema to true"
+        )
+    return WriteError(message, hint=hint)
 
 
 def in_sparks_words(error: LazyDeltaError) -> LazyDeltaError:

@@ -324,9 +324,17 @@ class SparkInternals:
 
     @classmethod
     def of(cls, spark: SparkSession) -> SparkInternals:
-        """Return the classes of a session's JVM. Those of a context that was stopped are dropped."""
+        """Return the classes of a session's JVM. Those of a context that was stopped are dropped.
+
+        A callback server that has ended is started again.
+        """
         key = str(spark.sparkContext.applicationId)
+        gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - PySpark has no public API for it
+        server = vars(gateway).get("_callback_server")
         with cls._lock:
+            if server is not None and not (server.thread is not None and server.thread.is_alive()):
+                gateway._callback_server = None  # noqa: SLF001
+                cls._known.pop(key, None)
             if key not in cls._known:
                 cls._known = {key: cls(spark)}
             return cls._known[key]

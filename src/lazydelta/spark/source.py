@@ -19,6 +19,14 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyspark
 from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StructType
 
 from lazydelta.errors import LazyDeltaError, OptionError, SchemaMismatchError, WriteError
@@ -32,18 +40,6 @@ from lazydelta.storage import open_store
 from lazydelta.write.batch_record import BatchDigest
 from lazydelta.write.job import TaskResult, WriteJob, refuse_older
 from lazydelta.write.options import WriteOptions
-
-try:
-    from pyspark.sql.datasource import (
-        DataSource,
-        DataSourceArrowWriter,
-        DataSourceReader,
-        DataSourceStreamArrowWriter,
-        DataSourceStreamReader,
-        WriterCommitMessage,
-    )
-except ImportError as error:
-    raise ImportError(f"lazydelta.spark needs PySpark 4.1 or later, and this is {pyspark.__version__}") from error
 
 __all__ = ["LazyDeltaSource", "arrow_schema"]
 
