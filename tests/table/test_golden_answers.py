@@ -62,7 +62,7 @@ def test_what_a_table_says_of_itself_is_what_deltalake_says(name: str, unpack_go
 def test_the_add_actions_are_those_of_deltalake(name: str, shaped: str, unpack_golden: Callable[[str], Path]) -> None:
     ours, theirs = opened(unpack_golden(name))
     if ours.schema().fields and "delta.columnMapping.physicalName" in ours.schema().fields[0].metadata:
-        pytest.skip("deltalake shows statistics under physical names, which nobody can use")
+        pytest.skip("deltalake shows statistics under physical names, which no reader can use")
     flatten = shaped == "flat"
     mine, expected = ours.get_add_actions(flatten=flatten), pa.table(theirs.get_add_actions(flatten=flatten))
     assert shape(mine.schema) == shape(expected.schema)

@@ -181,8 +181,8 @@ class ScanMetrics(msgspec.Struct):
 WATCH_MEANINGS = {
     "looks": "how often the table was looked at",
     "builds": "sidecars that were built or refreshed",
-    "checkpoints_written": "checkpoints that nobody else wrote",
-    "checksums_written": "version checksums that nobody else wrote",
+    "checkpoints_written": "checkpoints that no other process had written",
+    "checksums_written": "version checksums that no other process had written",
     "deltas_written": "delta sidecars that were written",
     "busy": "looks that were left to another process, which was at the table",
     "failures": "looks in which something failed",
