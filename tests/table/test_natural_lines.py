@@ -318,7 +318,7 @@ REFUSED: list[tuple[str, type[LazyDeltaError], str]] = [
     ("t.rows(where=3)", PredicateError, "give SQL text"),
     ("t.sql('select * from nope')", QueryError, "known tables: events, self"),
     ("lazydelta.sql('select * from nope')", QueryError, "delta('URI')"),
-    ("lazydelta.sql('drop table t')", QueryError, "one SELECT"),
+    ("lazydelta.sql('drop table t')", QueryError, "it is not a SELECT (give one SELECT"),
     ("lazydelta.sql('select $a')", QueryError, "$a has no value"),
     ("lazydelta.sql('select 1', params=[1])", QueryError, "no parameter $1"),
     ("lazydelta.sql('select ?', params='abc')", OptionError, "['abc']"),

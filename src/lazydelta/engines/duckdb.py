@@ -153,7 +153,10 @@ def _answer(con: Any, sql: str, value: str) -> str:
 def parsed(con: Any, sql: str) -> dict[str, Any]:
     tree: dict[str, Any] = msgspec.json.decode(_answer(con, "SELECT json_serialize_sql($1::VARCHAR)", sql))
     if tree.get("error"):
-        message = f"DuckDB cannot read the query: {tree.get('error_message')}"
+        said = str(tree.get("error_message"))
+        if said.startswith("Only SELECT statements"):
+            said = "it is not a SELECT"
+        message = f"DuckDB cannot read the query: {said}"
         raise QueryError(message, hint="give one SELECT; statements that change something are not run")
     if len(tree["statements"]) != 1:
         raise QueryError(f"There are {len(tree['statements'])} statements in the query", hint="give one SELECT")
