@@ -224,7 +224,7 @@ async function health(name) {
   const list = (await told(`/api/health?${named(name)}`)).findings;
   if (!list.length) return make("p", {}, make("span", {class: "pill good"}, "good"), " The doctor finds nothing.");
   return make("div", {class: "findings"}, ...list.map(each => make("div", {class: "card"}, make("span", {class: `pill ${each.severity}`}, each.severity), make("strong", {}, each.what),
-    make("p", {class: "quiet"}, `Cost: ${each.cost}`), make("div", {class: "bar"}, make("pre", {class: "grow", tabindex: "0", "aria-label": `Command: ${each.command}`, role: "region"}, make("code", {}, each.command)),
+    make("p", {class: "quiet"}, `Cost: ${each.cost}`), make("div", {class: "bar"}, make("pre", {class: "grow", tabindex: "0", "aria-label": `Command: ${each.what}`, role: "region"}, make("code", {}, each.command)),
       make("button", {"aria-label": `Copy the command: ${each.command}`, onclick: () => copy(each.command, "The command is copied.")}, "Copy")),
     each.by_hand ? make("p", {class: "quiet"}, "For the engine that writes the table.") : null)));
 }
