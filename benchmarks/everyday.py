@@ -16,6 +16,7 @@ import deltalake
 import numpy as np
 import pyarrow as pa
 
+from benchmarks import everyday_work
 from benchmarks.discovery import Case, Contender, Gate
 from benchmarks.tables import cache_folder
 
@@ -29,6 +30,7 @@ _NOT_SLOWER = Gate(1.0, smaller=0.0, of_cpu=True)
 _NOR_LARGER = Gate(1.0, smaller=1.0, of_cpu=True)
 _IMPORTS = ("lazydelta", "deltalake", "pyarrow.dataset", "benchmarks.everyday_warm")
 _SMALL_FILES = 180
+_SMALL_COMMITS = 100
 _ROWS = 3_000_000
 _DEVICE = "sensor-7"
 
@@ -45,6 +47,7 @@ def cases(columns: int) -> list[Case]:
     small = _made(folder / "small", lambda place: _log(place, ([each] for each in range(_SMALL_FILES))))
     one = _made(folder / "one", lambda place: _rows_table(place, 1))
     eight = _made(folder / "eight", lambda place: _rows_table(place, 8))
+    hundred = _made(folder / "hundred", lambda place: everyday_work.commits("deltalake", str(place), _SMALL_COMMITS))
     work = folder / "work"
     left = json.loads((one / "left.json").read_text())
 
@@ -72,13 +75,17 @@ def cases(columns: int) -> list[Case]:
         case("DELETE in one file", "delete", one, left["1"], f"device = '{_DEVICE}'"),
         case("DELETE in eight files", "delete", eight, left["8"], f"device = '{_DEVICE}'"),
         case(f"list {_SMALL_FILES} files", "listing", small, _SMALL_FILES),
+        case(f"{_SMALL_COMMITS} commits", "commits", None, 100 * _SMALL_COMMITS, _SMALL_COMMITS),
+        case(f"read {_SMALL_COMMITS} files", "read", hundred, 100 * _SMALL_COMMITS),
+        case(f"OPTIMIZE of {_SMALL_COMMITS} files", "optimize", hundred, 100 * _SMALL_COMMITS),
+        case(f"history of {_SMALL_COMMITS} commits", "history", hundred, _SMALL_COMMITS),
         case(f"checkpoint of {commits:,} commits", "checkpoint", many, commits, gate=_NOR_LARGER),
         case(f"list one commit of {adds:,} files", "listing", large, adds),
         case(f"checkpoint of one commit of {adds:,} files", "checkpoint", large, adds),
     ]
 
 
-def _made(place: Path, make: Callable[[Path], None]) -> Path:
+def _made(place: Path, make: Callable[[Path], object]) -> Path:
     """Return the table at a place, which is made now if it is not there whole."""
     if not (place / "made").exists():
         shutil.rmtree(place, ignore_errors=True)

@@ -12,4 +12,7 @@ for _by in ("lazydelta", "deltalake"):
         work.read(_by, f"{_folder}/table")
         work.listing(_by, f"{_folder}/table")
         work.delete(_by, f"{_folder}/table", "c5 = 2")
+        work.history(_by, f"{_folder}/table")
+        work.commits(_by, f"{_folder}/small", 3)
+        work.optimize(_by, f"{_folder}/small")
         work.checkpoint(_by, f"{_folder}/table")

@@ -138,6 +138,22 @@ def test_a_commit_without_new_files_that_lands_in_a_freed_place_is_refused_as_we
     assert rows(store) == _others()
 
 
+def test_a_commit_that_changes_nothing_is_refused_in_a_freed_place(store: Store) -> None:
+    """The records of a VACUUM are such commits."""
+    slow = begin(store)
+    overtake = _Once(_is_commit, lambda: _overtake(store, 3))
+    with observe(overtake), pytest.raises(CommitConflictError, match="taken back"):
+        slow.commit()
+    assert versions(store) == [5]
+
+
+def test_a_commit_that_changes_nothing_is_kept_below_a_checkpoint_of_a_log_that_was_not_cleaned(store: Store) -> None:
+    record = begin(store)
+    with observe(_Once(_is_list_after_commit(), lambda: _overtake_behind(store, clean=False))):
+        assert record.commit().version == 3
+    assert versions(store) == [0, 1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("both", [False, True])
 def test_a_removal_that_another_writer_made_too_is_refused_in_a_freed_place(store: Store, both: bool) -> None:  # noqa: FBT001
     """The checkpoint does not have the files, and yet not because of this commit."""

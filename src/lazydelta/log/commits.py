@@ -13,27 +13,32 @@ from lazydelta.protocol.file_names import FileKind, LogFile
 from lazydelta.runtime.cache import ByteLru
 from lazydelta.storage import ObjectInfo, Pending, Store
 
-__all__ = ["CHUNK_SIZE", "CommitCache", "Prefetch", "decode_actions", "read_actions"]
+__all__ = ["CHUNK_SIZE", "CommitCache", "Prefetch", "decode_actions", "decode_whole", "read_actions"]
 
 
 CHUNK_SIZE = 1 << 20
 # No valid action comes near this size. Without a bound, a file without line ends would be read into memory whole.
 _MAX_LINE = 256 << 20
 
+_OF_FILES = (b'{"add":', b'{"remove":')
+
 _decoder = msgspec.json.Decoder(LogLine)
 
 
-def read_actions(store: Store, file: LogFile) -> Iterator[list[LogLine]]:
-    """Yield the actions of a JSON log file in lists of about one chunk; small files take a single request."""
+def read_actions(store: Store, file: LogFile, *, files: bool = True) -> Iterator[list[LogLine]]:
+    """Yield the actions of a JSON log file in lists of about one chunk; small files take a single request.
+
+    Without ``files``, lines of larger files that add or remove a data file are skipped undecoded.
+    """
     try:
         if 0 <= file.info.size <= CHUNK_SIZE:
             # A commit never changes. A checkpoint may be replaced, and is read more than once.
             etag = file.info.etag if file.kind is FileKind.CHECKPOINT else None
-            yield from decode_actions([bytes(store.get(file.path, if_match=etag))], file.path, file.version)
+            yield from decode_whole(bytes(store.get(file.path, if_match=etag)), file.path, file.version)
             return
         stream = store.stream(file.path, chunk_size=CHUNK_SIZE)
         try:
-            yield from decode_actions(_not_empty(stream, file), file.path, file.version)
+            yield from decode_actions(_not_empty(stream, file), file.path, file.version, files=files)
         finally:
             stream.close()
     except ObjectNotFoundError as error:
@@ -53,8 +58,11 @@ def _not_empty(chunks: Iterable[bytes], file: LogFile) -> Iterator[bytes]:
         raise CorruptLogError(f"{file.path} is an empty commit", path=file.path, version=file.version)
 
 
-def decode_actions(chunks: Iterable[bytes], path: str, version: int) -> Iterator[list[LogLine]]:
-    """Decode chunks of a JSON log file; raise an error that names the file and the line if a line is invalid."""
+def decode_actions(chunks: Iterable[bytes], path: str, version: int, *, files: bool = True) -> Iterator[list[LogLine]]:
+    """Decode chunks of a JSON log file; raise an error that names the file and the line if a line is invalid.
+
+    Without ``files``, lines that add or remove a data file are skipped undecoded.
+    """
     line_number = 1
     pieces: list[bytes] = []
     held = 0
@@ -69,17 +77,27 @@ def decode_actions(chunks: Iterable[bytes], path: str, version: int) -> Iterator
                 raise CorruptLogError(message, path=path, version=version)
             continue
         lines = b"".join([*pieces, data[:cut]])
-        yield _decode(lines, path, version, line_number)
+        yield _decode(lines, path, version, line_number, files=files)
         line_number += lines.count(b"\n")
         pieces = [data[cut:]]
         held = len(data) - cut
     rest = b"".join(pieces)
     if rest.strip():
-        yield _decode(rest, path, version, line_number)
+        yield _decode(rest, path, version, line_number, files=files)
 
 
-def _decode(lines: bytes, path: str, version: int, first_line: int) -> list[LogLine]:
+def decode_whole(data: bytes, path: str, version: int) -> Iterator[list[LogLine]]:
+    """Decode a JSON log file that is held whole as one list, whether or not its last line has an end."""
+    if data.strip():
+        yield _decode(data, path, version, 1)
+
+
+def _decode(lines: bytes, path: str, version: int, first_line: int, *, files: bool = True) -> list[LogLine]:
     try:
+        if not files:
+            # A line holds one action.
+            others = [line for line in lines.split(b"\n") if not line.startswith(_OF_FILES)]
+            return _decoder.decode_lines(b"\n".join(others))
         return _decoder.decode_lines(lines)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         number, error = _first_bad_line(lines, first_line)
@@ -165,8 +183,8 @@ class CommitCache:
 
     The first entries stay, because every reader starts with the newest commits. Evicting the oldest entries would, at
     the end of a long tail, have dropped exactly the ones that the next reader needs first. ``ahead`` holds the
-    prefetched objects. ``sound`` holds the object info of large compactions that were found valid, ``rejected`` the
-    paths of invalid ones.
+    prefetched objects. ``others`` holds the actions that are not on files, of commits that are too large to keep.
+    ``sound`` holds the object info of large compactions that were found valid, ``rejected`` the paths of invalid ones.
     """
 
     def __init__(
@@ -184,6 +202,7 @@ class CommitCache:
         self._lock = Lock()
         self.ahead = Prefetch() if ahead is None else ahead
         self.sound: dict[str, ObjectInfo] = {}
+        self.others: dict[str, list[LogLine]] = {}
         self.rejected: set[str] = set()
 
     def get(self, path: str, etag: str | None = None) -> bytes | None:

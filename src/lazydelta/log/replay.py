@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lazydelta.errors import CorruptLogError, LogError, MissingCommitError, ObjectNotFoundError, StorageError
 from lazydelta.log.checkpoint.columns import StatsWanted
-from lazydelta.log.commits import CHUNK_SIZE, CommitCache, decode_actions, read_actions
+from lazydelta.log.commits import CHUNK_SIZE, CommitCache, decode_whole, read_actions
 from lazydelta.log.file_batch import FileBatch, deletion_vector_array
 from lazydelta.log.keys import Hashes, RemoveSet, first_occurrence, hash_bytes, hash_keys
 from lazydelta.log.segment import LogSegment
@@ -46,6 +46,7 @@ LEAST_PARALLELISM = 10
 MOST_PARALLELISM = 192
 _BYTES_UNDER_WAY = 8 << 20
 _LISTED_AHEAD = 128
+_OTHERS_KEPT = 64
 
 
 class TailCommit(msgspec.Struct, frozen=True):
@@ -65,6 +66,7 @@ class ReverseCommitReader:
     At most ``parallelism`` requests are in flight or waiting to be consumed. No request starts before the consumer asks
     for a commit, so a consumer that stops after the newest commit pays for one round. Commits larger than a chunk are
     streamed in turn, so memory is bounded whatever the size of the commits. Set ``whole`` if all commits will be read.
+    Without ``files_too``, their actions on files are left out.
 
     More requests in flight mean fewer round trips for a long tail, but more wasted requests if the consumer stops
     early. With ``parallelism`` None, the window therefore starts at ten and grows by one per consumed commit, which
@@ -80,8 +82,10 @@ class ReverseCommitReader:
         parallelism: int | None = None,
         cache: CommitCache | None = None,
         whole: bool = False,
+        files_too: bool = True,
     ) -> None:
         self._store = store
+        self._files_too = files_too
         self._promised = len(files)
         self._waiting = deque(reversed(files))
         self._started: deque[tuple[LogFile, Pending[bytes] | bytes | None]] = deque()
@@ -129,7 +133,11 @@ class ReverseCommitReader:
 
     def _decode(self, file: LogFile, fetched: Pending[bytes] | bytes | None) -> Iterator[list[LogLine]]:
         if fetched is None:
-            yield from read_actions(self._store, file)
+            # A compaction is checked before it is used, which takes all of its lines.
+            if self._files_too or file.kind is FileKind.COMPACTION:
+                yield from read_actions(self._store, file)
+            else:
+                yield self._others(file)
             return
         if not isinstance(fetched, bytes):
             try:
@@ -143,7 +151,16 @@ class ReverseCommitReader:
                 raise
             if self._cache is not None:
                 self._cache.put(file.path, fetched, file.info.etag)
-        yield from decode_actions([fetched], file.path, file.version)
+        yield from decode_whole(fetched, file.path, file.version)
+
+    def _others(self, file: LogFile) -> list[LogLine]:
+        """Return what a large commit has besides files. Opening a table and reading its transactions need the same."""
+        known = None if self._cache is None else self._cache.others.get(file.path)
+        if known is None:
+            known = [line for lines in read_actions(self._store, file, files=False) for line in lines]
+            if self._cache is not None and len(known) <= _OTHERS_KEPT:
+                self._cache.others[file.path] = known
+        return known
 
 
 def read_in_order(store: Store, files: Iterator[LogFile], *, parallelism: int | None = None) -> Iterator[TailCommit]:
@@ -172,7 +189,12 @@ _UNKNOWN_SIZE = 64 << 10  # assumed size of a commit that a catalog named withou
 
 
 def active_tail_files(
-    commits: Iterable[TailCommit], seen: RemoveSet, metrics: ScanMetrics, *, extra: bool = False
+    commits: Iterable[TailCommit],
+    seen: RemoveSet,
+    metrics: ScanMetrics,
+    *,
+    extra: bool = False,
+    whole: bool = False,
 ) -> Iterator[FileBatch]:
     """Yield the active files of the tail from its commits, newest first, and record every key in ``seen``.
 
@@ -183,9 +205,9 @@ def active_tail_files(
     Building an Arrow batch, hashing it and probing ``seen`` costs half a millisecond, however few files there are.
     Small commits are therefore merged. The first one is emitted alone to keep latency low. After that, each batch holds
     up to ``_SHARE`` of the actions before it, so a consumer that stops early pays for little more than it took. A bound
-    in bytes limits commits with long statistics.
+    in bytes limits commits with long statistics. With ``whole`` the consumer takes all, and only these bounds apply.
     """
-    joined, target, taken, held = _JoinedCommits(extra=extra), 1, 0, 0
+    joined, target, taken, held = _JoinedCommits(extra=extra), _MOST_ACTIONS if whole else 1, 0, 0
     for commit in commits:
         if commit.rows is not None:
             taken += len(joined)
@@ -207,7 +229,7 @@ def active_tail_files(
         if len(joined) >= target or held >= CHUNK_SIZE:
             taken += len(joined)
             yield from joined.active(seen)
-            target, held = max(1, min(_MOST_ACTIONS, int(taken * _SHARE))), 0
+            target, held = _MOST_ACTIONS if whole else max(1, min(_MOST_ACTIONS, int(taken * _SHARE))), 0
         metrics.remove_set_size = len(seen)
     yield from joined.active(seen)
     metrics.remove_set_size = len(seen)
@@ -288,8 +310,9 @@ def _large_commit(
             removed.append(_paths_of(removes))
         if adds:
             batch = FileBatch.from_adds(adds, version=version, extra=extra)
-            replaced = seen.find(batch.path, batch.deletion_vector)
-            fresh = ~replaced & first_occurrence(seen.add(batch.path, batch.deletion_vector))
+            hashes = hash_keys(batch.path, batch.deletion_vector)
+            fresh = first_occurrence(hashes) & ~seen.contains(hashes)
+            seen.add_hashed(batch.path, hashes)
             if fresh.any():
                 yield batch if fresh.all() else batch.filter(boolean_array(fresh))
     for path, vector in removed:
@@ -378,7 +401,7 @@ class TailReader:
     its last row on are read instead; rows already emitted are recognized by their keys.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - keyword-only but for the log
         self,
         store: Store,
         segment: LogSegment,
@@ -389,8 +412,10 @@ class TailReader:
         whole: bool = False,
         spans: TailSpans | None = None,
         wanted: StatsWanted | None = None,
+        files_too: bool = True,
     ) -> None:
         self._store = store
+        self._files_too = files_too
         self._segment = segment
         self._parallelism = parallelism
         self._cache = CommitCache() if cache is None else cache
@@ -456,7 +481,12 @@ class TailReader:
 
     def _read(self, files: Sequence[LogFile]) -> Iterator[TailCommit]:
         reader = ReverseCommitReader(
-            self._store, files, parallelism=self._parallelism, cache=self._cache, whole=self._whole
+            self._store,
+            files,
+            parallelism=self._parallelism,
+            cache=self._cache,
+            whole=self._whole,
+            files_too=self._files_too,
         )
         for commit in reader:
             if commit.file.kind is not FileKind.COMPACTION:

@@ -233,7 +233,7 @@ class LogSnapshot(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def _newest_first(self, *kinds: str) -> Iterator[LogLine]:
         """Yield ``txn`` or ``domainMetadata``, newest first: the tail's commits backwards, then the checkpoint."""
-        for commit in self.tail(spans=True):
+        for commit in self.tail(spans=True, files_too=False):
             noted = [
                 line
                 for lines in commit.actions
@@ -251,12 +251,13 @@ class LogSnapshot(msgspec.Struct, frozen=True, eq=False, dict=True):
         whole: bool = False,
         spans: bool = False,
         wanted: StatsWanted | None = None,
+        files_too: bool = True,
     ) -> TailReader:
         """Return a reader over the tail, newest first; ``store`` replaces the snapshot's own, with its own counters.
 
         ``key_memory`` bounds the memory for checking a compaction. ``whole`` says that all of the tail will be read.
         ``spans`` allows runs of commits to come as rows, with the statistics ``wanted``, for callers that need only the
-        fields that a scan uses.
+        fields that a scan uses. Without ``files_too``, actions on files may be left out.
         """
         if spans:
             self.spans.found(store or self.store, self.segment, self.commits.ahead)
@@ -270,6 +271,7 @@ class LogSnapshot(msgspec.Struct, frozen=True, eq=False, dict=True):
             whole=whole,
             spans=self.spans if spans else None,
             wanted=wanted,
+            files_too=files_too,
         )
 
 
@@ -318,7 +320,7 @@ def load_snapshot(
     file = segment.checksum
     checksum = None if file is None else read_checksum(store, file, cache)
     mirrored = False
-    tail = TailReader(store, segment, parallelism=parallelism, cache=cache, whole=True, spans=spans)
+    tail = TailReader(store, segment, parallelism=parallelism, cache=cache, whole=True, spans=spans, files_too=False)
     if file is not None and checksum is not None:
         if file.version < segment.version:
             opening.commits += _watch(tripwire, tail.uncovered(file.version))

@@ -250,7 +250,11 @@ class LazyDeltaScanner:
             wanted=pruner.wanted,
         )
         tail = active_tail_files(
-            commits if check is None else check.watch(commits), seen, self.metrics, extra=self.request.extra
+            commits if check is None else check.watch(commits),
+            seen,
+            self.metrics,
+            extra=self.request.extra,
+            whole=self.plan.whole,
         )
         for batch in tail:
             if self.within is None:

@@ -40,6 +40,9 @@ from lazydelta.storage.store import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from lazydelta.storage.location import Location, Settings
+    from lazydelta.storage.store import IoCounters
+
 __all__ = ["TEMPORARY", "DirectReads", "FileReads", "FileStore"]
 
 
@@ -193,8 +196,39 @@ T = TypeVar("T")
 Errors: TypeAlias = list[BaseException]
 
 
+# A read of this size is cheaper than the handover to a thread, unless the file system is slow.
+_SMALL_READ = 64 << 10
+_SLOW_SECONDS = 0.002
+_MOST_CREDIT = 16
+_SLOW_COST = 4
+
+
+class _ReadPace:
+    """Decides whether small files are read at once or in threads, from how long earlier reads took.
+
+    Reads of a local disk take microseconds. On a network file system they wait for a server, and overlap in threads.
+    """
+
+    def __init__(self) -> None:
+        self._credit = _SLOW_COST
+
+    @property
+    def is_fast(self) -> bool:
+        """Return whether the file system has answered quickly so far."""
+        return self._credit > 0
+
+    def note(self, seconds: float) -> None:
+        """Record the duration of a read. Several slow ones in a row settle that this file system is slow."""
+        change = 1 if seconds < _SLOW_SECONDS else -_SLOW_COST
+        self._credit = min(self._credit + change, _MOST_CREDIT)
+
+
 class FileStore(Store):
     """A folder of a file system."""
+
+    def __init__(self, location: Location, settings: Settings, counters: IoCounters | None = None) -> None:
+        super().__init__(location, settings, counters)
+        self._pace = _ReadPace()  # shared by copies
 
     @property
     def reads_directly(self) -> bool:
@@ -332,17 +366,28 @@ class FileStore(Store):
         return self._start(path, wanted, work)
 
     def _start(self, path: str, ranges: Sequence[tuple[int, int | None]], work: Callable[[], T]) -> Pending[T]:
-        """Announce reads now, as every store does, and run them in a thread."""
+        """Announce reads now, as every store does. Small ones are done now, others in a thread."""
 
-        def announced() -> None:
+        def announced() -> bool:
             for start, length in ranges:
                 self._announce("GET", path, start, length)
+            return self._pace.is_fast and self._is_small(path, ranges)
 
         try:
-            self._guard("GET", path, announced)
+            if not self._guard("GET", path, announced):
+                return in_thread(lambda: self._guard("GET", path, work))
+            began = time.monotonic()
+            value = self._guard("GET", path, work)
         except LazyDeltaError as failure:
             return Pending.failed_with(failure)
-        return in_thread(lambda: self._guard("GET", path, work))
+        self._pace.note(time.monotonic() - began)
+        return Pending.done_with(value)
+
+    def _is_small(self, path: str, ranges: Sequence[tuple[int, int | None]]) -> bool:
+        lengths = [length for _, length in ranges if length is not None]
+        if len(lengths) < len(ranges):
+            lengths.append(os.stat(self._file(path)).st_size)  # noqa: PTH116
+        return sum(lengths) <= _SMALL_READ
 
     def stream(self, path: str, *, chunk_size: int = 1 << 20, start: int = 0) -> ByteStream:
         def work() -> int:

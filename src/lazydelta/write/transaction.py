@@ -122,8 +122,11 @@ def is_part_of_table(store: Store, version: int, data: bytes) -> bool:
         try:
             _, checkpoints = checkpoints_from(store, version, MAX_VERSION)
             # The checkpoint closest to the commit: later ones may lack files that were removed again.
-            if not checkpoints or _is_reflected(CheckpointReader(store, checkpoints[-1]), data):
+            reflected = not checkpoints or _is_reflected(CheckpointReader(store, checkpoints[-1]), data)
+            if reflected:
                 return True
+            if reflected is None:  # as for the records of a VACUUM
+                return version == 0 or store.exists(commit_path(version - 1))
             # A cleanup that freed this version also freed the previous one. If that one exists, later commits may have
             # undone this commit, and deleting it would leave a gap in the log: the result is then unknown.
             if version == 0 or not store.exists(commit_path(version - 1)):
@@ -152,8 +155,10 @@ def take_back(store: Store, version: int) -> None:
         raise
 
 
-def _is_reflected(reader: CheckpointReader, data: bytes) -> bool:
+def _is_reflected(reader: CheckpointReader, data: bytes) -> bool | None:
     """Return whether a checkpoint at the same or a later version reflects a commit. One action represents all.
+
+    Return None for a commit that changes nothing that a checkpoint holds.
 
     Other writers may have removed the same files, and a file that is restored has left a tombstone before. What tells
     them apart is the time of the removal.
@@ -180,7 +185,7 @@ def _is_reflected(reader: CheckpointReader, data: bytes) -> bool:
             return any(each.app_id == app and each.version >= number for each in known)
         if line.has("meta_data"):
             return any(_same(each.meta_data, line.meta_data) for each in reader.actions("metaData"))
-    return True  # the commit changed nothing
+    return None
 
 
 def _lines(data: bytes) -> Iterator[LogLine]:

@@ -191,7 +191,7 @@ def _stated(checksum: VersionChecksum) -> TableTotals:
 def _replayed(snapshot: LogSnapshot) -> TableTotals:
     num_files = size = 0
     with closing(RemoveSet(KEY_MEMORY)) as seen:
-        for batch in active_tail_files(snapshot.tail(), seen, ScanMetrics()):
+        for batch in active_tail_files(snapshot.tail(), seen, ScanMetrics(), whole=True):
             num_files += len(batch)
             size += int(np.sum(numpy_of(batch.size)))
         checkpoint = snapshot.segment.checkpoint

@@ -106,6 +106,12 @@ class CheckpointLayout:
         }
         return replace(layout, schema=pa.schema(list(columns.items())))
 
+    def repeated(self) -> list[str]:
+        """Return the columns whose values repeat. Others are unique, and a dictionary of them is built in vain."""
+        columns = [f"{action}.partitionValues.key_value" for action in ("add", "remove")] + ["add.tags.key_value"]
+        names = [f"{column}.{side}" for column in columns for side in ("key", "value")]
+        return names + [f"add.partitionValues_parsed.{'.'.join(each.physical_path)}" for each in self.partitions]
+
     def rows_in(self, size: int) -> int:
         """Return how many files have about ``size`` bytes of statistics, at most 1,024."""
         return min(1024, max(1, size // (_STATS_BYTES * (len(self.stats) + 1))))
@@ -300,6 +306,7 @@ class CheckpointFile:
                 pa.PythonFile(sink, mode="w"),
                 self.layout.schema,
                 compression="zstd",
+                use_dictionary=self.layout.repeated(),
                 write_statistics=list(_COLUMNS_WITH_NULL_COUNTS),
                 write_page_checksum=True,
                 # The page size is checked only after this many rows, and readers decode pages whole.
