@@ -143,7 +143,9 @@ class MissingExtraError(OptionError, ImportError):
 
 
 class StorageError(LazyDeltaError):
-    """The store refused or failed a request."""
+    """The store refused or failed a request. ``is_full`` tells that a local disk had no room for what was written."""
+
+    is_full = False
 
 
 class ObjectNotFoundError(StorageError):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
 import pytest
 
-from lazydelta.errors import CommitConflictError, LazyDeltaError, WriteError
+import lazydelta
+from lazydelta.errors import CommitConflictError, LazyDeltaError, StorageError, WriteError
 from lazydelta.protocol.actions import DomainMetadata
 from lazydelta.sidecar.handle import TableHandle
-from lazydelta.storage import Store
+from lazydelta.storage import Store, local
 from lazydelta.write import transaction as transactions
 from lazydelta.write.row_changes.choice import RowChoice
 from lazydelta.write.row_changes.rewriter import stage_deletion
@@ -329,3 +332,27 @@ def test_a_log_that_was_copied_meanwhile_is_the_same_table(tmp_path: Path) -> No
     os.utime(root / "_delta_log" / f"{1:020}.json", (1, 1))
     slow.commit()
     assert rows(store) == [1, 9]
+
+
+# --- a full disk
+
+
+def test_a_commit_for_which_the_disk_has_no_room_leaves_no_data_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise each attempt would take more of a disk on which not even VACUUM can record its start."""
+    monkeypatch.setattr(transactions, "_PAUSES", (0.0, 0.0))
+    lazydelta.write_arrow(tmp_path / "t", pa.table({"id": [1]}))
+    real = local.flush
+
+    def flush(path: str, fd: int | None = None) -> None:
+        if path.endswith(".json"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(path, fd)
+
+    monkeypatch.setattr(local, "flush", flush)
+    with pytest.raises(StorageError, match=r"the disk is full.*nothing was committed") as caught:
+        lazydelta.write_arrow(tmp_path / "t", pa.table({"id": [2]}))
+    assert caught.value.is_full
+    assert len(list((tmp_path / "t").glob("*.parquet"))) == 1
+    assert lazydelta.DeltaTable(tmp_path / "t").count() == 1

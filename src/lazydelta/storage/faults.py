@@ -127,6 +127,7 @@ def _from_system(error: OSError, attempt: Attempt) -> StorageError:
         failure = _timed_out(attempt)
     elif code in (errno.ENOSPC, errno.EDQUOT):
         failure = StorageError(f"the disk is full: {what} failed", path=attempt.path, hint="free some space")
+        failure.is_full = True
     else:
         failure = StorageError(f"{what} failed: {reason}", path=attempt.path)
     return failure

@@ -81,6 +81,7 @@ def publish(store: Store, version: int, data: bytes, txn_id: str) -> bool:
     """
     path = commit_path(version)
     for pause in (*_PAUSES, None):
+        is_absent = False
         try:
             store.put_if_absent(path, data)
         except AccessDeniedError:
@@ -92,12 +93,17 @@ def publish(store: Store, version: int, data: bytes, txn_id: str) -> bool:
         try:
             return txn_id.encode() in bytes(store.get(path, length=_BYTES_WITH_ID))
         except ObjectNotFoundError:
-            pass
+            is_absent = True
         except StorageError as error:
             logger.warning("version %d may have been committed, and looking at it failed: %s", version, error)
         if pause is None:
             break
         time.sleep(pause)
+    # A full disk has answered: nothing is in flight.
+    failure.is_full = failure.is_full and is_absent
+    if failure.is_full:
+        failure.hint = "nothing was committed; free some space"
+        raise failure
     failure.hint = (
         f"whether version {version} was committed is not known: keep its data files, and look for {txn_id} in {path}"
     )
@@ -498,7 +504,13 @@ class Transaction:
                 info = self._info(protocol, metadata)
                 data = self._encoded(info)
                 self._tried = version
-                if publish(self.store, version, data, self.txn_id):
+                try:
+                    is_ours = publish(self.store, version, data, self.txn_id)
+                except StorageError as error:
+                    if error.is_full:
+                        self._tried = None  # the disk had no room for it, and it is not there
+                    raise
+                if is_ours:
                     self._check_landed(version, data)
                     self._is_published = True
                     written = self._write_checksum(version, info, protocol, metadata)
