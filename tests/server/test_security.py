@@ -86,6 +86,10 @@ def test_without_a_known_token_nothing_is_answered(
             to.tables()
         # gRPC itself refuses headers that are too long.
         assert isinstance(caught.value, UnauthenticatedError) or len(wrong or "") > 10_000
+        headers = [] if wrong is None else [(b"authorization", f"Bearer {wrong}".encode())]
+        with pytest.raises((fl.FlightError, OSError)) as seen:
+            _Bearing(location(server), *headers).get_schema(fl.FlightDescriptor.for_path("t"))
+        assert "Traceback" not in str(seen.value)
         for call in (to.health, lambda: to.table("t"), lambda: list(to.begin(b"x"))):
             with pytest.raises((LazyDeltaError, fl.FlightUnauthenticatedError, fl.FlightError)):
                 call()
@@ -409,6 +413,9 @@ class _Bearing:
     def get_flight_info(self, descriptor: Any) -> Any:
         return self._client.get_flight_info(descriptor, self._options)
 
+    def get_schema(self, descriptor: Any) -> Any:
+        return self._client.get_schema(descriptor, self._options)
+
     def do_action(self, action: Any) -> Any:
         return self._client.do_action(action, self._options)
 
@@ -579,10 +586,11 @@ def test_three_hundred_hostile_requests_each_get_the_right_error(
     with observe(note), serving({"t": folder / "lake/t"}, tokens=TokenFile(tmp_path / "tokens")) as guarded:
         for kind, ask in (*_requests(random.Random(5), good), *_statements(folder)):
             refused(kind, ask, client)
+        right = _Bearing(location(guarded), (b"authorization", f"Bearer {token}".encode()))
+        assert right.get_flight_info(fl.FlightDescriptor.for_path("t")).endpoints  # a wrong token later changes nothing
         for headers in _wrong_headers(token):
             for ask in (_planned(fl.FlightDescriptor.for_path("t")), _done("health", b""), _got(good)):
                 refused("token", ask, _Bearing(location(guarded), *headers))
-        right = _Bearing(location(guarded), (b"authorization", f"Bearer {token}".encode()))
         assert right.get_flight_info(fl.FlightDescriptor.for_path("t")).endpoints
     assert made.total() >= 300
     assert set(made) == set(_RIGHT)

@@ -27,6 +27,7 @@ from urllib.parse import unquote
 import msgspec
 import pyarrow.flight as fl
 
+from lazydelta.client.wire import error_in_json
 from lazydelta.errors import OptionError, UnauthenticatedError
 from lazydelta.server.tables import ANYONE, Identity
 
@@ -209,19 +210,19 @@ class _Checked(fl.ServerMiddleware):  # type: ignore[misc]
     """The result of checking the token of a call. Middleware has no address, so its handler settles the call."""
 
     def __init__(self, found: Identity | UnauthenticatedError, limit: GuessLimit | None) -> None:
-        self._found = found
+        self.found = found
         self._limit = limit
 
     def settled(self, peer: str) -> Identity:
         limit, self._limit = self._limit, None
         if limit is not None:
             try:
-                self._found = limit.settle(_host(peer), self._found)
+                self.found = limit.settle(_host(peer), self.found)
             except UnauthenticatedError as error:
-                self._found = error
-        if isinstance(self._found, UnauthenticatedError):
-            raise self._found
-        return self._found
+                self.found = error
+        if isinstance(self.found, UnauthenticatedError):
+            raise self.found
+        return self.found
 
 
 class IdentityFactory(fl.ServerMiddlewareFactory):  # type: ignore[misc]
@@ -231,8 +232,17 @@ class IdentityFactory(fl.ServerMiddlewareFactory):  # type: ignore[misc]
         self._tokens = tokens
         self._limit = GuessLimit()
 
-    def start_call(self, info: Any, headers: dict[str, list[Any]]) -> _Checked:  # noqa: ARG002 - gRPC's call
-        """Return the result of the check. A refused call gets no further than ``identity_of`` in its handler."""
+    def start_call(self, info: Any, headers: dict[str, list[Any]]) -> _Checked:
+        """Return the result of the check. A refused call gets no further than ``identity_of`` in its handler.
+
+        GetSchema is refused here and not counted: PyArrow sends the trace of what its handler raises.
+        """
+        checked = self._checked(headers)
+        if info.method == fl.FlightMethod.GET_SCHEMA and isinstance(error := checked.found, UnauthenticatedError):
+            raise fl.FlightUnauthenticatedError(str(error), error_in_json(error, str(error.args[0])))
+        return checked
+
+    def _checked(self, headers: dict[str, list[Any]]) -> _Checked:
         if self._tokens is None:
             return _Checked(ANYONE, None)
         try:
