@@ -38,12 +38,14 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("page")
     make_table(folder / "events", files=FILES, hours=HOURS, columns=2, tail=2)
     sidecar.build(str(folder / "events"))
+    make_table(folder / "lopsided", files=200, hours=200, columns=2, tail=30)  # 300 files of the newest hour
     hours = [dt.datetime(2026, 1, 1, hour, tzinfo=dt.UTC) for hour in (1, 2)]
     write_arrow(str(folder / "marked"), {"at": hours, "s": [MARKUP, SCRIPT], "n": [1, 2]}, partition_by=["s"])
     table = DeltaTable(str(folder / "marked"))
     table.alter.set_table_properties({"delta.columnMapping.mode": "name"})
     table.alter.rename_column("s", MARKUP)
-    return {"events": folder / "events", "marked": folder / "marked", "odd": write_every_type(folder / "odd")}
+    found = {name: folder / name for name in ("events", "lopsided")}
+    return found | {"marked": folder / "marked", "odd": write_every_type(folder / "odd")}
 
 
 @pytest.fixture(scope="module")
@@ -105,8 +107,8 @@ def run_query(page: Any, address: str, **text: str) -> None:
 
 def test_the_tables_are_listed(page: Any, address: str) -> None:
     page.goto(f"{address}/")
-    page.wait_for_selector("tbody tr:nth-child(3)")
-    assert page.locator("tbody tr td:first-child").all_text_contents() == ["events", "marked", "odd"]
+    page.wait_for_selector("tbody tr:nth-child(4)")
+    assert page.locator("tbody tr td:first-child").all_text_contents() == ["events", "lopsided", "marked", "odd"]
     assert page.text_content("tbody tr:first-child td:nth-child(2)") == "2 commits since the checkpoint no checksum"
     assert page.locator("tbody tr:last-child td").all_text_contents()[1:5] == ["good", "0", "1", "6"]
     shoot(page, "ui-tables")
@@ -328,6 +330,10 @@ def test_dark_and_narrow_windows_work(browser: Any, address: str, scheme: str) -
     page.wait_for_selector("text=Greatest")
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     shoot(page, f"ui-{scheme}")
+    check_access(page)
+    page.goto(f"{address}/#/table/lopsided?tab=health")
+    page.wait_for_selector("text=optimize lopsided --where")
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     check_access(page)
     context.close()
 

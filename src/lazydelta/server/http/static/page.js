@@ -427,7 +427,8 @@ async function showExplain(parameters) {
       const seen = new Set(), rows = facts.filter(([key, value]) => value != null && value !== "" && !(Array.isArray(value) && !value.length) && !seen.has(key) && seen.add(key))
         .map(([key, value]) => make("tr", {}, make("td", {}, key.replaceAll("_", " ")), make("td", {class: "code"}, Array.isArray(value) ? value.join("; ") : String(value))));
       const words = `${found.metrics["delta.lazy.files_emitted"]} of ${found.metrics["delta.lazy.files_considered"]} files, ${found.metrics["delta.lazy.requests"]} requests`;
-      out.replaceChildren(make("img", {class: "picture", id: "picture", alt: `How the scan went: ${words}`, src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(found.svg)}`}),
+      out.replaceChildren(make("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "Picture of the scan"},
+        make("img", {class: "picture", id: "picture", alt: `How the scan went: ${words}`, src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(found.svg)}`})),
         make("details", {}, make("summary", {}, "All facts"), grid("Facts", ["Fact", "Value"], rows)));
     } catch (error) { out.replaceChildren(failure(error)); }
   }
