@@ -18,10 +18,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import datasource as pushed
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from lazydelta import DeltaTable, write_arrow
 from lazydelta.errors import LazyDeltaError, OptionError
 from lazydelta.rows import scanner
+from lazydelta.spark import schema as spark_schemas
 from lazydelta.spark.reader import LazyDeltaReader, SharePartition, open_reader, read_schema
 from tests.rows.made_table import make_table
 
@@ -140,6 +142,20 @@ def test_the_version_stays_what_it_was_when_the_schema_was_asked_for(tmp_path: P
     schema, version = read_schema(given)
     write_arrow(tmp_path, pa.table({"id": [99_999], "more": [1]}), schema_mode="merge")
     assert ids(rows(open_reader(given, schema, version))) == list(range(ROWS))
+
+
+def test_timestamps_are_in_utc_for_every_pyspark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """4.1 converts schemas by a function that takes no time zone and always returns UTC."""
+    made(tmp_path, commits=1)
+    form = rows(reader(tmp_path)).schema
+    assert form.field("t").type == pa.timestamp("us", "UTC")
+
+    def of_4_1(schema: StructType) -> pa.Schema:
+        assert schema.names == form.names
+        return form
+
+    monkeypatch.setattr(spark_schemas, "to_arrow_schema", of_4_1)
+    assert ids(rows(reader(tmp_path))) == list(range(ROWS))
 
 
 def test_versions_columns_and_where_are_options(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from inspect import signature
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import types as spark
@@ -72,7 +74,9 @@ def arrow_form(schema: spark.StructType) -> pa.Schema:
             message = f"Column {each.name!r} is a variant, which a data source in Python cannot hand to Spark"
             hint = "choose other columns with option('columns', …), or take lazydelta.spark.read"
             raise UnsupportedFeatureError(message, hint=hint)
-    return to_arrow_schema(schema, timezone="UTC")
+    # PySpark 4.1 has no such parameter, and its timestamps are in UTC.
+    zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(schema, **zone)
 
 
 def in_form(batches: Iterable[pa.RecordBatch], form: pa.Schema) -> Iterator[pa.RecordBatch]:
