@@ -12,5 +12,5 @@ def rows(uri: str, sql: str) -> int:
     con = duckdb.connect()
     con.execute("SET enable_progress_bar=false; SET TimeZone='UTC'")
     con.from_parquet(DeltaTable(uri).file_uris()).create_view("T")
-    reader: pa.RecordBatchReader = con.execute(sql).to_arrow_reader()
+    reader: pa.RecordBatchReader = con.sql(sql).to_arrow_reader()
     return sum(batch.num_rows for batch in reader)

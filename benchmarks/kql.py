@@ -53,11 +53,11 @@ def cases(rows: int) -> list[Case]:
     expanded = rows // _FILES // _ELEMENTS * _ELEMENTS * _FILES
     asked = [
         ("make-series", events, _SERIES, _SERIES_BY_HAND, _DEVICES),
-        ("mv-expand", arrays, "T | mv-expand x = xs to typeof(long)", "SELECT id, unnest(xs) AS x FROM T", expanded),
+        ("mv-expand", arrays, "T | mv-expand xs to typeof(long)", "SELECT id, unnest(xs) AS xs FROM T", expanded),
         (
             "mv-expand and summarize",
             arrays,
-            "T | mv-expand x = xs to typeof(long) | summarize sum(x), count() by x % 10",
+            "T | mv-expand xs to typeof(long) | summarize sum(xs), count() by xs % 10",
             "SELECT sum(x), count(*), x % 10 FROM (SELECT unnest(xs) AS x FROM T) GROUP BY 3",
             _ELEMENTS,
         ),

@@ -95,6 +95,11 @@ CASES: list[tuple[str, list[tuple[Any, ...]]]] = [
     ("let f = (T:(a:string), n:long) { T | extend m = strcat(a, n) }; datatable(a:string)['x'] | invoke f(5)", [("x", "x5")]),
     ("declare query_parameters(n:long = 5); set notruncation; print n", [(5,)]),
     ("declare pattern app = (id:string)[event:string] { ('X').['a'] = { print 1 }; ('Y').['b'] = { print 2 }; }; app('Y').['b']", [(2,)]),
+    ("print a = dynamic([1, '5', 1.5, null, 'x', [1], true, 1e3]) | mv-expand a to typeof(long)", [(1,), (5,), (1,), (None,), (None,), (None,), (None,), (1000,)]),
+    ("print a = dynamic([1, -2, null, [3]]) | mv-expand a to typeof(long) limit 3", [(1,), (-2,), (None,)]),
+    ("print a = dynamic([1.5, null, -3, true]) | mv-expand a to typeof(real)", [(1.5,), (None,), (-3.0,), (None,)]),
+    ("print a = dynamic([1.5, null, -3]) | mv-expand a to typeof(real)", [(1.5,), (None,), (-3.0,)]),
+    ("print a = parse_json('[99999999999999999999, 1.5]'), b = parse_json('[99999999999999999999]') | mv-expand a to typeof(long), b to typeof(long)", [(None, None), (1, None)]),
     # Plugins.
     (f"{LETTERS} | evaluate pivot(a, sum(b))", [(6, 11)]),
     ("range x from 1 to 100 step 1 | summarize e = hll_if(x, x % 2 == 0), m = hll_if(x, x % 3 == 0), f = hll_if(x, x % 5 == 0) | evaluate dcount_intersect(e, m, f) | project s0, s1, s2", [(50, 16, 3)]),
@@ -117,6 +122,7 @@ CASES: list[tuple[str, list[tuple[Any, ...]]]] = [
     (f"{STEPS} | evaluate funnel_sequence_completion(u, t, datetime(2024-01-01), datetime(2024-01-03), 7d, e, dynamic(['a', 'b', 'c']), dynamic([1d, 3d])) | project-away t", [("a", DAY, 2), ("a", 3 * DAY, 2), ("b", DAY, 2), ("b", 3 * DAY, 2), ("c", DAY, 1), ("c", 3 * DAY, 2)]),
     # Graphs.
     (STAFF + "graph-match (boss)<-[path*1..3]-(e) where boss.name == 'Alice' and e.age < 30 project e.name, managers = map(path, manager)", [("Ben", ["Alice", "Bob"]), ("Eve", ["Alice", "Bob"])]),
+    (STAFF + "graph-match (m)<-[r*2..2]-(e) where all(inner_edges(r), manager != 'Eve') project e.name, p = map(inner_edges(r), employee)", [("Ben", ["Bob", "Ben"]), ("Eve", ["Bob", "Eve"])]),
     (STAFF + "graph-match (m)<-[r]-(e) where node_degree_in(m) == 2 project m.name, e.name", [("Bob", "Ben"), ("Bob", "Eve")]),
     (STAFF + "graph-shortest-paths (e)-[p*1..5]->(m) where e.name == 'Eve' and m.name == 'Alice' project n = array_length(map(p, manager))", [(2,)]),
     (STAFF + "graph-match (m)<-[r*1..2]-(e) where m.name == 'Alice' project e.name, r.manager, labels(m)", [("Bob", ["Alice"], []), ("Ben", ["Alice", "Bob"], []), ("Eve", ["Alice", "Bob"], [])]),
@@ -131,7 +137,7 @@ CASES: list[tuple[str, list[tuple[Any, ...]]]] = [
 # views come in the order of their last definition, it knows no columns of nodes in graph-where-nodes, and map() has no
 # type that functions could take.
 UNKNOWN_TO_THE_ANALYSER: tuple[str, ...] = ("pivot(", "bag_unpack(d)", "| scan declare", "scan with (", "search ")
-UNKNOWN_TO_THE_ANALYSER += ("-where-", "(map(", "consume", "_intersect", "by-names", "_lookup(")
+UNKNOWN_TO_THE_ANALYSER += ("-where-", "(map(", "inner_edges(", "consume", "_intersect", "by-names", "_lookup(")
 
 
 def rows_of(text: str) -> list[tuple[Any, ...]]:

@@ -100,6 +100,24 @@ def _elements(sql: str, *, as_pairs: bool) -> str:
     )
 
 
+# Arrays of plain numbers that DuckDB decodes at once, as their elements convert one by one: the type, and characters of
+# JSON that such an array does not have. They tell texts, fractions, exponents and truth values.
+_PLAIN = {"long": ("BIGINT", '".eE'), "real": ("DOUBLE", '"eE')}
+
+
+def _typed_elements(sql: str, kind: str | None, *, as_pairs: bool, most: int | None) -> str:
+    """Return SQL for the list of elements, each converted to a kind."""
+    shown = f"list_slice({{}}, 1, {most})" if most is not None else "{}"
+    converted = f"list_transform({shown.format(_elements(sql, as_pairs=as_pairs))}, lambda e: {element(kind, 'e')})"
+    if kind not in _PLAIN:
+        return converted
+    target, foreign = _PLAIN[kind]
+    decoded = shown.format(f"from_json({sql}, '[\"{target}\"]')")
+    text = f"CAST({sql} AS VARCHAR)"
+    is_plain = " AND ".join([f"starts_with({text}, '[')", *(f"NOT contains({text}, '{each}')" for each in foreign)])
+    return f"CASE WHEN {is_plain} THEN {decoded} ELSE {converted} END"
+
+
 def _expanded(
     tabular: Tabular, relation: Relation, operator: syntax.MvExpand, scope: Scope
 ) -> tuple[Relation, list[OutputColumn]]:
@@ -117,14 +135,9 @@ def _expanded(
         bound = scalars.bind(item.expression)
         if bound.kind != "dynamic":
             raise session.error(item.at, f"only a dynamic value has elements, and this is a {bound.kind}")
-        found = _elements(bound.sql, as_pairs=kind == "array")
-        if most is not None:
-            found = f"list_slice({found}, 1, {most})"
         identity = session.identity()
-        target = element(item.kind, "e")
-        lists[identity] = call(
-            item.kind or "dynamic", "elements", f"list_transform({found}, lambda e: {target})", [bound]
-        )
+        found = _typed_elements(bound.sql, item.kind, as_pairs=kind == "array", most=most)
+        lists[identity] = call(item.kind or "dynamic", "elements", found, [bound])
         name = item.name or bound.name or joins.unused("Column1", (each.name for each in shown))
         new = OutputColumn(name, item.kind or "dynamic", identity)
         made.append(new)

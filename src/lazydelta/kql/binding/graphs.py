@@ -481,6 +481,8 @@ class _Bound:
         match subject:
             case syntax.Column(name=name) if name in self._lists:
                 listed, columns = self._lists[name]
+            case syntax.Call(name="inner_edges", arguments=(syntax.Column(name=name),)) if name in self._lists:
+                listed, columns = self._lists[name]
             case syntax.Call(name="inner_nodes", arguments=(syntax.Column(name=name),)) if name in self._inside:
                 listed, columns = self._inside[name], self._graph.node_columns
             case _:
