@@ -135,9 +135,8 @@ def to_schema_string(schema: pa.Schema) -> str:
 def to_field(field: pa.Field, parent: str = "") -> dict[str, Any]:
     """Return one field in the JSON form of a schema; ``parent`` names its struct in errors."""
     place = f"{parent}.{field.name}" if parent else field.name
-    bad = sorted(_FORBIDDEN.intersection(field.name))
-    if bad:
-        shown = ", ".join(map(repr, bad))
+    if not _FORBIDDEN.isdisjoint(field.name):
+        shown = ", ".join(map(repr, sorted(_FORBIDDEN.intersection(field.name))))
         message = f"The column name {field.name!r} holds {shown}, which other Delta readers do not take"
         hint = "rename the column; a table with delta.columnMapping.mode = 'name' may have it"
         raise SchemaMismatchError(message, hint=hint)
@@ -174,8 +173,7 @@ def _struct(fields: Iterable[pa.Field], parent: str) -> dict[str, Any]:
 
 def to_type(kind: pa.DataType, place: str) -> str | dict[str, Any]:
     """Return a type in the JSON form of a schema; ``place`` names the column in errors."""
-    kind = decoded_type(kind)
-    known = _PRIMITIVES.get(kind)
+    known = _PRIMITIVES.get(kind) or _PRIMITIVES.get(kind := decoded_type(kind))
     if known is not None:
         return known
     if pa.types.is_fixed_size_binary(kind):

@@ -12,7 +12,7 @@ from lazydelta.errors import CorruptLogError, UnsupportedFeatureError, WriteErro
 from lazydelta.protocol.actions import Metadata, Protocol
 from lazydelta.protocol.arrow_types import check_type_changes
 from lazydelta.protocol.properties import is_true
-from lazydelta.protocol.schema import TYPE_CHANGES, Array, DataType, Field, Map, Struct, TableSchema, Variant
+from lazydelta.protocol.schema import TYPE_CHANGES, Array, DataType, Field, Map, Primitive, Struct, TableSchema, Variant
 
 __all__ = [
     "CATALOG_FEATURES",
@@ -367,14 +367,16 @@ def _used(protocol: Protocol, metadata: Metadata) -> Iterator[tuple[str, str]]:
     if (metadata.property("delta.checkpointPolicy") or "").lower() == "v2":
         yield "v2Checkpoint", "the property delta.checkpointPolicy"
     schema = TableSchema.parse(metadata.schema_string, partition_columns=metadata.partition_columns)
-    clashing = [each.name for each in schema.fields if each.name.lower() in _OF_CHANGES]
-    if clashing and is_true(metadata, "delta.enableChangeDataFeed"):
-        yield "changeDataFeed", f"change data has a column {clashing[0]!r} of its own"
-    columns = {id(each) for each in schema.fields}
-    for column, field in _fields(schema.fields, ""):
+    if is_true(metadata, "delta.enableChangeDataFeed"):
+        clashing = [each.name for each in schema.fields if each.name.lower() in _OF_CHANGES]
+        if clashing:
+            yield "changeDataFeed", f"change data has a column {clashing[0]!r} of its own"
+    # There may be thousands of columns, and most are plain.
+    telling = tuple(each for each in schema.fields if each.metadata or not isinstance(each.type, Primitive))
+    columns = {id(each) for each in telling}
+    for column, field in _fields(telling, ""):
         if _holds_variants(field.type):
             yield "variantType", f"the column {column!r}"
-        # Few columns have metadata, and there may be thousands of them.
         for feature in FEATURES if field.metadata else ():
             mark = None if feature.nested_only and id(field) in columns else feature.column_mark
             if mark is not None and any(key.startswith(mark) for key in field.metadata):

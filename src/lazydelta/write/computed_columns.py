@@ -44,12 +44,13 @@ class ComputedColumns:
     """
 
     def __init__(self, table: TableSchema, made: Mapping[str, str] | None = None, task: int | None = None) -> None:
-        names = {each.name.lower(): each.name for each in table.fields}
+        described = any(field.metadata for field in table.fields)  # few tables have such columns
+        names = {each.name.lower(): each.name for each in table.fields} if described else {}
         self._generated: dict[str, Expression] = {}
         self._defaults: dict[str, Expression] = {}
         self._identities = identity_columns(table)
         self.sequence = IdentitySequence(table, task) if self._identities else None
-        for each in table.fields if any(field.metadata for field in table.fields) else ():
+        for each in table.fields if described else ():
             generation, default = each.metadata.get(GENERATED), each.metadata.get(DEFAULT)
             if isinstance(generation, str) and made and each.name in made:
                 _check_same(each.name, generation, made[each.name])

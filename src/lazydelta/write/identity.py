@@ -47,7 +47,7 @@ def identity_columns(table: TableSchema) -> dict[str, bool]:
     return {
         each.name: str(each.metadata.get(_EXPLICIT)).lower() == "true"
         for each in table.fields
-        if any(key.startswith(IDENTITY) for key in each.metadata)
+        if each.metadata and any(key.startswith(IDENTITY) for key in each.metadata)
     }
 
 

@@ -102,6 +102,8 @@ class RowConstraints:
 
 def _length(field: Field) -> tuple[str, tuple[int, str]] | None:
     """Return the maximum length of a string column: Spark annotates strings as ``char(n)`` and ``varchar(n)``."""
+    if not field.metadata:
+        return None
     kind = field.metadata.get("__CHAR_VARCHAR_TYPE_STRING")
     if not isinstance(kind, str):
         return None
