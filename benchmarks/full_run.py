@@ -17,7 +17,7 @@ from rich.table import Table
 
 from benchmarks.growth import AGAINST, growth
 from benchmarks.ladder import PEERS, ladder
-from benchmarks.object_store import object_store
+from benchmarks.object_store import bases, object_store
 from benchmarks.published import place_of, publish
 from benchmarks.records import Record, Run, disagreements, machine, packages
 from benchmarks.rungs import LADDER
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 RESULTS = Path(__file__).resolve().parent / "results"
-_PARTS = ("ladder", "object-store", *(f"growth-{each}" for each in AGAINST), "write")
+_PARTS = ("ladder", "object-store", "object-store-bases", *(f"growth-{each}" for each in AGAINST), "write")
 _CONTENDERS = (*PEERS, *(rung.name for rung in LADDER), "floor")
 _SCALE = re.compile(r"(\d+)\s*([kKmM]?)")
 _TIMES = {"": 1, "k": 1_000, "m": 1_000_000}
@@ -78,6 +78,7 @@ def main(  # noqa: PLR0913 - one for each option
     work: dict[str, Callable[[], Iterable[Record]]] = {
         "ladder": lambda: ladder(files, rounds, spark=spark, iceberg=iceberg, names=names, only=asked, done=done),
         "object-store": lambda: object_store(min(files, 100_000)),
+        "object-store-bases": lambda: bases(files),
         "write": lambda: write_side(files, rounds, spark=spark),
     }
     work |= {f"growth-{each}": partial(growth, files, rounds, each, done) for each in AGAINST}

@@ -2,6 +2,8 @@
 
 Latencies, tails and version checksums differ one at a time from a tail of ten commits, a checksum and 30 ms. A floor is
 the latency times the round trips: what is left of the time when nothing is computed.
+
+`bases` asks a large table behind 30 ms and 100 MB/s by its manifest, by footers and by its checkpoint, cold and warm.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from benchmarks.growth import WITH_SIDECAR, WITHOUT_SIDECAR
 from benchmarks.measure import Measurement, measure
 from benchmarks.questions import HOURS, Question, questions
 from benchmarks.records import Record, record_of
-from lazydelta.sidecar import build
+from lazydelta.sidecar import build, build_deltas
 from lazydelta.storage import open_store
 from lazydelta.testing import MadeTable, make_table
 from tests.support.azurite import Azurite, azurite_script, running_azurite
@@ -26,12 +28,29 @@ from tests.support.latency import LatencyProxy
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["SECTION", "Circumstances", "circumstances", "measured", "object_store", "uploaded"]
+__all__ = [
+    "BASES_SECTION",
+    "SECTION",
+    "Circumstances",
+    "bases",
+    "circumstances",
+    "measured",
+    "object_store",
+    "uploaded",
+]
 
-SECTION = "object store"
+SECTION, BASES_SECTION = "object store", "object store: bases"
 _NAMES = ("one hour", "take 100")
 _OURS = ("lazydelta", "pyarrow.parquet", "obstore")
 _BY_COMMIT = "lazydelta, one commit at a time"
+_BYTES_PER_SECOND = 100e6
+_LONG_TAIL, _MOST_REMOVES = 1_000, 1_000_000
+# Where the base is read from. Warm is the second query of a process.
+_BASES: dict[str, dict[str, Any]] = {
+    "manifest": {},
+    "footers": {"use_manifest": False},
+    "checkpoint": {"delta.sidecar.enabled": False},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +60,12 @@ class Circumstances:
     latency_ms: int = 30
     tail: int = 10
     checksum: bool = True
+    removes: int = 0
+
+    @property
+    def name(self) -> str:
+        """Return a name for the folder of the table."""
+        return f"tail-{self.tail}-{'with' if self.checksum else 'without'}-{self.removes}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return them in words."""
@@ -80,9 +105,16 @@ def _tables(azurite: Azurite, folder: Path, files: int) -> Iterator[tuple[str, M
 
 def uploaded(azurite: Azurite, folder: Path, files: int, wanted: Circumstances) -> tuple[str, MadeTable]:
     """Make a table, put it on the store and build its sidecar there."""
-    name = f"tail-{wanted.tail}-{'with' if wanted.checksum else 'without'}"
-    local = folder / name
-    made = make_table(local, files=files, hours=HOURS, tail=wanted.tail, checksum=wanted.checksum, seed=5)
+    name, local = wanted.name, folder / wanted.name
+    made = make_table(
+        local,
+        files=files,
+        hours=HOURS,
+        tail=wanted.tail,
+        checksum=wanted.checksum,
+        removes=wanted.removes,
+        seed=5,
+    )
     container = azurite.container("benchmark")
     uri = f"abfss://{container}@{azurite.account}.dfs.core.windows.net/{name}"
     store = open_store(uri, azurite.storage_options())
@@ -114,6 +146,38 @@ def measured(
     return found
 
 
+def bases(files: int) -> Iterator[Record]:
+    """Measure a table of so many files by each kind of base; nothing where Azurite is not installed."""
+    if not azurite_script().exists():
+        click.echo("  Azurite is not installed: nothing is measured over an object store", err=True)
+        return
+    removes = min(_MOST_REMOVES, files // 2)
+    with tempfile.TemporaryDirectory(prefix="lazydelta-bench-azurite-") as name, running_azurite(Path(name)) as azurite:
+        for wanted, log, names in (
+            (Circumstances(), "10 commits", ("one hour", "take 100", "all files")),
+            (Circumstances(tail=_LONG_TAIL), "1,000 commits", ("one hour", "take 100")),
+            (Circumstances(removes=removes), f"{removes:,} removes", ("one hour", "all files")),
+        ):
+            uri, made = uploaded(azurite, Path(name), files, wanted)
+            asked = [each for each in questions(made) if each.name in names]
+            yield from _by_bases(azurite, uri, asked, log, files)
+            if wanted.tail == _LONG_TAIL:
+                build_deltas(uri, storage_options=azurite.storage_options())
+                yield from _by_bases(azurite, uri, asked, f"{log}, delta sidecars", files)
+
+
+def _by_bases(azurite: Azurite, uri: str, asked: Sequence[Question], log: str, files: int) -> Iterator[Record]:
+    for question in asked:
+        for base, options in _BASES.items():
+            for temperature in ("cold", "warm"):
+                is_warm = temperature == "warm"
+                given = options if is_warm else options | {"cache_size": 0}
+                click.echo(f"  {BASES_SECTION}: {question.name}, {log}, {base}, {temperature}", err=True)
+                run = _once(azurite, uri, question, Circumstances(), given, _BYTES_PER_SECOND, remembers=is_warm)
+                variant = {"files": files, "log": log, "cache": temperature}
+                yield record_of(BASES_SECTION, f"lazydelta, {base}", question.name, [run], variant)
+
+
 def _floor(record: Record, each: Circumstances) -> Record:
     waited = each.latency_ms / 1000
     first = None if record.first_round_trips is None else record.first_round_trips * waited
@@ -122,16 +186,23 @@ def _floor(record: Record, each: Circumstances) -> Record:
 
 
 def _once(
-    azurite: Azurite, uri: str, question: Question, each: Circumstances, options: dict[str, Any] | None
+    azurite: Azurite,
+    uri: str,
+    question: Question,
+    each: Circumstances,
+    options: dict[str, Any] | None,
+    bytes_per_second: float | None = None,
+    *,
+    remembers: bool = False,
 ) -> Measurement:
-    with LatencyProxy(azurite.port, each.latency_ms / 1000) as proxy:
+    with LatencyProxy(azurite.port, each.latency_ms / 1000, bytes_per_second) as proxy:
         endpoint = {"azure_storage_endpoint": f"http://127.0.0.1:{proxy.port}/{azurite.account}"}
         storage = azurite.storage_options() | endpoint
         if options is None:
             arguments = (uri, question.as_dict(), storage)
             run = measure("benchmarks.peer_work:deltalake", *arguments, imports=("deltalake", "pyarrow"))
         else:
-            asked = (uri, question.as_dict(), options, True, False, storage)
+            asked = (uri, question.as_dict(), options, True, remembers, storage)
             run = measure("benchmarks.ladder_work:ask", *asked, imports=_OURS)
         if run.failure is None:
             # The clock that a child reads is the machine's, and so is that of the delay line.

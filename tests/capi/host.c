@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "delta_lazy.h"
 
@@ -316,6 +318,21 @@ int main(int count, char **arguments) {
         library_shutdown();
         scan_once((void *)table);
         read_stream(table, NULL, -1);
+    } else if (strcmp(mode, "fork") == 0) {
+        int files = 0, code = scan_files(table, NULL, count_struct, &files);
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(60); /* a call that waits for threads that are not there would do so for ever */
+            code = scan_files(table, NULL, count_struct, &files);
+            printf("code %d error %s\n", code, last_error());
+            fflush(stdout);
+            exit(4);
+        }
+        int status = 0;
+        waitpid(child, &status, 0);
+        printf("child %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+        code = scan_files(table, NULL, count_struct, &files);
+        printf("code %d files %d\n", code, files);
     } else if (strcmp(mode, "stack") == 0) {
         pthread_t thread;
         pthread_attr_t small;

@@ -162,6 +162,7 @@ def test_files_and_rows_as_an_arrow_stream(host: Run, made: MadeTable) -> None:
     [
         (("files", "/nowhere/at-all"), "code -3 error There is no Delta table"),
         (("files", "TABLE", "{not json"), "code -1 error The predicate cannot be read as JSON"),
+        (("files", "TABLE", "[" * 50_000), "code -1 error The predicate cannot be read as JSON"),
         (("stream", "TABLE", '{"of": "columns"}'), "code -1 error A stream is of files or rows"),
         (("stream", "TABLE", '{"limmit": 1}'), "code -1 error There is no option 'limmit'"),
         (("stream", "TABLE", '{"version": 99}'), "code -3 error"),
@@ -348,6 +349,12 @@ def test_errors_of_a_stream_have_no_traces_of_python(host: Run, made: MadeTable,
 def test_a_thread_whose_stack_is_too_small_is_refused(host: Run, made: MadeTable) -> None:
     assert host("stack", made.uri, "32").startswith("code -1 files 0 error the stack of this thread is too small")
     assert host("stack", made.uri, "1024") == f"code 0 files {FILES} error \n"
+
+
+def test_a_child_that_was_forked_after_the_first_call_is_refused(host: Run, made: MadeTable) -> None:
+    said = host("fork", made.uri).splitlines()
+    assert said[0].startswith("code -8 error this process was forked after the first call")
+    assert said[1:] == ["child 4", f"code 0 files {2 * FILES}"]
 
 
 def test_after_a_shutdown_every_call_is_refused(host: Run, made: MadeTable) -> None:

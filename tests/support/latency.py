@@ -23,11 +23,16 @@ class Exchange:
 
 
 class LatencyProxy:
-    """Relays to ``port`` of this machine as a delay line: an answer leaves ``latency`` seconds after it came."""
+    """Relays to ``port`` of this machine as a delay line: an answer leaves ``latency`` seconds after it came.
 
-    def __init__(self, port: int, latency: float) -> None:
+    All answers together leave with at most ``bytes_per_second``.
+    """
+
+    def __init__(self, port: int, latency: float, bytes_per_second: float | None = None) -> None:
         self._upstream = port
         self._latency = latency
+        self._bytes_per_second = bytes_per_second
+        self._line_is_free = 0.0
         self.exchanges: list[Exchange] = []
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
@@ -62,6 +67,14 @@ class LatencyProxy:
         self.port = self._server.sockets[0].getsockname()[1]
         self._ready.set()
         self._loop.run_forever()
+
+    def _due(self, length: int) -> float:
+        """Return when the last of so many bytes has left, if they came now."""
+        due = time.perf_counter() + self._latency
+        if self._bytes_per_second is None:
+            return due
+        self._line_is_free = max(self._line_is_free, due) + length / self._bytes_per_second
+        return self._line_is_free
 
     async def _wind_down(self) -> None:
         self._server.close()
@@ -106,7 +119,7 @@ class LatencyProxy:
 
             delivery = asyncio.ensure_future(deliver())
             while data := await up_reader.read(1 << 16):
-                late.put_nowait((time.perf_counter() + self._latency, data))
+                late.put_nowait((self._due(len(data)), data))
             late.put_nowait((time.perf_counter() + self._latency, b""))
             await delivery
 

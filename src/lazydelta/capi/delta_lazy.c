@@ -187,9 +187,13 @@ static int enter(char *error, size_t size) {
         return DELTA_ERROR_CANCELLED;
     }
     pthread_once(&prepared, start_python);
-    if (python_missing == NULL) return DELTA_OK;
+    const char *why = python_missing;
+    /* A forked child has none of the threads that run scans, and a call would wait for them for ever. */
+    if (why == NULL && started_in != getpid())
+        why = "this process was forked after the first call of libdelta_lazy: fork before it, or start a program";
+    if (why == NULL) return DELTA_OK;
     leave();
-    snprintf(error, size, "%s", python_missing);
+    snprintf(error, size, "%s", why);
     return DELTA_ERROR_PYTHON;
 }
 
@@ -231,7 +235,7 @@ static void shut_down_at_exit(void) {
 static bool may_free(void) {
     depth++;
     atomic_fetch_add(&inside, 1);
-    if (!atomic_load(&exiting)) return true;
+    if (!atomic_load(&exiting) && started_in == getpid()) return true;
     leave();
     return false;
 }

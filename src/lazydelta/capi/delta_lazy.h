@@ -23,7 +23,7 @@ extern "C" {
 #define DELTA_ERROR_UNSUPPORTED (-5) /* the table needs a feature that is not implemented */
 #define DELTA_ERROR_CANCELLED (-6)   /* delta_scan_cancel or delta_shutdown was called */
 #define DELTA_ERROR_INTERNAL (-7)    /* anything else */
-#define DELTA_ERROR_PYTHON (-8)      /* the Python inside could not be started, or has no lazydelta */
+#define DELTA_ERROR_PYTHON (-8)      /* the Python inside could not be started, or has no lazydelta, or was left by fork */
 
 struct ArrowArrayStream; /* of Arrow's C stream interface, whose header the caller has */
 

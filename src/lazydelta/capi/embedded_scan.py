@@ -466,7 +466,7 @@ def _json(text: str | None, what: str) -> Any:
         return None
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise OptionError(f"{what.capitalize()} cannot be read as JSON: {error}", hint="give a JSON object") from error
 
 
