@@ -153,7 +153,7 @@ def left_out(run: Run) -> list[str]:
     return [
         *(each for each in PEERS if each not in contenders),
         *(f"the question {each!r}" for each in _QUESTIONS if each not in asked),
-        *(each for each in (*SECTIONS, "object store", "object store: bases", "write side") if each not in sections),
+        *(each for each in (*SECTIONS, "object store", "write side") if each not in sections),
     ]
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from lazydelta import DeltaTable, sidecar
 from lazydelta.sidecar.format import part_file
+from lazydelta.sidecar.reading import row_groups
 from lazydelta.sidecar.reading.row_groups import RowGroups
 from lazydelta.testing import make_table
 
@@ -38,6 +39,24 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     make_table(tmp_path, files=50 * GROUPS, hours=24, columns=40)
     sidecar.build(tmp_path)
     return tmp_path
+
+
+@pytest.mark.parametrize(("most_rows", "together"), [(10_000, 4), (100, 2), (99, 1)])
+def test_only_small_row_groups_are_decoded_together(
+    table: Path, monkeypatch: pytest.MonkeyPatch, most_rows: int, together: int
+) -> None:
+    decoded: list[int] = []
+    read = part_file.decode_groups
+
+    def noted(footer: Any, indices: Any, *rest: Any, **options: Any) -> Any:
+        decoded.append(len(indices))
+        return read(footer, indices, *rest, **options)
+
+    monkeypatch.setattr(row_groups, "decode_groups", noted)
+    monkeypatch.setattr(row_groups, "ROWS_PER_GROUP", most_rows)
+    stream = DeltaTable(table, options={"memory_budget": 1 << 30}).files(strategy="forward")
+    assert len(stream.collect()) == 50 * GROUPS
+    assert max(decoded) == together
 
 
 @pytest.mark.parametrize(
