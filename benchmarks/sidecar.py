@@ -13,10 +13,9 @@ from pathlib import Path
 from benchmarks.discovery import OURS, THEIRS, Case, Contender, Gate, true_counts
 from benchmarks.measure import measure
 from benchmarks.tables import cached_table
-from lazydelta.log.hint.writer import write_last_checkpoint
 from lazydelta.storage import open_store
 from lazydelta.testing import MadeTable, make_table
-from lazydelta.write.checkpoint.writer import write_checkpoint
+from lazydelta.write.checkpoint.writer import write_checkpoint, write_last_checkpoint
 
 __all__ = ["GATED_FILES", "builders", "cases", "grown_table", "table_with_sidecar"]
 

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from lazydelta.engines.sql import sql
     from lazydelta.ingest.arrow import write_arrow
     from lazydelta.kql import package as kql
-    from lazydelta.log.description import TableMetadata as Metadata
     from lazydelta.protocol.delta_types import DataType, Field, Schema, VariantType
     from lazydelta.query import QueryBuilder
     from lazydelta.table.delta_table import scan
+    from lazydelta.table.pinned_table import TableMetadata as Metadata
     from lazydelta.write.create import create_table
 
 __all__ = [
@@ -82,7 +82,7 @@ _HOMES = {
     "CommitProperties": "lazydelta.deltalake_names.commit_properties",
     "DataType": "lazydelta.protocol.delta_types",
     "Field": "lazydelta.protocol.delta_types",
-    "Metadata": "lazydelta.log.description",
+    "Metadata": "lazydelta.table.pinned_table",
     "PostCommitHookProperties": "lazydelta.deltalake_names.commit_properties",
     "QueryBuilder": "lazydelta.query",
     "Schema": "lazydelta.protocol.delta_types",

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from lazydelta.runtime.telemetry import ScanSpan, export, export_watch, span
+from lazydelta.runtime.metrics import ScanSpan, export, export_watch, span
 
 __all__ = ["ScanSpan", "export", "export_watch", "span"]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lazydelta.cli import wording as text
-from lazydelta.runtime.json_values import records
+from lazydelta.runtime.results import records
 
 NESTED = pa.struct([("tags", pa.map_(pa.string(), pa.int64())), ("marks", pa.list_(pa.float64()))])
 COLUMNS: dict[str, tuple[pa.DataType, list[Any], list[Any]]] = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.log.hint.reader import hint_checksum, read_hint
+from lazydelta.log.hint import hint_checksum, read_hint
 from lazydelta.log.segment import load_segment
 from tests.log.support import Log, name_of, paths, requests, versions
 from tests.oracle.checkpoints import hint_checksum as oracle_checksum

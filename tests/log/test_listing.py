@@ -10,7 +10,7 @@ import pytest
 from lazydelta import DeltaTable
 from lazydelta.errors import CorruptLogError, MissingCommitError, TableNotFoundError, VersionNotFoundError
 from lazydelta.log import segment as segments
-from lazydelta.log.hint.reader import read_hint
+from lazydelta.log.hint import read_hint
 from lazydelta.log.segment import list_backward, list_commits, list_from, list_from_hint, load_segment
 from lazydelta.protocol.file_names import MAX_VERSION, FileKind, parse_log_file
 from lazydelta.storage import ObjectInfo, open_store

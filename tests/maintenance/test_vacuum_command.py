@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from lazydelta import DeltaTable, RetentionWarning, write_arrow
 from lazydelta.cli.app import cli
 from lazydelta.errors import RetentionGuardError
-from lazydelta.log.opening import open_snapshot
+from lazydelta.log.snapshot import open_snapshot
 from lazydelta.scan.request import table_retention_guard
 from lazydelta.storage import Request, observe, open_store
 from tests.maintenance.old_tables import NOW, OldTable, data_files, days, milliseconds

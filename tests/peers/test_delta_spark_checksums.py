@@ -12,9 +12,8 @@ import pyarrow as pa
 import pytest
 
 from lazydelta import DeltaTable, write_arrow
-from lazydelta.log.hint.writer import write_last_checkpoint
 from lazydelta.storage import open_store
-from lazydelta.write.checkpoint.writer import write_checkpoint
+from lazydelta.write.checkpoint.writer import write_checkpoint, write_last_checkpoint
 from tests.support.delta_spark import DeltaSpark
 
 # One Spark at a time: all of these run in the same worker.

@@ -17,13 +17,12 @@ import pytest
 
 from lazydelta import DeltaTable, write_arrow
 from lazydelta.errors import StorageError
-from lazydelta.log.hint.writer import write_last_checkpoint
 from lazydelta.maintenance.optimize import optimize
 from lazydelta.maintenance.vacuum import vacuum
 from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import Request, observe, open_store
 from lazydelta.write.checkpoint.distributed import write_checkpoint_in_parts
-from lazydelta.write.checkpoint.writer import write_checkpoint
+from lazydelta.write.checkpoint.writer import write_checkpoint, write_last_checkpoint
 from tests.maintenance.old_tables import NOW, data_files
 from tests.maintenance.random_past import RandomHistory
 from tests.support.delta_spark import DeltaSpark

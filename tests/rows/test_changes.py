@@ -16,7 +16,7 @@ from tests.scan.hand_log import HandLog, add, remove, vector, watching
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lazydelta.rows.file_changes import ChangeStream
+    from lazydelta.rows.change_feed import ChangeStream
 
 KINDS = ("add", "remove", "metaData", "protocol")
 

@@ -17,8 +17,8 @@ import pytest
 from pyarrow import acero
 
 from lazydelta import DeltaTable, write_arrow
-from lazydelta.engines.table_source import engine_dataset
 from lazydelta.errors import LazyDeltaError, OptionError, ScanError, UnknownColumnError
+from lazydelta.rows.dataset import engine_dataset
 from lazydelta.sidecar import build
 from lazydelta.storage import observe
 from tests.rows.made_table import MadeTable, make_rich_table, make_table

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.scan.explain import meaning
-from lazydelta.scan.scanner import ScanPlan, choose_plan
+from lazydelta.scan.scanner import ScanPlan, choose_plan, meaning
 from lazydelta.testing import make_table
 from lazydelta.warned import ChecksumWarning
 from tests.scan.hand_log import HandLog, add, paths, remove, watching

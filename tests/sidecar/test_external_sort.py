@@ -10,10 +10,9 @@ import pytest
 
 from benchmarks.measure import measure
 from lazydelta.protocol.schema import TableSchema
-from lazydelta.runtime.spill import SpillFile
 from lazydelta.sidecar.building import build
 from lazydelta.sidecar.building.build import ExternalSort, assemble
-from lazydelta.sidecar.building.plan import SidecarPlan
+from lazydelta.sidecar.building.plan import SidecarPlan, SpillFile
 from lazydelta.sidecar.format.columns import SidecarLayout
 from tests.sidecar.sort_work import WAITING, layout_of, rows_of, splitters_of
 

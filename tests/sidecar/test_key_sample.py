@@ -14,7 +14,7 @@ from lazydelta import DeltaTable
 from lazydelta.sidecar import build
 from lazydelta.sidecar.building import build as builder
 from lazydelta.sidecar.building.build import KeySample
-from lazydelta.sidecar.format.order import sortable
+from lazydelta.sidecar.format.rows import sortable
 from lazydelta.testing import make_table
 
 if TYPE_CHECKING:

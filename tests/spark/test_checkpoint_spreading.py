@@ -15,11 +15,10 @@ import lazydelta
 from lazydelta import DeltaTable
 from lazydelta.cli.app import cli
 from lazydelta.errors import LazyDeltaError
-from lazydelta.log.hint.writer import write_last_checkpoint
 from lazydelta.spark import checkpoint_table
 from lazydelta.spark.session import active_session
 from lazydelta.storage import open_store
-from lazydelta.write.checkpoint.writer import write_checkpoint
+from lazydelta.write.checkpoint.writer import write_checkpoint, write_last_checkpoint
 from tests.write.test_spread_checkpoint import only_parts, parts
 
 pytestmark = [pytest.mark.xdist_group("spark")]

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.query import StreamingQuery
 
 from lazydelta import DeltaTable
-from lazydelta.log.opening import open_snapshot
+from lazydelta.log.snapshot import open_snapshot
 from lazydelta.maintenance import background as maintenance
 from lazydelta.maintenance.background import last_failure, start_maintenance, wait_for_maintenance
 from lazydelta.maintenance.policy import machine_file, table_lock

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.log.opening import open_snapshot
 from lazydelta.log.snapshot import LogSnapshot as Replayed
+from lazydelta.log.snapshot import open_snapshot
 from lazydelta.protocol.schema import TableSchema
 from lazydelta.stats import ranges_from_json, ranges_from_parsed
 from lazydelta.storage import open_store

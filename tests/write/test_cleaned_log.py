@@ -19,8 +19,7 @@ from lazydelta.errors import (
     StorageError,
     VersionNotFoundError,
 )
-from lazydelta.maintenance.after_commit import checkpoint_at
-from lazydelta.maintenance.log_cleanup import clean_log
+from lazydelta.maintenance.after_commit import checkpoint_at, clean_log
 from lazydelta.maintenance.optimize import optimize
 from lazydelta.maintenance.vacuum_files import KeptFiles, keep_committed
 from lazydelta.protocol.actions import Txn

@@ -12,7 +12,7 @@ import pytest
 
 import lazydelta
 from lazydelta.errors import CorruptLogError, LazyDeltaError, VersionNotFoundError
-from lazydelta.maintenance.log_cleanup import CleanupResult, clean_log
+from lazydelta.maintenance.after_commit import CleanupResult, clean_log
 from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import Request, observe
 from tests.scan.hand_log import HandLog, add

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.measure import Measurement, measure
 from benchmarks.tables import cached_table
 from lazydelta.log.checksum.writer import TableTotals, write_checksum
-from lazydelta.log.opening import open_snapshot
+from lazydelta.log.snapshot import open_snapshot
 from lazydelta.storage import open_store
 
 if TYPE_CHECKING:

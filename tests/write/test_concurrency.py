@@ -72,7 +72,7 @@ for turn in range(count):
 _CHECKPOINTER = """
 import pickle, sys, time
 from lazydelta.write.checkpoint.writer import write_checkpoint
-from lazydelta.log.hint.writer import write_last_checkpoint
+from lazydelta.write.checkpoint.writer import write_last_checkpoint
 
 store = pickle.loads(bytes.fromhex(sys.argv[1]))
 print("ready", flush=True)

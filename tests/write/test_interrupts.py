@@ -302,7 +302,7 @@ WRITERS = {
     "checkpoint": Writer(
         lambda root: DeltaTable(root).create_checkpoint(sidecar=False),
         start=(checkpoint_writer, "_written"),
-        owners=("write/checkpoint/writer.py", "log/hint/writer.py", _PUT),
+        owners=("write/checkpoint/writer.py", "write/checkpoint/writer.py", _PUT),
     ),
     "checkpoint in parts": Writer(_spread_checkpoint, _two_checkpoints, start=(distributed._Spread, "_reserved")),
     "sidecar": Writer(sidecar.build, _checkpointed, _MANIFEST, check=_sidecar_is_whole),

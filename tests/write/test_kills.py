@@ -20,7 +20,7 @@ import deltalake
 import pytest
 
 import lazydelta
-from lazydelta.log.opening import open_snapshot
+from lazydelta.log.snapshot import open_snapshot
 from tests.write.commits import new_table, rows, versions
 from tests.write.kill_work import INTERVAL
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lazydelta.errors import StorageError
-from lazydelta.log.checkpoint.units import CheckpointResult
-from lazydelta.log.hint.reader import HINT_PATH, hint_checksum, read_hint
-from lazydelta.log.hint.writer import write_last_checkpoint
+from lazydelta.log.checkpoint.reader import CheckpointResult
+from lazydelta.log.hint import HINT_PATH, hint_checksum, read_hint
 from lazydelta.storage import Request, Store, observe, open_store
-from lazydelta.write.checkpoint.writer import write_checkpoint
+from lazydelta.write.checkpoint.writer import write_checkpoint, write_last_checkpoint
 from tests.scan.hand_log import HandLog, add
 from tests.storage.conftest import make_place
 

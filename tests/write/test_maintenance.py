@@ -16,8 +16,8 @@ import pytest
 
 from lazydelta import DeltaTable
 from lazydelta.errors import OptionError, StorageError
-from lazydelta.log.hint.reader import HINT_PATH, read_hint
-from lazydelta.log.opening import open_snapshot
+from lazydelta.log.hint import HINT_PATH, read_hint
+from lazydelta.log.snapshot import open_snapshot
 from lazydelta.maintenance.after_commit import after_commit
 from lazydelta.maintenance.background import BackgroundMaintenance, MaintenanceStatus
 from lazydelta.maintenance.policy import is_due
@@ -486,7 +486,7 @@ def test_a_writer_leaves_its_maintenance_to_the_thread_that_is_at_it(table: Path
 
 _TOGETHER = """
 import sys
-from lazydelta.log.opening import open_snapshot
+from lazydelta.log.snapshot import open_snapshot
 from lazydelta.runtime.cache import shared
 from lazydelta.sidecar.format.columns import DELTA_MANIFEST
 from lazydelta.sidecar.handle import TableHandle
@@ -531,7 +531,7 @@ def test_two_processes_may_do_it_at_once(table: Path) -> None:
 
 _PROGRAM = """
 import pickle, sys
-from lazydelta.log.opening import open_snapshot
+from lazydelta.log.snapshot import open_snapshot
 from lazydelta.runtime.cache import shared
 from lazydelta.sidecar.format.columns import DELTA_MANIFEST
 from lazydelta.sidecar.handle import TableHandle
@@ -572,7 +572,7 @@ def test_a_program_that_writes_to_azure_ends_only_when_its_maintenance_is_done(t
 
 _FORKED = """
 import os, sys
-from lazydelta.log.opening import open_snapshot
+from lazydelta.log.snapshot import open_snapshot
 from lazydelta.runtime.cache import shared
 from lazydelta.sidecar.format.columns import DELTA_MANIFEST
 from lazydelta.sidecar.handle import TableHandle

@@ -21,12 +21,11 @@ import pytest
 import lazydelta
 from lazydelta import DeltaTable
 from lazydelta.errors import StorageError, WriteError
-from lazydelta.log.checkpoint.units import Unit
-from lazydelta.log.hint.writer import write_last_checkpoint
-from lazydelta.log.opening import open_snapshot
+from lazydelta.log.checkpoint.reader import Unit
+from lazydelta.log.snapshot import open_snapshot
 from lazydelta.storage import open_store
 from lazydelta.write.checkpoint.distributed import PartWritten, SpreadCheckpoint, preview, write_checkpoint_in_parts
-from lazydelta.write.checkpoint.writer import write_checkpoint
+from lazydelta.write.checkpoint.writer import write_checkpoint, write_last_checkpoint
 from tests.oracle.observe import observed_facts
 from tests.oracle.random_log import random_log
 from tests.oracle.replay import file_key

@@ -251,7 +251,7 @@ def _restored(result: dict[str, Any]) -> Iterator[str]:
 @click.option("--version", "number", type=click.IntRange(0), metavar="N", help="Clone this version.")
 def clone(target: TableTarget, *, to: str, number: int | None) -> None:
     """Create a table that refers to the files of the table at URI, without copying them."""
-    from lazydelta.maintenance.clone import shallow_clone  # noqa: PLC0415 - not needed for --help
+    from lazydelta.maintenance.restore import shallow_clone  # noqa: PLC0415 - not needed for --help
     from lazydelta.sidecar.handle import TableHandle  # noqa: PLC0415
 
     source = target.handle

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lazydelta.cli import wording as text
 from lazydelta.cli.wording import duration
-from lazydelta.runtime.json_values import Record, records
+from lazydelta.runtime.results import Record, records
 from lazydelta.runtime.threads import Flag, start_thread
 
 if TYPE_CHECKING:

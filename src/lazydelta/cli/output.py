@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar
 import click
 import msgspec
 
-from lazydelta.runtime.json_values import Record, plain, records
+from lazydelta.runtime.results import Record, plain, records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

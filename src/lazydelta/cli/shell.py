@@ -243,7 +243,7 @@ class Session:
     def _page(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
         import pyarrow as pa  # noqa: PLC0415 - loaded by now
 
-        from lazydelta.runtime.display import text_table  # noqa: PLC0415 - for people only
+        from lazydelta.runtime.results import text_table  # noqa: PLC0415 - for people only
 
         taken: list[pa.RecordBatch] = []
         for batch in batches:

@@ -10,12 +10,12 @@ import click
 from lazydelta.cli.output import Output, output, write_csv
 from lazydelta.cli.parameters import CONTEXT, TableSource, csv_option, scan_options, table_command, where_option
 from lazydelta.cli.wording import printable
-from lazydelta.runtime.json_values import records
+from lazydelta.runtime.results import records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from lazydelta.runtime.json_values import Record
+    from lazydelta.runtime.results import Record
     from lazydelta.scan.stream import FileStream
     from lazydelta.table.delta_table import DeltaTable
 
@@ -251,7 +251,7 @@ def _words(name: str) -> Callable[[Any], Iterable[Any]]:
 
 def _file_records(stream: FileStream, resolve: TableSource | None = None) -> Iterator[Iterator[Record]]:
     """Yield the files of a stream by batch, with their URIs if the table's source is given."""
-    from lazydelta.runtime.json_values import records  # noqa: PLC0415 - loaded when the command runs
+    from lazydelta.runtime.results import records  # noqa: PLC0415 - loaded when the command runs
     from lazydelta.sidecar.handle import TableHandle  # noqa: PLC0415
 
     store = None

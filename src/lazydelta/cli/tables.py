@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from lazydelta.cli import wording as text
-from lazydelta.scan.explain import meaning
+from lazydelta.scan.scanner import meaning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

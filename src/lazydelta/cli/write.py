@@ -235,10 +235,9 @@ def checkpoint(
     """
     import msgspec  # noqa: PLC0415
 
-    from lazydelta.log.hint.writer import write_last_checkpoint  # noqa: PLC0415
     from lazydelta.maintenance.after_commit import sidecar_beside  # noqa: PLC0415
     from lazydelta.write.checkpoint.distributed import preview  # noqa: PLC0415
-    from lazydelta.write.checkpoint.writer import write_checkpoint  # noqa: PLC0415
+    from lazydelta.write.checkpoint.writer import write_checkpoint, write_last_checkpoint  # noqa: PLC0415
 
     store = target.handle.store
     done: list[int] = [0]
@@ -285,7 +284,7 @@ def clean(target: TableTarget, *, dry_run: bool) -> None:
     """
     from dataclasses import asdict  # noqa: PLC0415
 
-    from lazydelta.maintenance.log_cleanup import clean_log  # noqa: PLC0415
+    from lazydelta.maintenance.after_commit import clean_log  # noqa: PLC0415
 
     with target.out.watch(lambda: "cleaning the log"):
         result = clean_log(target.handle, dry_run=dry_run)
@@ -299,7 +298,7 @@ def _names(text: str | None) -> list[str]:
 def _table_schema(target: TableTarget) -> pa.Schema | None:
     import pyarrow as pa  # noqa: PLC0415
 
-    from lazydelta.log.opening import open_snapshot  # noqa: PLC0415
+    from lazydelta.log.snapshot import open_snapshot  # noqa: PLC0415
     from lazydelta.write.computed_columns import ComputedColumns  # noqa: PLC0415
 
     try:

@@ -15,10 +15,10 @@ from lazydelta.client.streams import DeliveredFiles, DeliveredRows, RemoteFileSt
 from lazydelta.client.wire import ScanCommand
 from lazydelta.deltalake_names.parameters import instead_of
 from lazydelta.errors import OptionError, PositionLostError, UnsupportedOperationError, require
-from lazydelta.log.description import ProtocolVersions, TableMetadata
 from lazydelta.protocol.actions import Metadata, Protocol
 from lazydelta.protocol.delta_types import Schema, schema_object
 from lazydelta.protocol.schema import TableSchema
+from lazydelta.table.pinned_table import ProtocolVersions, TableMetadata
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -266,7 +266,7 @@ class RemoteTable(NotOverTheWire):
 
     def show(self, n: int = 10, columns: Sequence[str] | None = None, *, where: Any = None) -> None:
         """Print a few of the newest rows."""
-        from lazydelta.runtime.display import text_table  # noqa: PLC0415 - for people only
+        from lazydelta.runtime.results import text_table  # noqa: PLC0415 - for people only
 
         print(text_table(self.head(n, columns, where=where)))  # noqa: T201 - what it is for
 

@@ -9,11 +9,53 @@ from typing import IO, Any, NoReturn
 import pyarrow as pa
 from pyarrow import fs as pafs
 
-from lazydelta.deltalake_names.raw_table import RawDeltaTable
 from lazydelta.errors import ObjectNotFoundError, UnsupportedOperationError
+from lazydelta.protocol.delta_types import Schema
+from lazydelta.sidecar.handle import snapshot_of
 from lazydelta.storage import ObjectInfo, Store, open_store
 
-__all__ = ["DeltaStorageHandler"]
+__all__ = [
+    "DeltaStorageHandler",
+    "RawDeltaTable",
+]
+
+
+# ``table._table``: the parts of deltalake's internal table object that programs use most.
+
+
+class RawDeltaTable:
+    """A table with the interface of deltalake's native core."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table  # a DeltaTable, from an outer layer
+
+    @property
+    def schema(self) -> Schema:
+        """The table's schema."""
+        schema: Schema = self._table.schema()
+        return schema
+
+    @property
+    def store(self) -> Store:
+        """The store that the table is read from and written to."""
+        store: Store = snapshot_of(self._table).store
+        return store
+
+    def table_uri(self) -> str:
+        """Return the table's root."""
+        return str(self._table.table_uri)
+
+    def version(self) -> int:
+        """Return the pinned version."""
+        return int(self._table.version())
+
+    def get_add_file_sizes(self) -> dict[str, int]:
+        """Return the size of every active file by its logged path."""
+        sizes: dict[str, int] = {}
+        for batch in self._table.files().batches():
+            sizes.update(zip(batch.column("path").to_pylist(), batch.column("size").to_pylist(), strict=True))
+        return sizes
+
 
 _CHUNK = 1 << 20
 # Written data is buffered in memory up to this size, and in a temporary file beyond it.

@@ -20,7 +20,7 @@ import pyarrow as pa
 from lazydelta.demo.pipeline import HOURS, START, device
 from lazydelta.errors import LazyDeltaError
 from lazydelta.runtime import compute as pc
-from lazydelta.runtime.json_values import Record, records
+from lazydelta.runtime.results import Record, records
 from lazydelta.table.delta_table import DeltaTable
 
 if TYPE_CHECKING:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from lazydelta.engines.table_source import engine, engine_dataset
 from lazydelta.errors import QueryError, ScanError
 from lazydelta.options import Options
+from lazydelta.rows.dataset import engine_dataset
 from lazydelta.rows.flow import ReadingPool
 from lazydelta.runtime.arrays import from_numpy
+from lazydelta.runtime.database import engine
 from lazydelta.sidecar.handle import TableOrUri
 
 if TYPE_CHECKING:

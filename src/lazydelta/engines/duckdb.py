@@ -13,12 +13,11 @@ from typing import Any
 import msgspec
 
 import lazydelta.predicates.expression  # noqa: F401 - imported early: the first query with a filter needs it
-from lazydelta.engines.table_source import engine, engine_dataset
 from lazydelta.errors import QueryError
 from lazydelta.options import Options
-from lazydelta.rows.dataset import RowsDataset
+from lazydelta.rows.dataset import RowsDataset, engine_dataset
 from lazydelta.rows.flow import ReadingPool
-from lazydelta.runtime.database import connect
+from lazydelta.runtime.database import connect, engine
 from lazydelta.sidecar.handle import TableOrUri
 
 __all__ = ["connect", "names_of", "query", "register", "tables_of"]

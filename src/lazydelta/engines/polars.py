@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lazydelta.engines.table_source import engine
 from lazydelta.predicates.polars_expression import pruning_predicate
 from lazydelta.rows.request import RowRequest
 from lazydelta.rows.scanner import RowScanner
+from lazydelta.runtime.database import engine
 from lazydelta.sidecar.handle import Snapshot, TableOrUri, snapshot_of
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ import pyarrow as pa
 from pyarrow.dataset import Dataset
 
 from lazydelta.engines import duckdb as engine
-from lazydelta.engines.table_source import engine as load
 from lazydelta.errors import LazyDeltaError, OptionError, QueryError
 from lazydelta.options import Options
 from lazydelta.predicates import Predicate, conjunction, parse_predicate
@@ -27,6 +26,7 @@ from lazydelta.protocol.schema import Column, Primitive
 from lazydelta.rows.dataset import RowsDataset
 from lazydelta.rows.flow import ReadingPool
 from lazydelta.rows.stream import BatchStream
+from lazydelta.runtime.database import engine as load
 from lazydelta.runtime.database import is_interrupt
 from lazydelta.scan.request import ScanRequest, ScanStrategy
 from lazydelta.sidecar.handle import PinnedVersion, snapshot_of

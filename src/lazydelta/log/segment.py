@@ -11,7 +11,7 @@ from itertools import pairwise
 import msgspec
 
 from lazydelta.errors import CorruptLogError, MissingCommitError, OptionError, TableNotFoundError, VersionNotFoundError
-from lazydelta.log.hint.reader import CheckpointHint
+from lazydelta.log.hint import CheckpointHint
 from lazydelta.protocol.file_names import LOG, MAX_VERSION, FileKind, LogFile, commit_name, first_name, parse_log_file
 from lazydelta.storage import ObjectInfo, Store
 

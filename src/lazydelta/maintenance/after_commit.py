@@ -15,43 +15,117 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 from urllib.parse import unquote
 
-from lazydelta.errors import LazyDeltaError, UnsupportedFeatureError
-from lazydelta.log.hint.writer import write_last_checkpoint
+from lazydelta.errors import CorruptLogError, LazyDeltaError, UnsupportedFeatureError, VersionNotFoundError
+from lazydelta.log.checkpoint.reader import CheckpointReader
 from lazydelta.log.replay import ReverseCommitReader
-from lazydelta.log.segment import list_commits
-from lazydelta.maintenance.log_cleanup import clean_log
+from lazydelta.log.segment import Checkpoint, list_commits, list_from, load_segment
+from lazydelta.log.time_travel import milliseconds, version_at
 from lazydelta.maintenance.optimize import auto_compact
 from lazydelta.maintenance.policy import MaintenancePolicy, due_after
 from lazydelta.protocol.actions import Metadata
-from lazydelta.protocol.file_names import LogFile
+from lazydelta.protocol.features import check_writable
+from lazydelta.protocol.file_names import FileKind, LogFile
+from lazydelta.protocol.properties import TableProperties
 from lazydelta.runtime.threads import Bell
 from lazydelta.sidecar.building.build import Progress
 from lazydelta.sidecar.building.deltas import write_deltas
 from lazydelta.sidecar.building.publish import BuildResult
 from lazydelta.sidecar.building.refresh import refresh_at
-from lazydelta.sidecar.format.folder import list_folder
+from lazydelta.sidecar.format.manifest import list_folder
 from lazydelta.sidecar.handle import TableHandle
 from lazydelta.sidecar.reading.delta_spans import WRITTEN_EVERY
 from lazydelta.storage import Store, is_plain
 from lazydelta.storage.staged_files import delete_paths
-from lazydelta.write.checkpoint.writer import MEMORY_BUDGET, write_checkpoint
+from lazydelta.write.checkpoint.writer import MEMORY_BUDGET, write_checkpoint, write_last_checkpoint
 from lazydelta.write.job import mark_in, mark_of
 from lazydelta.write.transaction import CommitResult
 
 __all__ = [
+    "CleanupResult",
     "MaintenanceRun",
     "Outcome",
     "after_commit",
     "checkpoint_at",
+    "clean_log",
     "clear_left_behind",
     "find_due",
     "run_once",
     "sidecar_beside",
 ]
+
+
+# Log cleanup: delete old commits and checkpoints that no version within the retention needs.
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupResult:
+    """Files that were deleted, or would be. ``floor`` is the oldest version that stays readable, None if all do."""
+
+    paths: tuple[str, ...] = ()
+    size: int = 0
+    floor: int | None = None
+    dry_run: bool = False
+
+
+def clean_log(handle: TableHandle, *, dry_run: bool = False, now: datetime | None = None) -> CleanupResult:
+    """Delete the log files that ``delta.logRetentionDuration`` has expired, oldest first, so interruption is harmless.
+
+    A table with ``delta.enableExpiredLogCleanup`` set to false keeps everything.
+    """
+    store, snapshot = handle.store, handle.newest()
+    check_writable(snapshot.protocol, snapshot.metadata, path=store.uri)
+    properties = TableProperties.of(snapshot.metadata)
+    if not properties.expired_log_cleanup:
+        return CleanupResult(dry_run=dry_run)
+    try:
+        oldest = version_at(store, snapshot.metadata, _cutoff(now or datetime.now(UTC), properties.log_retention))
+    except VersionNotFoundError:
+        return CleanupResult(dry_run=dry_run)  # every commit is newer
+    checkpoint = load_segment(store, version=oldest).checkpoint
+    if checkpoint is None:
+        return CleanupResult(dry_run=dry_run)
+    _check(store, checkpoint)
+    floor = checkpoint.version
+    if floor < properties.protected_before:
+        # Below that version the log may use features that this writer does not know: delete all of it or nothing.
+        return CleanupResult(dry_run=dry_run)
+    expired = [file for file in list_from(store, 0, floor) if _is_expired(file, floor)]
+    if not dry_run:
+        for file in expired:
+            store.delete(file.path)
+        if expired:
+            logger.info("%d files below version %d were deleted from the log of %s", len(expired), floor, store.uri)
+    return CleanupResult(tuple(file.path for file in expired), sum(file.info.size for file in expired), floor, dry_run)
+
+
+def _cutoff(now: datetime, retention: timedelta) -> int:
+    midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    try:
+        return milliseconds(midnight - retention)
+    except OverflowError:
+        return -1  # the retention exceeds the datetime range: keep everything
+
+
+def _check(store: Store, checkpoint: Checkpoint) -> None:
+    """Open the checkpoint that replaces everything below it. A name in a listing does not prove that it is readable."""
+    if next(CheckpointReader(store, checkpoint).actions("protocol"), None) is None:
+        path = checkpoint.files[0].path
+        message = f"{path} holds no protocol, so the log below it is not cleaned up"
+        raise CorruptLogError(message, path=path, version=checkpoint.version, hint="write another checkpoint")
+
+
+def _is_expired(file: LogFile, floor: int) -> bool:
+    if file.kind is FileKind.COMPACTION:
+        return file.version <= floor
+    return file.version < floor
 
 
 # A checkpoint on request, with the hint that leads readers to it.
@@ -137,8 +211,6 @@ def _last_run(listed: Iterable[LogFile]) -> list[LogFile]:
         run = [*run, file] if run and run[-1].version + 1 == file.version else [file]
     return run
 
-
-logger = logging.getLogger(__name__)
 
 SMALL_TABLE = 1_000
 """Below this number of files, a checkpoint is read in the time that a sidecar takes, so a writer does not build one."""

@@ -16,19 +16,18 @@ from typing import Any, Literal
 import msgspec
 
 from lazydelta.errors import LazyDeltaError, OptionError, UnsupportedFeatureError
-from lazydelta.log.hint.reader import read_hint
+from lazydelta.log.hint import read_hint
 from lazydelta.log.segment import checkpoints_from
-from lazydelta.maintenance.log_cleanup import clean_log
+from lazydelta.maintenance.after_commit import clean_log
 from lazydelta.maintenance.vacuum import VacuumProgress, vacuum
 from lazydelta.protocol.features import check_writable
-from lazydelta.protocol.literals import parse_instant
 from lazydelta.protocol.properties import TableProperties
 from lazydelta.protocol.schema import Primitive
+from lazydelta.protocol.values import parse_instant
 from lazydelta.scan.request import ScanRequest, ScanStrategy, time_column
 from lazydelta.scan.stream import FileStream
-from lazydelta.sidecar.format.folder import list_folder
 from lazydelta.sidecar.format.leaves import every_part
-from lazydelta.sidecar.format.manifest import ManifestIndex, SidecarError
+from lazydelta.sidecar.format.manifest import ManifestIndex, SidecarError, list_folder
 from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.sidecar.lifecycle import clean
 
@@ -94,7 +93,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         return str(self)
 
     def _repr_html_(self) -> str:
-        from lazydelta.runtime.display import preformatted  # noqa: PLC0415 - for notebooks only
+        from lazydelta.runtime.results import preformatted  # noqa: PLC0415 - for notebooks only
 
         return preformatted(str(self))
 

@@ -24,14 +24,13 @@ import numpy as np
 
 from lazydelta.errors import LazyDeltaError, ObjectNotFoundError, OptionError, UnsupportedFeatureError
 from lazydelta.log.checksum.writer import start_checksums
-from lazydelta.log.hint.reader import CheckpointHint, read_hint
+from lazydelta.log.hint import CheckpointHint, read_hint
 from lazydelta.log.segment import Checkpoint, LogSegment, load_segment
 from lazydelta.maintenance.after_commit import MaintenanceRun, Outcome, run_once
 from lazydelta.maintenance.policy import MaintenancePolicy, table_lock
 from lazydelta.protocol.features import check_writable
 from lazydelta.runtime.arrays import numpy_of
-from lazydelta.runtime.metrics import WatchMetrics
-from lazydelta.runtime.telemetry import export_watch
+from lazydelta.runtime.metrics import WatchMetrics, export_watch
 from lazydelta.runtime.threads import Bell, start_thread
 from lazydelta.scan.request import ScanRequest, ScanStrategy
 from lazydelta.sidecar.building.build import MEMORY_BUDGET, Progress

@@ -7,11 +7,9 @@ about files becomes `Ranges`, whatever the source. `may_match` and `all_match` e
 
 from __future__ import annotations
 
-from lazydelta.predicates.binding import conjunction
-from lazydelta.predicates.conjuncts import Conjunct, check_conjuncts, conjuncts
+from lazydelta.predicates.binding import conjunction, to_arrow_expression
 from lazydelta.predicates.evaluate import DistinctPartitions, all_match, may_match
-from lazydelta.predicates.parse import Where, parse_predicate
-from lazydelta.predicates.row_filter import to_arrow_expression
+from lazydelta.predicates.parse import Conjunct, Where, check_conjuncts, conjuncts, parse_predicate
 from lazydelta.predicates.tree import (
     NanOrder,
     Predicate,

@@ -22,15 +22,15 @@ from lazydelta.predicates.binding import (
     compare,
     conjunction,
     disjunction,
+    fold,
     is_null,
     like,
     membership,
     starts_with,
 )
-from lazydelta.predicates.row_filter import fold
 from lazydelta.predicates.tree import Constant, NanOrder, Opaque, Predicate, WithExpression, leaves
-from lazydelta.protocol.literals import is_float
 from lazydelta.protocol.schema import Column, Decimal, Primitive, TableSchema
+from lazydelta.protocol.values import is_float
 from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import typed_scalar
 

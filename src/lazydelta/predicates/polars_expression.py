@@ -27,8 +27,8 @@ from lazydelta.predicates.binding import (
     starts_with,
 )
 from lazydelta.predicates.tree import IsNan, NanOrder, Predicate
-from lazydelta.protocol.literals import is_float, short_repr
 from lazydelta.protocol.schema import Column, Decimal, Primitive, TableSchema
+from lazydelta.protocol.values import is_float, short_repr
 
 __all__ = ["parse_polars", "pruning_predicate"]
 

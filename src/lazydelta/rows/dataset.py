@@ -28,9 +28,9 @@ from lazydelta.rows.request import RowRequest, pruned_fields
 from lazydelta.rows.scanner import FilesScanner, RowScanner
 from lazydelta.rows.stream import RowStream
 from lazydelta.runtime.arrays import from_numpy
-from lazydelta.sidecar.handle import PinnedVersion, Snapshot, TableHandle
+from lazydelta.sidecar.handle import PinnedVersion, Snapshot, TableHandle, TableOrUri, snapshot_of
 
-__all__ = ["RowsDataset", "table_dataset"]
+__all__ = ["RowsDataset", "engine_dataset", "table_dataset"]
 
 
 # Scanners and fragments of the dataset, which read through the row scanner.
@@ -557,3 +557,16 @@ def _large(kind: pa.DataType) -> pa.DataType:
         key, item = (each.with_type(_large(each.type)) for each in (kind.key_field, kind.item_field))
         return pa.map_(key, item)
     return kind
+
+
+def engine_dataset(
+    table: TableOrUri,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    version: int | None = None,
+    pool: ReadingPool | None = None,
+    nan_is_largest: bool = True,
+) -> RowsDataset:
+    """Return a table as a dataset whose filters order NaN as SQL engines do."""
+    snapshot = snapshot_of(table, storage_options, version)
+    return RowsDataset(snapshot, nan_is_largest=nan_is_largest, pool=pool, in_one=True)

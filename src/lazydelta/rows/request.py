@@ -34,8 +34,8 @@ from lazydelta.predicates.tree import (
     WithExpression,
     leaves,
 )
-from lazydelta.protocol.literals import is_float
 from lazydelta.protocol.schema import Column, Field, Struct, TableSchema
+from lazydelta.protocol.values import is_float
 from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import from_numpy
 from lazydelta.runtime.database import connect

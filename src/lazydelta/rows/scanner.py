@@ -22,11 +22,10 @@ from lazydelta.rows.request import RowMetrics, RowRequest
 from lazydelta.rows.stream import RowStream
 from lazydelta.runtime.metrics import ScanMetrics
 from lazydelta.scan.base import ScanRange, divided, tail_bytes
-from lazydelta.scan.explain import Explanation
 from lazydelta.scan.file import StoredFile, data_files
 from lazydelta.scan.pruner import Pruner
 from lazydelta.scan.request import ScanRequest
-from lazydelta.scan.scanner import LazyDeltaScanner
+from lazydelta.scan.scanner import Explanation, LazyDeltaScanner
 from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.storage import IoCounters
 

@@ -1,15 +1,20 @@
-"""DuckDB as lazydelta opens it: in memory, in UTC, and without access to the program's variables."""
+"""Query engines as lazydelta imports them, and DuckDB as it opens it.
+
+A database is in memory, in UTC, and without access to the program's variables.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import re
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 from lazydelta.errors import require
 
-__all__ = ["connect", "interrupts", "is_interrupt"]
+__all__ = ["connect", "engine", "interrupts", "is_interrupt"]
 
 _SETTINGS = (
     # DuckDB takes both from the machine. Timestamps without a zone, `date_trunc` and casts would then depend on the
@@ -23,6 +28,12 @@ _SETTINGS = (
 _INTERRUPTED = "Query interrupted"
 _STREAM_INTERRUPTED = re.compile(r" registered as .* failed: .*\bKeyboardInterrupt\b", re.DOTALL)
 _NO_PROGRESS_BAR = "SET enable_progress_bar = false"
+
+
+def engine(name: str, extra: str) -> ModuleType:
+    """Import an engine, or raise an error that says how to install it."""
+    require(extra, name)
+    return importlib.import_module(name)
 
 
 def connect(*settings: str, extra: str = "duckdb", **config: Any) -> Any:

@@ -18,11 +18,10 @@ from lazydelta.log.time_travel import commit_info, milliseconds
 from lazydelta.predicates import Predicate, Where, check_conjuncts, conjunction, parse_predicate
 from lazydelta.predicates.binding import compare
 from lazydelta.protocol.actions import Metadata
-from lazydelta.protocol.literals import Instant, parse_instant, short_repr
 from lazydelta.protocol.properties import TIMESTAMP_COLUMN, TableProperties
 from lazydelta.protocol.schema import Column, Primitive, TableSchema
 from lazydelta.protocol.time import parse_timespan
-from lazydelta.protocol.values import folder_values
+from lazydelta.protocol.values import Instant, folder_values, parse_instant, short_repr
 from lazydelta.warned import RetentionWarning
 
 __all__ = [

@@ -11,9 +11,8 @@ from lazydelta.errors import OptionError, StreamClosedError, StreamSharedError
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.runtime.metrics import ScanMetrics
 from lazydelta.runtime.results import ArrowStream
-from lazydelta.scan.explain import Explanation
 from lazydelta.scan.file import DataFile, data_files, files_schema, to_record_batch
-from lazydelta.scan.scanner import LazyDeltaScanner
+from lazydelta.scan.scanner import Explanation, LazyDeltaScanner
 
 __all__ = ["FileStream"]
 

@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from lazydelta.client.wire import ScanCommand, parse_command
 from lazydelta.errors import OptionError, require
-from lazydelta.runtime.metrics import MEANINGS, ScanMetrics
-from lazydelta.runtime.telemetry import COUNTERS as TELEMETRY_COUNTERS
-from lazydelta.runtime.telemetry import scan_listeners
+from lazydelta.runtime.metrics import COUNTERS as TELEMETRY_COUNTERS
+from lazydelta.runtime.metrics import MEANINGS, ScanMetrics, scan_listeners
 from lazydelta.server.budgets import Budgets
 from lazydelta.server.streams import Answer, ServedStream
 from lazydelta.server.tables import Identity, described, estimated, history_of, partitions_in

@@ -22,8 +22,16 @@ from lazydelta.runtime.threads import Flag, start_thread
 from lazydelta.server.actions import ACTIONS, ServerActions, ServingMetrics, table_in
 from lazydelta.server.budgets import Budgets
 from lazydelta.server.flight_sql.calls import FlightSql, SqlLimits
-from lazydelta.server.refusals import InvalidStatement, refusal
-from lazydelta.server.streams import Answer, Outcome, Sent, ServedStream, answer_to, predicate_of
+from lazydelta.server.streams import (
+    Answer,
+    InvalidStatement,
+    Outcome,
+    Sent,
+    ServedStream,
+    answer_to,
+    predicate_of,
+    refusal,
+)
 from lazydelta.server.tables import ANYONE, Identity, ServedTables, TableListing
 from lazydelta.server.ticket import Part, Position, Ticket, TicketSigner, parts_by_size
 from lazydelta.server.tokens import MIDDLEWARE, AccessLog, IdentityFactory, TokenFile, identity_of, peer_of

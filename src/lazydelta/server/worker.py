@@ -29,8 +29,7 @@ from lazydelta.kql.execution.query import QuerySettings
 from lazydelta.kql.execution.query import columns as kql_columns
 from lazydelta.kql.execution.query import run as run_kql
 from lazydelta.kql.language.parser import parse
-from lazydelta.runtime.metrics import ScanMetrics
-from lazydelta.runtime.telemetry import scan_listeners
+from lazydelta.runtime.metrics import ScanMetrics, scan_listeners
 from lazydelta.server.flight_sql.session import SqlSession
 from lazydelta.server.worker_pool import (
     BATCH,

@@ -38,8 +38,7 @@ import pyarrow as pa
 
 from lazydelta.client.wire import error_from
 from lazydelta.errors import LazyDeltaError, OptionError, ServeError, StreamClosedError
-from lazydelta.runtime.metrics import ScanMetrics
-from lazydelta.runtime.telemetry import scan_listeners
+from lazydelta.runtime.metrics import ScanMetrics, scan_listeners
 from lazydelta.runtime.threads import start_thread
 from lazydelta.sidecar.handle import snapshot_of
 from lazydelta.table.delta_table import DeltaTable

@@ -21,9 +21,8 @@ import pyarrow as pa
 
 from lazydelta.errors import CorruptLogError, LazyDeltaError, ObjectNotFoundError, StorageError
 from lazydelta.log.commits import CHUNK_SIZE
-from lazydelta.log.opening import open_snapshot
 from lazydelta.log.segment import list_commits
-from lazydelta.log.snapshot import LogSnapshot
+from lazydelta.log.snapshot import LogSnapshot, open_snapshot
 from lazydelta.protocol.file_names import LogFile
 from lazydelta.runtime.arrays import one_array
 from lazydelta.sidecar.format.columns import (
@@ -42,8 +41,7 @@ from lazydelta.sidecar.format.delta_file import (
     schema_hash,
     versions_of,
 )
-from lazydelta.sidecar.format.folder import FolderFile
-from lazydelta.sidecar.format.manifest import SidecarError
+from lazydelta.sidecar.format.manifest import FolderFile, SidecarError
 from lazydelta.sidecar.format.part_file import PartFooter, typed
 from lazydelta.sidecar.lifecycle import list_deltas
 from lazydelta.storage import Store

@@ -17,8 +17,7 @@ import msgspec
 
 from lazydelta.errors import OptionError
 from lazydelta.log.file_batch import FileBatch
-from lazydelta.log.opening import open_snapshot
-from lazydelta.log.snapshot import LogSnapshot, ScannedBase, shipped
+from lazydelta.log.snapshot import LogSnapshot, ScannedBase, open_snapshot, shipped
 from lazydelta.log.tail_spans import TailSpans
 from lazydelta.options import Options
 from lazydelta.predicates import Predicate

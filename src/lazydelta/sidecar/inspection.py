@@ -9,14 +9,20 @@ from typing import Any
 import msgspec
 
 from lazydelta.errors import LazyDeltaError, ObjectNotFoundError, OptionError, StorageError
-from lazydelta.log.opening import open_snapshot
 from lazydelta.log.segment import LogSegment
-from lazydelta.log.snapshot import LogSnapshot
+from lazydelta.log.snapshot import LogSnapshot, open_snapshot
 from lazydelta.sidecar.format.columns import DELTA_MANIFEST, FOLDER, SidecarLayout, sidecar_path
 from lazydelta.sidecar.format.delta_file import DeltaEntry, DeltaManifest
-from lazydelta.sidecar.format.folder import FolderFile, list_folder
 from lazydelta.sidecar.format.leaves import every_part
-from lazydelta.sidecar.format.manifest import ManifestIndex, ManifestPart, ManifestRowGroup, RangeText, SidecarError
+from lazydelta.sidecar.format.manifest import (
+    FolderFile,
+    ManifestIndex,
+    ManifestPart,
+    ManifestRowGroup,
+    RangeText,
+    SidecarError,
+    list_folder,
+)
 from lazydelta.sidecar.format.part_file import part_footer, whole_layout, whole_layout_of
 from lazydelta.sidecar.handle import TableHandle
 from lazydelta.sidecar.lifecycle import list_deltas

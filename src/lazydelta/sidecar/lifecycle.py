@@ -19,14 +19,19 @@ from typing import Any
 import msgspec
 
 from lazydelta.errors import LazyDeltaError, ObjectNotFoundError, OptionError, StorageError
-from lazydelta.log.opening import open_snapshot
-from lazydelta.log.snapshot import LogSnapshot
+from lazydelta.log.snapshot import LogSnapshot, open_snapshot
 from lazydelta.protocol.file_names import LOG, MAX_VERSION
 from lazydelta.sidecar.format.columns import DELTA_MANIFEST, FOLDER
 from lazydelta.sidecar.format.delta_file import DeltaManifest
-from lazydelta.sidecar.format.folder import FolderFile, list_folder, listed_checkpoints
 from lazydelta.sidecar.format.leaves import every_part
-from lazydelta.sidecar.format.manifest import CheckpointFile, ManifestIndex, SidecarError
+from lazydelta.sidecar.format.manifest import (
+    CheckpointFile,
+    FolderFile,
+    ManifestIndex,
+    SidecarError,
+    list_folder,
+    listed_checkpoints,
+)
 from lazydelta.sidecar.format.part_file import checkpoint_of
 from lazydelta.sidecar.handle import TableHandle
 from lazydelta.sidecar.reading.discovery import read_single

@@ -53,9 +53,8 @@ from lazydelta.sidecar.format.manifest import (
     prove,
     range_key,
 )
-from lazydelta.sidecar.format.order import sortable
 from lazydelta.sidecar.format.part_file import OpenedPart, open_part, typed, whole_layout, whole_layout_of
-from lazydelta.sidecar.format.rows import from_rows, key_at, ranges_of, to_rows
+from lazydelta.sidecar.format.rows import from_rows, key_at, ranges_of, sortable, to_rows
 from lazydelta.sidecar.handle import TableHandle
 from lazydelta.sidecar.reading.discovery import check_single, read_single
 from lazydelta.sidecar.reading.foreign import ForeignGroup, ForeignSidecar, open_foreign

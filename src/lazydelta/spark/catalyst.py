@@ -20,8 +20,8 @@ from py4j.protocol import Py4JError
 from lazydelta.errors import LazyDeltaError
 from lazydelta.predicates import NanOrder, Predicate, conjunction
 from lazydelta.predicates.binding import MIRRORED, compare, disjunction, is_null, membership, starts_with
-from lazydelta.protocol.literals import Instant, is_float
 from lazydelta.protocol.schema import Column, Field, Struct, TableSchema
+from lazydelta.protocol.values import Instant, is_float
 
 __all__ = ["METADATA_FIELDS", "predicate_of"]
 

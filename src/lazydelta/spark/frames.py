@@ -18,9 +18,9 @@ from pyspark.sql import types as spark_types
 from lazydelta.errors import OptionError, PredicateError
 from lazydelta.predicates import Predicate, Where, parse_predicate, tree
 from lazydelta.predicates.tree import And, Opaque, Or, WithExpression, leaves
-from lazydelta.protocol.literals import is_float
 from lazydelta.protocol.schema import Array, Column, DataType, Field, Map, Primitive, Struct
 from lazydelta.protocol.time import has_plain_year, timestamp_text
+from lazydelta.protocol.values import is_float
 from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.spark.file_index import DELETED_ROWS, DeltaFileIndex, SparkInternals, TableFiles, hadoop_path, why_not
 from lazydelta.spark.read_options import pinned_version, split_version

@@ -11,7 +11,7 @@ from typing import Any
 
 from lazydelta.errors import OptionError
 from lazydelta.log.time_travel import milliseconds, version_at
-from lazydelta.protocol.literals import short_repr
+from lazydelta.protocol.values import short_repr
 from lazydelta.rows.scanner import ShareSize
 from lazydelta.sidecar.handle import Snapshot, TableHandle
 

@@ -26,14 +26,13 @@ from pyspark.sql.streaming.listener import (
 )
 
 from lazydelta.errors import LazyDeltaError, OptionError
-from lazydelta.log.checkpoint.units import CheckpointResult, Unit
-from lazydelta.log.hint.writer import write_last_checkpoint
+from lazydelta.log.checkpoint.reader import CheckpointResult, Unit
 from lazydelta.maintenance.after_commit import sidecar_beside
 from lazydelta.maintenance.watch import BackgroundWatch
 from lazydelta.sidecar.building.build import Progress, build
 from lazydelta.sidecar.building.distributed import BucketParts, SpreadBuild, UnitKeys, splitters_of
 from lazydelta.sidecar.building.publish import BuildResult, Publication
-from lazydelta.sidecar.format.folder import list_folder
+from lazydelta.sidecar.format.manifest import list_folder
 from lazydelta.sidecar.handle import TableHandle
 from lazydelta.spark.errors import error_of_ours
 from lazydelta.storage import Store
@@ -44,7 +43,7 @@ from lazydelta.write.checkpoint.distributed import (
     SpreadCheckpoint,
     write_checkpoint_in_parts,
 )
-from lazydelta.write.checkpoint.writer import MEMORY_BUDGET
+from lazydelta.write.checkpoint.writer import MEMORY_BUDGET, write_last_checkpoint
 
 __all__ = ["SidecarListener", "build_sidecar", "checkpoint_table", "following_sidecar", "write_on"]
 

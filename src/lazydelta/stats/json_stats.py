@@ -23,9 +23,8 @@ import numpy as np
 import pyarrow as pa
 
 from lazydelta.log.file_batch import FileBatch
-from lazydelta.protocol.literals import is_float, scaled
 from lazydelta.protocol.schema import Column, DataType, Decimal, Primitive, Struct
-from lazydelta.protocol.values import cast_decimals, from_text
+from lazydelta.protocol.values import cast_decimals, from_text, is_float, scaled
 from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import one_array, typed_array
 from lazydelta.runtime.threads import give_way

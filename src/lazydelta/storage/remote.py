@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
+import os
 import threading
+import time
+import weakref
+from collections import OrderedDict
+from concurrent.futures import CancelledError
+from datetime import timedelta
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lazydelta.errors import StorageError
+import obstore
+from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
+
+from lazydelta.errors import AccessDeniedError, OptionError, StorageError
+from lazydelta.runtime.threads import Task, start_thread
+from lazydelta.storage.address import LOOPBACK, address_of, client_config, fence, from_environment, is_true
 from lazydelta.storage.bridge import Pending, run, submit
-from lazydelta.storage.client import Client
+from lazydelta.storage.credentials import isolate, lasting_credentials, named_credential, token_provider
+from lazydelta.storage.faults import option_fault
 from lazydelta.storage.input import AdaptiveReads, open_native
+from lazydelta.storage.options import CREDENTIAL, is_secret, sort_options
 from lazydelta.storage.store import (
     READ_AHEAD,
     ByteStream,
@@ -29,12 +44,187 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 
     import pyarrow as pa
-    from obstore import AsyncWritableFile, BytesStream, ListStream, ObjectMeta
+    from obstore import AsyncWritableFile, BytesStream, GetOptions, ListResult, ListStream, ObjectMeta, PutMode
+    from obstore.store import ObjectStore as ObstoreClient
+    from obstore.store import RetryConfig
 
     from lazydelta.storage.location import Location, Settings
     from lazydelta.storage.store import IoCounters
 
-__all__ = ["ObjectStore"]
+__all__ = [
+    "Client",
+    "EventLoop",
+    "ObjectStore",
+]
+
+
+# Object-store client: built from a location and options, with the few calls that lazydelta needs.
+
+
+_CONNECT_SECONDS = 5.0
+_WHOLE_REQUEST_FACTOR = 20
+_MAX_BACKOFF = timedelta(seconds=5)
+
+_memory: dict[str, MemoryStore] = {}
+_memory_lock = threading.Lock()
+
+
+def _memory_store(name: str) -> MemoryStore:
+    """Return the in-memory store of this name, shared by the whole process."""
+    with _memory_lock:
+        return _memory.setdefault(name, MemoryStore())
+
+
+# Each client has its own connections. Tables of one container with the same settings share one, so that opening many of
+# them does not open as many connections. The provider is kept with the client, so that its identity stays its own.
+_MOST_STORES = 32
+_stores: OrderedDict[str, tuple[Any, ObstoreClient]] = OrderedDict()
+_stores_lock = threading.Lock()
+
+
+def _shared_store(key: str, provider: Any, build: Callable[[], ObstoreClient]) -> ObstoreClient:
+    digest = hashlib.sha256(key.encode()).hexdigest()  # it names credentials, which need not be kept twice
+    with _stores_lock:
+        if digest in _stores:
+            _stores.move_to_end(digest)
+            return _stores[digest][1]
+    built = build()
+    with _stores_lock:
+        _stores[digest] = provider, built
+        while len(_stores) > _MOST_STORES:
+            _stores.popitem(last=False)
+    return built
+
+
+class Client:
+    """Client for one container of an object store."""
+
+    def __init__(self, location: Location, settings: Settings) -> None:
+        self._location = location
+        self._settings = settings
+        self._built = None if settings.left_behind and location.kind != "memory" else self._build()
+
+    @property
+    def _store(self) -> ObstoreClient:
+        if self._built is None:
+            uri = self._location.uri
+            message = f"the credentials for {uri} stayed behind when it was sent to this process"
+            hint = "open it here with its storage_options, or send a store that carries them: carrying_credentials()"
+            raise AccessDeniedError(message, path=uri, hint=hint)
+        return self._built
+
+    def _build(self) -> ObstoreClient:
+        location, settings = self._location, self._settings
+        if location.kind == "memory":
+            return _memory_store(location.container)
+        try:
+            return self._build_remote()
+        except BaseException as error:  # noqa: BLE001 - translated, or raised again unchanged
+            failure = option_fault(error, uri=location.uri, secrets=settings.secrets)
+        raise failure
+
+    def _build_remote(self) -> ObstoreClient:
+        location, settings = self._location, self._settings
+        kind = location.kind
+        options = sort_options(kind, settings.options)
+        config = client_config(location, settings.options, settings.environment)
+        address = address_of(location, settings.options, settings.environment)
+        client = self._client_options(options.client)
+        if address is None:  # every kind that gets here has an address
+            message = f"{location.uri} is not in an object store"
+            raise OptionError(message, path=location.uri)
+        # Only the user can have set the emulator's address, and the client knows that it is not encrypted.
+        if address.service.startswith("http:") and not is_true(config.get("use_emulator")):
+            if address.host in LOOPBACK:
+                client.setdefault("allow_http", "true")
+            elif not is_true(client.get("allow_http")):
+                message = f"the endpoint of {location.uri} is not encrypted"
+                raise OptionError(message, path=location.uri, hint="use https, or set allow_http to true")
+        around = from_environment(kind)
+        if settings.environment is not None:
+            provider = isolate(location, config, address, around)
+            around = {}
+        else:
+            # The client would prefer a token from the environment to a key that the table was given.
+            mixed = any(is_secret(name, value) and name not in config for name, (_, value) in around.items())
+            provider = lasting_credentials(kind, config) if mixed else None
+        credential = settings.options.get(CREDENTIAL) if settings.credential is None else settings.credential
+        if isinstance(credential, str):
+            provider = named_credential(kind, credential, config) or provider
+        elif credential is not None:
+            provider = token_provider(kind, credential)
+        if "proxy_url" not in client:
+            client |= fence(kind, address, config, {name: value for name, (_, value) in around.items()})
+        build: Callable[..., ObstoreClient] = {"azure": AzureStore, "s3": S3Store, "gcs": GCSStore}[kind]
+        more = {} if provider is None else {"credential_provider": provider}
+        retry = self._retry(options.retry)
+        # Credentials of the environment may change between two tables; the client reads them when it is built.
+        signed = provider if credential is None else credential
+        parts = (os.getpid(), kind, location.container, config, client, retry, id(signed), sorted(around.items()))
+        return _shared_store(
+            repr(parts),
+            signed,
+            lambda: build(location.container, config=config, client_options=client, retry_config=retry, **more),
+        )
+
+    def _client_options(self, given: dict[str, str]) -> dict[str, Any]:
+        """Return the timeouts: ``request_timeout`` limits the time without data, not the length of a response."""
+        seconds = self._settings.request_timeout
+        return {
+            "read_timeout": timedelta(seconds=seconds),
+            "connect_timeout": timedelta(seconds=min(_CONNECT_SECONDS, seconds)),
+            "timeout": timedelta(seconds=seconds * _WHOLE_REQUEST_FACTOR),
+            **given,
+        }
+
+    def _retry(self, given: dict[str, str]) -> RetryConfig:
+        """Return the retry settings: back off with jitter, and give up after about twice the time of one attempt."""
+        total = timedelta(seconds=max(2 * self._settings.request_timeout, 10.0))
+        retries = self._settings.retries
+        if given.get("max_retries", "").isdigit():
+            retries = int(given["max_retries"])
+        return {
+            "max_retries": retries,
+            "retry_timeout": total,
+            "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": _MAX_BACKOFF, "base": 2},
+        }
+
+    async def get(self, key: str, options: GetOptions) -> bytes:
+        """Read an object or a range of it."""
+        bounds = options.get("range")
+        if isinstance(bounds, tuple) and "if_match" not in options:
+            # Crosses the Python/Rust boundary once instead of twice, which halves the cost of a small read.
+            return (await obstore.get_range_async(self._store, key, start=bounds[0], end=bounds[1])).to_bytes()
+        result = await obstore.get_async(self._store, key, options=options)
+        return (await result.bytes_async()).to_bytes()
+
+    async def chunks(self, key: str, options: GetOptions, chunk_size: int) -> BytesStream:
+        """Start reading an object in chunks."""
+        return (await obstore.get_async(self._store, key, options=options)).stream(chunk_size)
+
+    async def head(self, key: str) -> ObjectMeta:
+        """Return an object's metadata."""
+        return await obstore.head_async(self._store, key)
+
+    async def put(self, key: str, data: bytes, mode: PutMode) -> None:
+        """Write an object in one request."""
+        await obstore.put_async(self._store, key, data, mode=mode, use_multipart=False)
+
+    async def delete(self, key: str) -> None:
+        """Delete an object."""
+        await obstore.delete_async(self._store, key)
+
+    def pages(self, prefix: str, offset: str | None, size: int) -> ListStream[Sequence[ObjectMeta]]:
+        """Start a recursive listing below a folder."""
+        return obstore.list(self._store, prefix or None, offset=offset, chunk_size=size)
+
+    async def level(self, prefix: str) -> ListResult[Sequence[ObjectMeta]]:
+        """List the objects and sub-folders directly in a folder."""
+        return await obstore.list_with_delimiter_async(self._store, prefix or None)
+
+    def upload(self, key: str, part_size: int, concurrency: int) -> AsyncWritableFile:
+        """Start a multipart upload. Nothing is visible until it is closed."""
+        return obstore.open_writer_async(self._store, key, buffer_size=part_size, max_concurrency=concurrency)
 
 
 # Remote objects read in chunks, with at most one chunk prefetched.
@@ -432,3 +622,107 @@ def _directly_in(below: str, page: Sequence[ObjectMeta]) -> Sequence[tuple[str, 
             found.append((name, meta))
     found.sort(key=itemgetter(0))
     return found
+
+
+# Event loop of the object-store client. `storage.bridge` starts it with the first request.
+
+
+_JOIN_SECONDS = 2.0
+_POLL_SECONDS = 0.002
+
+
+class _CountingLoop(asyncio.SelectorEventLoop):
+    """An event loop that tracks the futures still held, for instance by the client's threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: weakref.WeakSet[asyncio.Future[Any]] = weakref.WeakSet()
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """Create a future and track it for as long as it is referenced."""
+        future = super().create_future()
+        self.held.add(future)
+        return future
+
+
+class _Request(Task[T]):
+    """A coroutine on the loop. Unlike other tasks, it can be cancelled while it runs."""
+
+    __slots__ = ("_coroutine", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._loop = loop
+        self._coroutine: asyncio.Task[T] | None = None
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> None:
+        self._coroutine = self._loop.create_task(work)
+        self._coroutine.add_done_callback(self._settle)
+        if self.done():
+            self._abort()
+
+    def cancel(self) -> bool:
+        if not self.done():
+            self.fail(CancelledError())
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._abort)
+        return self.cancelled()
+
+    def _abort(self) -> None:
+        # After its first step: a coroutine that never started could not close its resources.
+        if self._coroutine is not None:
+            self._loop.call_soon(self._coroutine.cancel)
+
+    def _settle(self, coroutine: asyncio.Task[T]) -> None:
+        self._coroutine = None
+        if coroutine.cancelled():
+            self.fail(CancelledError())
+        elif (error := coroutine.exception()) is not None:
+            self.fail(error)
+        elif not self.done():
+            self.succeed(coroutine.result())
+
+
+class EventLoop:
+    """An event loop on its own daemon thread. Runs until ``stop()``."""
+
+    def __init__(self) -> None:
+        self.loop = _CountingLoop()
+        self.thread = start_thread(self._run, "lazydelta-io")
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Task[T]:
+        """Start ``work`` now."""
+        request: _Request[T] = _Request(self.loop)
+        self.loop.call_soon_threadsafe(request.begin, work)
+        return request
+
+    def stop(self) -> None:
+        """Cancel the requests in flight, let the client's threads notice, then stop.
+
+        A client thread that calls into an interpreter during its shutdown aborts the process. It holds the future of
+        its request until its last such call.
+        """
+
+        async def wind_down() -> None:
+            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks, timeout=_JOIN_SECONDS / 2)
+
+        with contextlib.suppress(RuntimeError, TimeoutError, CancelledError):
+            self.submit(wind_down()).result(_JOIN_SECONDS)
+        deadline = time.monotonic() + _JOIN_SECONDS
+        while self.loop.held and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+            # Any call into the client frees the objects that its threads dropped without holding the GIL.
+            obstore.parse_scheme("memory:///")
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(_JOIN_SECONDS)
+        if not self.thread.is_alive():
+            self.loop.close()

@@ -22,9 +22,8 @@ import msgspec
 
 from lazydelta.errors import DataFileError, ObjectNotFoundError, StorageError, StreamClosedError
 from lazydelta.runtime.threads import ClosesItself
-from lazydelta.storage.external_locations import judge
 from lazydelta.storage.faults import Attempt, translate
-from lazydelta.storage.location import Location, Settings, decode_path, is_plain, within
+from lazydelta.storage.location import Location, Settings, decode_path, is_plain, judge, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -19,10 +19,9 @@ import pyarrow as pa
 from lazydelta.deltalake_names.changes import ChangesTable
 from lazydelta.deltalake_names.parameters import LeftToDeltalake, by_position, instead_of, only_where, warn_of
 from lazydelta.errors import LazyDeltaError, OptionError, no_attribute, require
-from lazydelta.log.description import DeltaTableConfig
 from lazydelta.predicates import Predicate, Where, conjunction, parse_predicate
 from lazydelta.scan.request import RetentionGuard
-from lazydelta.table.pinned_table import PinnedTable
+from lazydelta.table.pinned_table import DeltaTableConfig, PinnedTable
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -33,14 +32,14 @@ if TYPE_CHECKING:
 
     from lazydelta.deltalake_names.commit_properties import CommitProperties, PostCommitHookProperties
     from lazydelta.deltalake_names.maintenance import TableOptimizer
-    from lazydelta.deltalake_names.raw_table import RawDeltaTable
+    from lazydelta.deltalake_names.storage_handler import RawDeltaTable
     from lazydelta.engines.sql import SqlResult
     from lazydelta.maintenance.doctor import Diagnosis
     from lazydelta.protocol.delta_types import Schema
-    from lazydelta.rows.file_changes import ChangeStream
+    from lazydelta.rows.change_feed import ChangeStream
     from lazydelta.rows.scanner import RowEstimate, RowFragment, RowScanner
     from lazydelta.rows.stream import RowStream
-    from lazydelta.scan.explain import Explanation
+    from lazydelta.scan.scanner import Explanation
     from lazydelta.sidecar.building.publish import BuildResult
     from lazydelta.sidecar.handle import Snapshot, TableHandle
     from lazydelta.sidecar.inspection import SidecarInfo
@@ -139,7 +138,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
 
     @property
     def _table(self) -> RawDeltaTable:
-        from lazydelta.deltalake_names.raw_table import RawDeltaTable  # noqa: PLC0415 - see the head of this module
+        from lazydelta.deltalake_names.storage_handler import RawDeltaTable  # noqa: PLC0415 - see the head of this module
 
         return RawDeltaTable(self)
 
@@ -226,7 +225,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         rows that were only moved), and in ``detail`` the JSON of metadata and protocol. If commits were cleaned up, an
         error names the earliest available version; no commit is skipped silently.
         """
-        from lazydelta.rows.file_changes import ChangeStream  # noqa: PLC0415 - see the head of this module
+        from lazydelta.rows.change_feed import ChangeStream  # noqa: PLC0415 - see the head of this module
 
         return ChangeStream(self._snapshot, since, batch_size=batch_size)
 
@@ -385,7 +384,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
 
     def show(self, n: int = 10, columns: Sequence[str] | None = None, *, where: Where = None) -> None:
         """Print a few of the newest rows."""
-        from lazydelta.runtime.display import text_table  # noqa: PLC0415 - for people only
+        from lazydelta.runtime.results import text_table  # noqa: PLC0415 - for people only
 
         print(text_table(self.head(n, columns, where=where)))  # noqa: T201 - what it is for
 
@@ -435,7 +434,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
     def sidecar_status(self) -> SidecarInfo | None:
         """Describe the newest sidecar from its manifest; None if the table has none."""
         from lazydelta.sidecar import show  # noqa: PLC0415 - not needed for reading
-        from lazydelta.sidecar.format.folder import list_folder  # noqa: PLC0415
+        from lazydelta.sidecar.format.manifest import list_folder  # noqa: PLC0415
 
         return show(self._snapshot.table) if list_folder(self._snapshot.store) else None  # type: ignore[arg-type]
 
@@ -457,7 +456,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         No data is copied, and both tables change independently afterwards. A VACUUM of this table deletes files that
         the clone may still need. Readers of a clone in another account need ``external_locations``.
         """
-        from lazydelta.maintenance.clone import shallow_clone  # noqa: PLC0415 - not needed for reading
+        from lazydelta.maintenance.restore import shallow_clone  # noqa: PLC0415 - not needed for reading
         from lazydelta.sidecar.handle import TableHandle  # noqa: PLC0415
 
         target = TableHandle.open(target_uri, storage_options)
@@ -671,7 +670,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
 
     def cleanup_metadata(self) -> None:
         """Delete the log files that the table's ``delta.logRetentionDuration`` no longer retains."""
-        from lazydelta.maintenance.log_cleanup import clean_log  # noqa: PLC0415 - as above
+        from lazydelta.maintenance.after_commit import clean_log  # noqa: PLC0415 - as above
 
         clean_log(self._snapshot.table)
 

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from lazydelta.errors import LazyDeltaError
-from lazydelta.runtime.display import bar_chart, bytes_text, facts_html, table_html
+from lazydelta.runtime.results import bar_chart, bytes_text, facts_html, table_html
 
 if TYPE_CHECKING:
     from lazydelta.table.delta_table import DeltaTable

@@ -19,7 +19,7 @@ from lazydelta.errors import (
     UnsupportedFeatureError,
     WriteError,
 )
-from lazydelta.log.opening import open_snapshot
+from lazydelta.log.snapshot import open_snapshot
 from lazydelta.protocol.actions import Metadata, Protocol
 from lazydelta.protocol.arrow_types import has_timestamp_ntz, to_schema_string
 from lazydelta.protocol.delta_types import Schema

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from lazydelta.kql.binding.plan import OutputColumn, Relation, Rows
 from lazydelta.kql.binding.plugins import Plugin, staged, stored_sql
 from lazydelta.kql.binding.types import Typed, column, quoted, to_text
-from lazydelta.kql.computing.patterns import Pattern, Row, clusters, differences, frequent, pattern_stage
+from lazydelta.kql.computing.sequences import Pattern, Row, clusters, differences, frequent, pattern_stage
 from lazydelta.kql.language import syntax
 
 __all__ = ["PATTERN_PLUGINS"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from lazydelta.kql.binding import arrays, graphs, joins, plugins, scans, texts
+from lazydelta.kql.binding import arrays, graphs, joins, plugins, texts
 from lazydelta.kql.binding.activity import TIMELINE_PLUGINS
 from lazydelta.kql.binding.graphs import Graph
 from lazydelta.kql.binding.joins import Made, one_name, unused
@@ -33,7 +33,7 @@ from lazydelta.kql.binding.plan import (
 from lazydelta.kql.binding.scalars import Scalars, bind_let, bound_parameters
 from lazydelta.kql.binding.summarize import Aggregates
 from lazydelta.kql.binding.types import NUMBERS, SQL_TYPES, Typed, column, common_kind, converted, literal, quoted
-from lazydelta.kql.binding.windows import Windows
+from lazydelta.kql.binding.windows import Windows, scanned
 from lazydelta.kql.functions.aggregates import SEVERAL
 from lazydelta.kql.functions.table import FUNCTIONS, REFUSED
 from lazydelta.kql.language import syntax
@@ -475,7 +475,7 @@ class Tabular:
             case syntax.Parse() | syntax.ParseKv() | syntax.Reduce():
                 return texts.operate(self, relation, operator, scope)
             case syntax.ScanRows():
-                return scans.scanned(self, relation, operator, scope)
+                return scanned(self, relation, operator, scope)
             case syntax.Facet() | syntax.Fork():
                 raise self._session.error(operator.at, "fork and facet are the end of a query")
             case _:

@@ -31,7 +31,7 @@ from lazydelta.kql.binding.plan import (
     Window,
 )
 from lazydelta.kql.binding.types import Typed, call, literal, substituted
-from lazydelta.protocol.literals import Instant
+from lazydelta.protocol.values import Instant
 
 __all__ = ["Pushed", "push_down"]
 

@@ -59,12 +59,15 @@ __all__ = [
     "MAX_REPLACEMENTS",
     "SIDECARS",
     "CheckpointReader",
+    "CheckpointResult",
     "StatsWanted",
+    "Unit",
     "checkpoint_actions",
     "current_checkpoint",
     "current_sidecar",
     "is_curable",
     "too_often",
+    "units_of",
 ]
 
 
@@ -534,3 +537,50 @@ def _check_commits(segment: LogSegment, listed: dict[int, LogFile]) -> None:
             continue
         message = f"{commit.path} was replaced since the table was opened: the log is another one"
         raise MissingCommitError(message, path=commit.path, version=commit.version, hint="open the table again")
+
+
+# A checkpoint divided into units that tasks read in parallel: row groups of one of its files each.
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """Some row groups of a checkpoint file, or all of it if ``groups`` is None."""
+
+    part: LogFile
+    groups: range | None = None
+
+
+def units_of(reader: CheckpointReader, rows: int) -> list[Unit]:
+    """Divide a checkpoint into units of about this many rows; a row group is never split."""
+    found = []
+    for part in reader.parts():
+        counts = reader.row_counts(part)
+        if counts is None:
+            found.append(Unit(part))
+            continue
+        start = held = 0
+        for number, count in enumerate(counts):
+            held += count
+            if held >= rows or number + 1 == len(counts):
+                found.append(Unit(part, range(start, number + 1)))
+                start, held = number + 1, 0
+    return found
+
+
+# ``CheckpointResult``: a checkpoint that was written or found, with the fields of the hint.
+
+
+class CheckpointResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a checkpoint; ``action`` is written or already-there.
+
+    ``size`` counts actions and ``num_of_add_files`` files; they are None for an existing checkpoint that would have to
+    be read. ``parts`` is set for an existing multi-part checkpoint, and ``is_v1`` is false for other kinds.
+    """
+
+    action: str
+    version: int
+    path: str
+    size_in_bytes: int
+    size: int | None = None
+    num_of_add_files: int | None = None
+    parts: int | None = None
+    is_v1: bool = True

@@ -29,8 +29,8 @@ from lazydelta.predicates.sql.syntax import (
     TruthTest,
 )
 from lazydelta.predicates.sql.terms import KNOWN_FUNCTIONS
-from lazydelta.protocol.literals import short_repr
 from lazydelta.protocol.time import parse_timespan, timespan_of, unit_name
+from lazydelta.protocol.values import short_repr
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr

@@ -18,7 +18,6 @@ import msgspec
 from lazydelta.errors import PredicateError
 from lazydelta.predicates.sql.syntax import Arithmetic, Call, Cast, Literal, Name, Negative, Syntax
 from lazydelta.predicates.tree import Compare, Constant, IsNull, Predicate
-from lazydelta.protocol.literals import Day, Instant, parse_instant, place, short_repr
 from lazydelta.protocol.schema import Column, DataType, Primitive, TableSchema
 from lazydelta.protocol.time import (
     TRUNCATING_UNITS,
@@ -31,6 +30,7 @@ from lazydelta.protocol.time import (
     unit_name,
     year_start,
 )
+from lazydelta.protocol.values import Day, Instant, parse_instant, place, short_repr
 from lazydelta.runtime.arrays import typed_scalar
 
 __all__ = [

@@ -60,9 +60,9 @@ from lazydelta.predicates.sql.terms import (
     Terms,
 )
 from lazydelta.predicates.tree import Constant, NanOrder, Opaque, Predicate
-from lazydelta.protocol.literals import Day, Instant, place
 from lazydelta.protocol.schema import Column, Primitive, TableSchema
 from lazydelta.protocol.time import Timespan, timestamp_text
+from lazydelta.protocol.values import Day, Instant, place
 from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import typed_scalar
 

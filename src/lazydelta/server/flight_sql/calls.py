@@ -36,8 +36,7 @@ from lazydelta.server.flight_sql.statement import (
     described,
     language_of,
 )
-from lazydelta.server.refusals import Refusal, refusal, statement_refusal, told
-from lazydelta.server.streams import Outcome, Sent, ServedStream
+from lazydelta.server.streams import Outcome, Refusal, Sent, ServedStream, refusal, statement_refusal, told
 from lazydelta.server.worker_pool import WorkerPool
 
 __all__ = ["SESSION_MIDDLEWARE", "FlightSql", "Handles", "SessionCookies", "SessionOptions", "SqlLimits"]

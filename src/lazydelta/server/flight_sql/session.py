@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lazydelta.engines import duckdb as duckdb_engine
-from lazydelta.engines.table_source import engine
 from lazydelta.errors import LazyDeltaError, MemoryLimitError, QueryError
 from lazydelta.kql.execution.tables import LimitedDatabases
 from lazydelta.rows.flow import ReadingPool
+from lazydelta.runtime.database import engine
 from lazydelta.server.flight_sql.guard import CATALOG, CatalogView, CheckedQuery, SqlGuard
 from lazydelta.table.delta_table import DeltaTable
 

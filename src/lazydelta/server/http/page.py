@@ -29,7 +29,7 @@ from lazydelta.server.http.kusto_frames import Column, columns_of, encoded_rows
 from lazydelta.server.http.queries import Call, Queries, RunningQuery
 from lazydelta.server.http.replies import Handler, Head, error_body, json_reply
 from lazydelta.server.tables import TableListing, history_of, partitions_in
-from lazydelta.sidecar.format.folder import list_folder
+from lazydelta.sidecar.format.manifest import list_folder
 from lazydelta.sidecar.handle import snapshot_of
 from lazydelta.sidecar.timeline import Timeline, exact_timeline, manifest_timeline, time_column_of
 from lazydelta.table.delta_table import DeltaTable

@@ -22,10 +22,17 @@ from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.protocol.schema import Column
 from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import boolean_array, from_numpy
-from lazydelta.runtime.spill import SpillFile
 from lazydelta.runtime.threads import ReadAhead, in_parallel, release_memory
 from lazydelta.scan.timestamp_check import false_timestamps, without_bounds
-from lazydelta.sidecar.building.plan import MEMORY_BUDGET, SidecarPlan, at_checkpoint, key_layout, plan_of, plan_sidecar
+from lazydelta.sidecar.building.plan import (
+    MEMORY_BUDGET,
+    SidecarPlan,
+    SpillFile,
+    at_checkpoint,
+    key_layout,
+    plan_of,
+    plan_sidecar,
+)
 from lazydelta.sidecar.building.publish import (
     BuildResult,
     PartsGoneError,
@@ -37,9 +44,8 @@ from lazydelta.sidecar.building.publish import (
 from lazydelta.sidecar.format.columns import FOLDER, ColumnRole, SidecarLayout, sidecar_path
 from lazydelta.sidecar.format.leaves import pack_groups
 from lazydelta.sidecar.format.manifest import SidecarError, prove
-from lazydelta.sidecar.format.order import places_among, sortable
 from lazydelta.sidecar.format.part_file import check_part, part_footer, whole_layout, whole_layout_of
-from lazydelta.sidecar.format.rows import to_rows
+from lazydelta.sidecar.format.rows import places_among, sortable, to_rows
 from lazydelta.sidecar.handle import TableHandle
 from lazydelta.sidecar.lifecycle import sweep
 from lazydelta.sidecar.reading.discovery import check_single, read_single

@@ -17,10 +17,9 @@ import msgspec
 import pyarrow as pa
 
 from lazydelta.errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError, OptionError, StorageError
-from lazydelta.log.opening import open_snapshot
 from lazydelta.log.replay import ReverseCommitReader, TailCommit
 from lazydelta.log.segment import LogSegment
-from lazydelta.log.snapshot import LogSnapshot
+from lazydelta.log.snapshot import LogSnapshot, open_snapshot
 from lazydelta.protocol.actions import Add, LogLine, Remove
 from lazydelta.protocol.file_names import LogFile
 from lazydelta.protocol.properties import TableProperties

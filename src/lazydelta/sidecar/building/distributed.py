@@ -21,8 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from lazydelta.errors import LazyDeltaError
-from lazydelta.log.checkpoint.reader import CheckpointReader, StatsWanted
-from lazydelta.log.checkpoint.units import Unit, units_of
+from lazydelta.log.checkpoint.reader import CheckpointReader, StatsWanted, Unit, units_of
 from lazydelta.log.file_batch import FILE_COLUMNS, FileBatch
 from lazydelta.log.segment import Checkpoint
 from lazydelta.protocol.schema import Column
@@ -34,11 +33,10 @@ from lazydelta.sidecar.building.build import KeySample
 from lazydelta.sidecar.building.plan import SidecarPlan, key_layout
 from lazydelta.sidecar.building.publish import BuildResult, Publication, PublishedPart
 from lazydelta.sidecar.format.columns import ColumnRole, part_path
-from lazydelta.sidecar.format.folder import list_folder
 from lazydelta.sidecar.format.leaves import pack_groups
-from lazydelta.sidecar.format.order import places_among, sortable
+from lazydelta.sidecar.format.manifest import list_folder
 from lazydelta.sidecar.format.part_file import SidecarState, WrittenPart, encode_part, encode_tiers
-from lazydelta.sidecar.format.rows import to_rows
+from lazydelta.sidecar.format.rows import places_among, sortable, to_rows
 from lazydelta.storage import Store
 
 __all__ = ["BucketParts", "SpreadBuild", "UnitKeys", "splitters_of"]

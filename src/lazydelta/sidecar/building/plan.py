@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -14,16 +15,14 @@ import pyarrow as pa
 
 from lazydelta.errors import OptionError
 from lazydelta.log.checkpoint.reader import CURABLE, MAX_REPLACEMENTS, CheckpointReader, StatsWanted, too_often
-from lazydelta.log.opening import open_snapshot
 from lazydelta.log.segment import Checkpoint
-from lazydelta.log.snapshot import LogSnapshot
+from lazydelta.log.snapshot import LogSnapshot, open_snapshot
 from lazydelta.protocol.properties import TableProperties
 from lazydelta.protocol.schema import Column, TableSchema
 from lazydelta.sidecar.format.columns import GROUPS_PER_FILE, ROWS_PER_GROUP, ColumnRole, SidecarLayout, SortColumn
 from lazydelta.sidecar.format.manifest import ManifestPart, SidecarError, range_key
-from lazydelta.sidecar.format.order import keys_from_text, places_among
 from lazydelta.sidecar.format.part_file import index_tier, joined_tiers, stats_tier
-from lazydelta.sidecar.format.rows import partition_column
+from lazydelta.sidecar.format.rows import keys_from_text, partition_column, places_among
 from lazydelta.stats import has_range, is_timestamp
 from lazydelta.stats.collector import stats_columns
 from lazydelta.storage import Store
@@ -33,6 +32,7 @@ __all__ = [
     "PART_ROWS",
     "PartOrder",
     "SidecarPlan",
+    "SpillFile",
     "at_checkpoint",
     "columns_named_in",
     "key_layout",
@@ -275,3 +275,43 @@ def _check_years(parts: Sequence[ManifestPart], layout: SidecarLayout, schema: T
             if known is not None and known.has_missing and None in (part.first[number], part.last[number]):
                 message = f"its keys by {'.'.join(each.path)} cannot be read back from text"
                 raise SidecarError(message)
+
+
+# ``SpillFile``: rows spilled to an unnamed file on disk, which disappears with the process however it ends.
+
+
+_BUFFER = 1 << 20
+
+
+class SpillFile:
+    """Stores rows with ``add`` and returns them piece by piece with ``pieces``.
+
+    Each owner spills to one file, whichever rows are read together. A file per group would need its own buffer and
+    schema, which with a thousand columns is larger than the rows.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._file = tempfile.TemporaryFile(prefix="lazydelta-spill-", buffering=_BUFFER)  # noqa: SIM115 - see close
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        self._writer = pa.ipc.new_stream(pa.PythonFile(self._file, "w"), schema, options=options)
+
+    def add(self, rows: pa.RecordBatch) -> int:
+        """Store rows, and return the position to read them from."""
+        place = self._file.tell()
+        self._writer.write_batch(rows)
+        return place
+
+    def pieces(self, places: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows at some positions. Nothing may be added after the first one is read."""
+        source = pa.PythonFile(self._file, "r")
+        for place in places:
+            self._file.seek(place)
+            message = pa.ipc.read_message(source)
+            if message.type == "schema":  # written with the first rows
+                message = pa.ipc.read_message(source)
+            yield pa.ipc.read_record_batch(message, self._schema)
+
+    def close(self) -> None:
+        """Free the disk space."""
+        self._file.close()

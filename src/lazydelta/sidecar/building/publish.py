@@ -28,7 +28,6 @@ from lazydelta.sidecar.format.columns import (
     part_path,
     sidecar_path,
 )
-from lazydelta.sidecar.format.folder import are_in_place
 from lazydelta.sidecar.format.leaves import (
     EveryPart,
     every_part,
@@ -46,6 +45,7 @@ from lazydelta.sidecar.format.manifest import (
     ManifestPart,
     ManifestRowGroup,
     SidecarError,
+    are_in_place,
     prove,
     record,
 )

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from lazydelta.errors import LogError, StorageError
 from lazydelta.log.file_batch import FileBatch
-from lazydelta.log.hint.reader import read_hint
+from lazydelta.log.hint import read_hint
 from lazydelta.log.keys import RemoveSet
 from lazydelta.log.replay import TailCommit, TailReader, active_tail_files
 from lazydelta.log.segment import Checkpoint, LogSegment, list_from
@@ -34,7 +34,6 @@ from lazydelta.protocol.schema import TableSchema
 from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import boolean_array, one_array
 from lazydelta.runtime.metrics import ScanMetrics
-from lazydelta.runtime.spill import SpillFile
 from lazydelta.sidecar.building.build import (
     MEMORY_BUDGET,
     ExternalSort,
@@ -44,15 +43,21 @@ from lazydelta.sidecar.building.build import (
     build_at,
     existing,
 )
-from lazydelta.sidecar.building.plan import PartOrder, SidecarPlan, at_checkpoint, key_layout, plan_of
+from lazydelta.sidecar.building.plan import PartOrder, SidecarPlan, SpillFile, at_checkpoint, key_layout, plan_of
 from lazydelta.sidecar.building.publish import BuildResult, Publication, PublishedPart, schema_hash
 from lazydelta.sidecar.format.columns import ColumnRole, SidecarLayout
-from lazydelta.sidecar.format.folder import FolderFile, list_folder
 from lazydelta.sidecar.format.leaves import EveryPart, every_part, pack_groups
-from lazydelta.sidecar.format.manifest import ManifestIndex, ManifestPart, SidecarError, file_identity, prove
-from lazydelta.sidecar.format.order import sortable
+from lazydelta.sidecar.format.manifest import (
+    FolderFile,
+    ManifestIndex,
+    ManifestPart,
+    SidecarError,
+    file_identity,
+    list_folder,
+    prove,
+)
 from lazydelta.sidecar.format.part_file import part_columns, part_table, whole_layout
-from lazydelta.sidecar.format.rows import to_rows, vectors_of
+from lazydelta.sidecar.format.rows import sortable, to_rows, vectors_of
 from lazydelta.sidecar.handle import TableHandle
 from lazydelta.sidecar.lifecycle import sweep
 from lazydelta.storage import Store

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
@@ -10,14 +11,17 @@ from typing import Any, Self
 
 import msgspec
 
-from lazydelta.log.segment import Checkpoint
+from lazydelta.errors import ObjectNotFoundError
+from lazydelta.log.segment import Checkpoint, list_from
 from lazydelta.protocol.actions import Count, DomainMetadata, Metadata, Protocol, Txn
+from lazydelta.protocol.file_names import MAX_VERSION, FileKind
 from lazydelta.sidecar.format.columns import FOLDER, READ_FORMATS, SidecarColumn, SidecarLayout, SortColumn
 from lazydelta.storage import ObjectInfo, Pending, Store
 
 __all__ = [
     "UNSEALED",
     "CheckpointFile",
+    "FolderFile",
     "Manifest",
     "ManifestIndex",
     "ManifestLeaf",
@@ -30,10 +34,13 @@ __all__ = [
     "SidecarError",
     "StatsFile",
     "UnsealedError",
+    "are_in_place",
     "check_groups",
     "file_identity",
     "is_in_folder",
     "is_sealed",
+    "list_folder",
+    "listed_checkpoints",
     "mirrors",
     "prove",
     "range_key",
@@ -462,3 +469,65 @@ def prove(store: Store, recorded: Sequence[CheckpointFile], files: Sequence[Obje
     proof = start_proof(store, recorded, files)
     if proof is not None:
         proof.check()
+
+
+# Files in ``_delta_log/_sidecars``: recognizes ours by name and ignores all others.
+
+
+_UUID = r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
+_NAME = (
+    r"v(?P<version>0|[1-9]\d{0,18})"
+    r"(?:(?P<manifest>\.manifest\.json)|(?P<single>\.parquet)|\.(?:index|stats)\.parquet|"
+    rf"-{_UUID}(?:(?P<leaves>\.leaves)|-[1-9]\d*(?:\.(?:index|stats))?\.parquet))"
+)
+_PARTS_ASKED_ONE_BY_ONE = 4
+
+
+class FolderFile(msgspec.Struct, frozen=True):
+    """A lazydelta file in the folder; ``kind`` is manifest, leaves, single, part, or temporary (with version -1)."""
+
+    info: ObjectInfo
+    version: int
+    kind: str
+
+    @property
+    def path(self) -> str:
+        """Return the path relative to the table root."""
+        return self.info.path
+
+
+def list_folder(store: Store) -> list[FolderFile]:
+    """Return the lazydelta files in the folder."""
+    # Official sidecars, whose names are UUIDs, come before ours and may be many.
+    return [file for info in store.list(FOLDER, after="v") if (file := _ours(info)) is not None]
+
+
+def _ours(info: ObjectInfo) -> FolderFile | None:
+    match = re.fullmatch(_NAME, info.path.rpartition("/")[2])
+    if match is None or int(match["version"]) > MAX_VERSION:
+        return None
+    kind = next((name for name in ("manifest", "leaves", "single") if match[name]), "part")
+    return FolderFile(info, int(match["version"]), kind)
+
+
+def are_in_place(store: Store, wanted: Mapping[str, int]) -> bool:
+    """Return whether all files exist with their sizes; many files are looked up with one listing."""
+    if len(wanted) <= _PARTS_ASKED_ONE_BY_ONE:
+        found = {path: size for path in wanted if (size := _size_of(store, path)) is not None}
+    else:
+        found = {info.path: info.size for info in store.list(FOLDER)}
+    return all(found.get(path) == size for path, size in wanted.items())
+
+
+def _size_of(store: Store, path: str) -> int | None:
+    try:
+        return store.head(path).size
+    except ObjectNotFoundError:
+        return None
+
+
+def listed_checkpoints(store: Store, first: int, last: int) -> frozenset[tuple[str, int]]:
+    """Return the checkpoint files of these versions that are in the log now, by name and size."""
+    return frozenset(
+        file_identity(file.info) for file in list_from(store, first, last) if file.kind is FileKind.CHECKPOINT
+    )

@@ -31,7 +31,7 @@ from lazydelta.sidecar.format.manifest import (
     mirrors,
     range_key,
 )
-from lazydelta.sidecar.format.order import keys_from_text, sortable
+from lazydelta.sidecar.format.rows import keys_from_text, sortable
 from lazydelta.sidecar.reading.discovery import Sidecar, SidecarCache, find_sidecar, shared_cache
 from lazydelta.sidecar.reading.group_choice import ChosenGroup, is_undated, surviving
 from lazydelta.sidecar.reading.row_groups import EmittedGroup, RowGroups, sort_layout, sort_rows, without
@@ -114,7 +114,7 @@ def on_older_sidecar(store: Store, snapshot: LogSnapshot, cache: SidecarCache) -
 
 
 def _on_older(store: Store, snapshot: LogSnapshot) -> LogSnapshot:
-    from lazydelta.sidecar.format.folder import list_folder  # noqa: PLC0415 - few scans get here
+    from lazydelta.sidecar.format.manifest import list_folder  # noqa: PLC0415 - few scans get here
 
     segment, ahead = snapshot.segment, snapshot.commits.ahead
     kept = [file for file in list_folder(store) if file.kind in {"manifest", "single"}]

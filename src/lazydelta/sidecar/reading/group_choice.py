@@ -30,7 +30,7 @@ from lazydelta.sidecar.format.manifest import (
     SidecarError,
     range_key,
 )
-from lazydelta.sidecar.format.order import keys_from_text, places_among
+from lazydelta.sidecar.format.rows import keys_from_text, places_among
 from lazydelta.sidecar.reading.discovery import PartFooters, Sidecar, SidecarCache
 from lazydelta.stats import ColumnRange, Ranges, has_range
 from lazydelta.storage import Pending

@@ -26,7 +26,6 @@ from lazydelta.runtime.threads import check_complete, in_parallel, release_memor
 from lazydelta.scan.base import BaseScan
 from lazydelta.sidecar.format.columns import ROWS_PER_GROUP, STATS_OF_COLUMNS, ColumnRole, SidecarLayout, SortColumn
 from lazydelta.sidecar.format.manifest import ManifestPart, ManifestRowGroup, SidecarError, StatsFile
-from lazydelta.sidecar.format.order import sortable
 from lazydelta.sidecar.format.part_file import (
     TIERED_ABOVE,
     PartFooter,
@@ -37,7 +36,7 @@ from lazydelta.sidecar.format.part_file import (
     part_footer,
     read_groups,
 )
-from lazydelta.sidecar.format.rows import PlainPartitions, from_rows, key_at, to_rows
+from lazydelta.sidecar.format.rows import PlainPartitions, from_rows, key_at, sortable, to_rows
 from lazydelta.sidecar.reading.discovery import PartFooters, Sidecar, SidecarCache
 from lazydelta.sidecar.reading.group_choice import ChosenGroup, GroupChoice, dated_rows
 from lazydelta.storage import Pending, Store

@@ -28,14 +28,20 @@ import pyarrow.parquet as pq
 
 from lazydelta.errors import LazyDeltaError, ObjectExistsError, WriteError
 from lazydelta.log.checkpoint.columns import corrupt_if_unreadable
-from lazydelta.log.checkpoint.reader import CURABLE, MAX_REPLACEMENTS, CheckpointReader, too_often
-from lazydelta.log.checkpoint.units import CheckpointResult, Unit, units_of
+from lazydelta.log.checkpoint.reader import (
+    CURABLE,
+    MAX_REPLACEMENTS,
+    CheckpointReader,
+    CheckpointResult,
+    Unit,
+    too_often,
+    units_of,
+)
 from lazydelta.log.checksum.writer import start_checksums
 from lazydelta.log.file_batch import DELETION_VECTOR
 from lazydelta.log.keys import Hashes, RemoveSet
-from lazydelta.log.opening import open_snapshot
 from lazydelta.log.segment import Checkpoint, checkpoints_from, list_from
-from lazydelta.log.snapshot import LogSnapshot
+from lazydelta.log.snapshot import LogSnapshot, open_snapshot
 from lazydelta.protocol.features import check_copyable
 from lazydelta.protocol.file_names import LOG, FileKind, LogFile
 from lazydelta.protocol.schema import Column

@@ -1,1 +1,0 @@
-"""`_last_checkpoint`: read and advance the hint."""
