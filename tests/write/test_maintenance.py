@@ -57,11 +57,6 @@ def changes(watch: Watch) -> list[str]:
     return [each.path for each in watch.requests if each.verb in {"PUT", "DELETE"}]
 
 
-@pytest.fixture(autouse=True)
-def _sidecars_of_small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lazydelta.maintenance.after_commit.SMALL_TABLE", 0)
-
-
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
     return tmp_path / "table"
@@ -143,31 +138,6 @@ def test_the_options_of_the_table_hold_for_its_maintenance(
         after_commit(handle, 10, handle.newest().metadata)
     assert seen == [3]
     assert (table / MANIFEST).exists()
-
-
-@pytest.mark.parametrize(("files", "built"), [(2, False), (11, True)])
-def test_a_writer_builds_no_sidecar_for_a_small_table(
-    table: Path, monkeypatch: pytest.MonkeyPatch, *, files: int, built: bool
-) -> None:
-    monkeypatch.setattr("lazydelta.maintenance.after_commit.SMALL_TABLE", 10)
-    log = HandLog(table)
-    log.commit(*[add(f"f{number}") for number in range(files)])
-    for _ in range(10):
-        log.commit()
-    store = open_store(table)
-    after_commit(TableHandle.of(store), 10, metadata_of(store))
-    assert (store.exists(CHECKPOINT), store.exists(MANIFEST)) == (True, built)
-
-
-def test_a_writer_refreshes_the_sidecar_that_a_small_table_has(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = history(table)
-    store = open_store(table)
-    after_commit(TableHandle.of(store), 10, metadata_of(store))
-    for version in range(11, 21):
-        log.commit(add(f"f{version}"))
-    monkeypatch.setattr("lazydelta.maintenance.after_commit.SMALL_TABLE", 1_000)
-    after_commit(TableHandle.of(store), 20, metadata_of(store))
-    assert store.exists(MANIFEST.replace("v10", "v20"))
 
 
 def test_the_sidecar_is_left_out_on_request(table: Path) -> None:

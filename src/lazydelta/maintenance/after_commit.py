@@ -36,7 +36,6 @@ from lazydelta.sidecar.building.build import Progress
 from lazydelta.sidecar.building.deltas import write_deltas
 from lazydelta.sidecar.building.publish import BuildResult
 from lazydelta.sidecar.building.refresh import refresh_at
-from lazydelta.sidecar.format.manifest import list_folder
 from lazydelta.sidecar.handle import TableHandle
 from lazydelta.sidecar.reading.delta_spans import WRITTEN_EVERY
 from lazydelta.storage import Store, is_plain
@@ -212,9 +211,6 @@ def _last_run(listed: Iterable[LogFile]) -> list[LogFile]:
     return run
 
 
-SMALL_TABLE = 1_000
-"""Below this number of files, a checkpoint is read in the time that a sidecar takes, so a writer does not build one."""
-
 
 def after_commit(
     handle: TableHandle,
@@ -228,12 +224,10 @@ def after_commit(
 
     If this process is already maintaining the table, that run takes over the work and continues with the newest
     version committed in the meantime.
-
-    The caller waits for this. A table with few files therefore gets a checkpoint only, unless it has a sidecar already.
     """
     due = find_due(handle, version, metadata)
     if due is not None:
-        _tables.do(MaintenanceRun(handle, due, sidecar, memory_budget, least_files=SMALL_TABLE))
+        _tables.do(MaintenanceRun(handle, due, sidecar, memory_budget))
 
 
 def run_once(run: MaintenanceRun, report: Callable[[Outcome], None]) -> None:
@@ -256,14 +250,13 @@ def find_due(
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceRun:
-    """A single maintenance run. The sidecar of a table below ``least_files`` is only refreshed, not created."""
+    """A single maintenance run."""
 
     handle: TableHandle
     due: MaintenancePolicy
     sidecar: bool
     memory_budget: int
     progress: Progress | None = None
-    least_files: int = 0
 
 
 @dataclass(slots=True)
@@ -283,7 +276,6 @@ def _maintain(run: MaintenanceRun) -> Outcome:
     handle, store, due, done = run.handle, run.handle.store, run.due, Outcome()
     if due.compacts:
         due = _compact(run, done)
-    files: int | None = None
     if due.enough is not None:
         written = _attempt(
             f"write the checkpoint {due.version}",
@@ -293,7 +285,6 @@ def _maintain(run: MaintenanceRun) -> Outcome:
         )
         if written is None:
             return done
-        files = written.num_of_add_files
         done.checkpoint, done.checkpoint_written = written.version, written.action == "written"
         _attempt("move _last_checkpoint", handle, lambda: write_last_checkpoint(store, written), done.errors)
     elif due.deltas and run.sidecar:
@@ -306,7 +297,7 @@ def _maintain(run: MaintenanceRun) -> Outcome:
     if due.enough is None and not due.follows:
         return done
     if run.sidecar:
-        _refresh(run, done, files)
+        _refresh(run, done)
     if due.enough is not None:
         _attempt("clear what attempts left behind", handle, lambda: clear_left_behind(handle, due.version), done.errors)
     if due.cleans_log:
@@ -314,14 +305,14 @@ def _maintain(run: MaintenanceRun) -> Outcome:
     return done
 
 
-def _refresh(run: MaintenanceRun, done: Outcome, files: int | None) -> None:
-    def work() -> BuildResult | None:
-        if files is not None and files < run.least_files and not list_folder(run.handle.store):
-            return None
-        return refresh_at(run.handle, memory_budget=run.memory_budget, progress=run.progress)
-
+def _refresh(run: MaintenanceRun, done: Outcome) -> None:
     started = time.perf_counter()
-    built: BuildResult | None = _attempt("refresh the sidecar", run.handle, work, done.errors)
+    built: BuildResult | None = _attempt(
+        "refresh the sidecar",
+        run.handle,
+        lambda: refresh_at(run.handle, memory_budget=run.memory_budget, progress=run.progress),
+        done.errors,
+    )
     if built is not None:
         done.built, done.sidecar = built, built.version
         done.build_ms = round((time.perf_counter() - started) * 1000, 3)
