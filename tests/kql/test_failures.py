@@ -51,5 +51,7 @@ def test_the_tables_of_the_parser_are_kept_and_damaged_ones_are_replaced(
     assert written.st_size > 1000
     assert parser._lark.__wrapped__().parse("print 1") is not None
     assert kept.stat().st_mtime_ns == written.st_mtime_ns
+    kept.parent.chmod(0o777)
+    assert parser._tables_file(grammar) is False  # another user could put a pickle there
     monkeypatch.setenv("XDG_CACHE_HOME", str(kept))
     assert parser._tables_file(grammar) is False

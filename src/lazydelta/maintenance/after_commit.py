@@ -211,7 +211,6 @@ def _last_run(listed: Iterable[LogFile]) -> list[LogFile]:
     return run
 
 
-
 def after_commit(
     handle: TableHandle,
     version: int,

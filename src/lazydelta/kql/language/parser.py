@@ -274,15 +274,19 @@ def _lark() -> Lark:
 
 
 def _tables_file(grammar: str) -> str | bool:
-    """Return where the tables of the parser are kept, or False where the user's cache cannot be written.
+    """Return where the tables of the parser are kept, or False where the user has no cache of their own.
 
     Computing the tables takes 0.9 s of CPU time, reading them 0.03 s. Lark computes them again if the file is damaged.
+    The file is a pickle, so a folder that another user can write to is not trusted.
     """
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lazydelta"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
     except (OSError, RuntimeError):
         # A user without a home, or one that is read-only.
+        return False
+    if found.st_mode & 0o022 or (hasattr(os, "getuid") and found.st_uid != os.getuid()):
         return False
     return str(folder / f"kql-{hashlib.sha256(grammar.encode()).hexdigest()[:16]}.lark")
 
