@@ -310,9 +310,8 @@ def _large_commit(
             removed.append(_paths_of(removes))
         if adds:
             batch = FileBatch.from_adds(adds, version=version, extra=extra)
-            hashes = hash_keys(batch.path, batch.deletion_vector)
-            fresh = first_occurrence(hashes) & ~seen.contains(hashes)
-            seen.add_hashed(batch.path, hashes)
+            replaced = seen.find(batch.path, batch.deletion_vector)
+            fresh = ~replaced & first_occurrence(seen.add(batch.path, batch.deletion_vector))
             if fresh.any():
                 yield batch if fresh.all() else batch.filter(boolean_array(fresh))
     for path, vector in removed:

@@ -257,11 +257,7 @@ class LazyDeltaScanner:
             wanted=pruner.wanted,
         )
         tail = active_tail_files(
-            commits if check is None else check.watch(commits),
-            seen,
-            self.metrics,
-            extra=self.request.extra,
-            whole=self.plan.whole,
+            commits if check is None else check.watch(commits), seen, self.metrics, extra=self.request.extra
         )
         for batch in tail:
             if self.within is None:

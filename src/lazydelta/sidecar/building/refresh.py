@@ -106,7 +106,7 @@ def read_change(
     change = NetChange(RemoveSet(), RowSpool(plan, memory_rows), set(), np.zeros(num_parts + 1, np.int64))
     try:
         watched = _Watch(change, plan, order).over(commits)
-        for batch in active_tail_files(watched, change.seen, ScanMetrics(), extra=True, whole=True):
+        for batch in active_tail_files(watched, change.seen, ScanMetrics(), extra=True):
             rows = to_rows(batch, plan.layout, plan.schema)
             places = order.places(change.rows.add(rows))
             change.arrivals += np.bincount(places, minlength=num_parts + 1)

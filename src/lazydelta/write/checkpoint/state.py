@@ -19,7 +19,7 @@ from lazydelta.log.checkpoint.columns import corrupt_if_unreadable, has_column, 
 from lazydelta.log.checkpoint.reader import CheckpointReader, StatsWanted
 from lazydelta.log.commits import CHUNK_SIZE, read_actions
 from lazydelta.log.file_batch import DELETION_VECTOR, FileBatch
-from lazydelta.log.keys import RemoveSet, first_occurrence, hash_keys
+from lazydelta.log.keys import RemoveSet, first_occurrence
 from lazydelta.log.replay import TailCommit, unmasked
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import LogSnapshot
@@ -87,17 +87,16 @@ class ReconciledRows:
             return
         files, tombstones = FileBatch.from_adds(adds, extra=True), remove_array(removes)
         added = np.array(is_add, np.bool_)
-        keys = np.empty((2, len(added)), np.uint64)
+        keys, known = np.empty((2, len(added)), np.uint64), np.empty(len(added), np.bool_)
         parts = (
             (added, files.path, files.deletion_vector),
             (~added, pc.struct_field(tombstones, "path"), pc.struct_field(tombstones, "deletionVector")),
         )
         for mask, path, vector in parts:
-            keys[:, mask] = hash_keys(path, vector)
-        known = seen.contains(keys)
+            known[mask] = seen.find(path, vector)
         # Record every key, kept or not: an expired tombstone still supersedes older actions.
-        for mask, path, _ in parts:
-            seen.add_hashed(path, keys[:, mask])
+        for mask, path, vector in parts:
+            keys[:, mask] = seen.add(path, vector)
         newest = first_occurrence(keys) & ~known
         yield from self.adds(files.filter(boolean_array(newest[added])))
         yield from self._young(tombstones, newest[~added])
