@@ -86,7 +86,7 @@ def test_explain_shows_what_was_pushed_pruned_and_read(invoke: Invoke, tmp_path:
     ("arguments", "what"),
     [
         (["SELECT nothing FROM nowhere"], "nowhere"),
-        (["DROP TABLE x"], "Only SELECT"),
+        (["DROP TABLE x"], "it is not a SELECT"),
         (["SELECT * FROM delta('/no/table/here')"], "/no/table/here"),
         (["SELECT 1", "--catalog", "missing.toml"], "missing.toml"),
         (["--file", "missing.sql"], "missing.sql"),

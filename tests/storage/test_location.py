@@ -142,7 +142,7 @@ def test_a_local_path_may_hold_a_colon(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_place_must_be_text_or_a_path() -> None:
-    with pytest.raises(OptionError, match="text or a path"):
+    with pytest.raises(OptionError, match="a string or a path"):
         open_store(3)  # type: ignore[arg-type]
 
 

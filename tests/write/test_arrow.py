@@ -154,7 +154,7 @@ def test_rows_may_come_in_any_form_of_arrow(form: Callable[[pa.Table], Any], tmp
 
 @pytest.mark.parametrize("data", [None, 5, "rows", {"a": 1}, [5]], ids=str)
 def test_what_is_not_arrow_is_refused(data: object, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"Rows cannot be taken from|is no record batch|do not make columns"):
+    with pytest.raises(OptionError, match=r"Rows cannot be read from|is no record batch|do not make columns"):
         lazydelta.write_arrow(tmp_path, data)
 
 

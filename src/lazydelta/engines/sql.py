@@ -27,7 +27,7 @@ from lazydelta.rows.dataset import RowsDataset
 from lazydelta.rows.flow import ReadingPool
 from lazydelta.rows.stream import BatchStream
 from lazydelta.runtime.database import engine as load
-from lazydelta.runtime.database import is_interrupt
+from lazydelta.runtime.database import is_interrupt, run_interruptibly
 from lazydelta.scan.request import ScanRequest, ScanStrategy
 from lazydelta.sidecar.handle import PinnedVersion, snapshot_of
 
@@ -166,7 +166,9 @@ class SqlResult(BatchStream):
             engine.register(self._con, name, opened, storage_options=given, **shared)
         prepared = engine.with_tables(self._con, tree, storage_options=options, open_table=self._open, **shared)
         _Pruning(self._con, prepared, self._tables).apply()
-        return engine.relation(self._con, prepared).to_arrow_reader()
+        relation = engine.relation(self._con, prepared)
+        reader: pa.RecordBatchReader = run_interruptibly(self._con, relation.to_arrow_reader)
+        return reader
 
     def _remember(self, name: str, dataset: RowsDataset) -> None:
         dataset.scans = []

@@ -8,13 +8,18 @@ from __future__ import annotations
 import contextlib
 import importlib
 import re
-from collections.abc import Iterator
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from lazydelta.errors import require
+from lazydelta.runtime.threads import Task, start_thread
 
-__all__ = ["connect", "engine", "interrupts", "is_interrupt"]
+__all__ = ["connect", "engine", "interrupts", "is_interrupt", "run_interruptibly"]
+
+T = TypeVar("T")
 
 _SETTINGS = (
     # DuckDB takes both from the machine. Timestamps without a zone, `date_trunc` and casts would then depend on the
@@ -27,6 +32,7 @@ _SETTINGS = (
 # How DuckDB reports a Ctrl-C that it noticed itself, and one that arrived in an Arrow stream that it was reading.
 _INTERRUPTED = "Query interrupted"
 _STREAM_INTERRUPTED = re.compile(r" registered as .* failed: .*\bKeyboardInterrupt\b", re.DOTALL)
+_INTERRUPT_SECONDS = 0.05
 _NO_PROGRESS_BAR = "SET enable_progress_bar = false"
 
 
@@ -56,6 +62,27 @@ def connect(*settings: str, extra: str = "duckdb", **config: Any) -> Any:
         with contextlib.suppress(duckdb.InvalidInputException):
             con.execute(_NO_PROGRESS_BAR)
     return con
+
+
+def run_interruptibly(con: Any, work: Callable[[], T]) -> T:
+    """Run a call on a connection that computes for long, so that Ctrl-C ends it.
+
+    A query of several threads in which DuckDB 2.0 notices the Ctrl-C itself waits for its threads for ever, about every
+    third time. In a thread of its own it does not see the signal; this thread waits, and interrupts the connection.
+    """
+    if threading.current_thread() is not threading.main_thread() or not callable(signal.getsignal(signal.SIGINT)):
+        return work()
+    task = Task(work)
+    start_thread(task.run, "lazydelta-query")
+    try:
+        return task.result()
+    except KeyboardInterrupt:
+        # Again and again, because an interrupt before the query began has no effect.
+        while not task.done():
+            con.interrupt()
+            with contextlib.suppress(TimeoutError):
+                task.exception(_INTERRUPT_SECONDS)
+        raise
 
 
 @contextlib.contextmanager

@@ -333,6 +333,8 @@ class SparkInternals:
         server = vars(gateway).get("_callback_server")
         with cls._lock:
             if server is not None and not (server.thread is not None and server.thread.is_alive()):
+                with contextlib.suppress(OSError):
+                    server.server_socket.close()
                 gateway._callback_server = None  # noqa: SLF001
                 cls._known.pop(key, None)
             if key not in cls._known:

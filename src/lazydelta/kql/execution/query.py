@@ -29,7 +29,7 @@ from lazydelta.kql.functions.macros import VOLATILE
 from lazydelta.kql.language import syntax
 from lazydelta.kql.language.parser import parse, results, with_parameters
 from lazydelta.kql.language.syntax import QueryText
-from lazydelta.runtime.database import interrupts, is_interrupt
+from lazydelta.runtime.database import interrupts, is_interrupt, run_interruptibly
 from lazydelta.runtime.results import ArrowStream
 from lazydelta.table.delta_table import DeltaTable
 
@@ -442,7 +442,8 @@ class _QueryRun:
         """Return the result of an SQL query as a stream."""
         try:
             # Not execute(), which computes all rows before it returns the first.
-            return self._connection.sql(sql).to_arrow_reader(_BATCH_ROWS)
+            relation = self._connection.sql(sql)
+            return run_interruptibly(self._connection, lambda: relation.to_arrow_reader(_BATCH_ROWS))
         except Exception as error:
             raise self.translated(error) from error
 
