@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,7 +13,7 @@ from lazydelta import DeltaTable
 from lazydelta.log.tail_spans import FoundSpans
 from lazydelta.sidecar.format import part_file
 from lazydelta.sidecar.reading import delta_spans
-from lazydelta.sidecar.reading import delta_spans as delta_rows
+from lazydelta.sidecar.reading.base import SidecarBase
 from lazydelta.sidecar.reading.discovery import shared_cache
 from tests.log.test_differential import differences, versions_of
 from tests.oracle.random_log import RandomLog, random_log
@@ -38,7 +38,7 @@ STRATEGIES = ("auto", "reverse", "forward")
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let short tails use delta sidecars too, in small row groups, each of them a read of its own."""
     monkeypatch.setattr(delta_spans, "LONG_TAIL", 1)
-    monkeypatch.setattr(delta_rows, "_WHOLE", 2_000)
+    monkeypatch.setattr(delta_spans, "_WHOLE", 2_000)
     monkeypatch.setattr(part_file, "ROWS_PER_GROUP", 12)
 
 
@@ -64,13 +64,13 @@ def covered_logs(first_seed: int, logs: int, root: Path) -> Iterator[tuple[Rando
 def spans(monkeypatch: pytest.MonkeyPatch) -> list[FoundSpans]:
     """Return what is found of delta sidecars from now on."""
     found: list[FoundSpans] = []
-    plain = delta_spans.DeltaSpans.find
+    plain = SidecarBase.find_spans
 
-    def find(*arguments: object) -> FoundSpans:
-        found.append(plain(*arguments))  # type: ignore[arg-type]
+    def find(*arguments: Any) -> FoundSpans:
+        found.append(plain(*arguments))
         return found[-1]
 
-    monkeypatch.setattr(delta_spans.DeltaSpans, "find", find)
+    monkeypatch.setattr(SidecarBase, "find_spans", find)
     return found
 
 

@@ -19,7 +19,7 @@ from lazydelta.log.commits import CommitCache
 from lazydelta.log.hint import HINT_PATH, CheckpointHint, read_hint
 from lazydelta.log.replay import KEY_MEMORY, LEAST_PARALLELISM, TailCommit, TailReader, is_small
 from lazydelta.log.segment import WINDOW, LogSegment, load_segment
-from lazydelta.log.tail_spans import CheckpointMirror, PendingState, SpanSource, TailSpans
+from lazydelta.log.tail_spans import LogBase, PendingState, TailSpans
 from lazydelta.protocol.actions import DomainMetadata, LogLine, Metadata, Protocol, Txn
 from lazydelta.protocol.features import check_readable, column_mapping_mode
 from lazydelta.protocol.file_names import LOG, LogFile, checksum_name, commit_name
@@ -168,7 +168,7 @@ class LogSnapshot(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     ``checksum`` is the checksum of exactly this version, if it exists. ``changes`` are the protocol and metadata
     actions found in the tail, newest first; there are none if a checksum provides both. ``mirrored`` is true if the
-    state came from the checkpoint's mirror.
+    state came from what mirrors the checkpoint.
     """
 
     store: Store
@@ -317,13 +317,12 @@ def load_snapshot(
     has_log_tail: bool = False,
     parallelism: int | None = None,
     cache: CommitCache | None = None,
-    mirror: CheckpointMirror | None = None,
     opening: OpeningCost | None = None,
     spans: TailSpans | None = None,
 ) -> LogSnapshot:
     """Resolve protocol and metadata: from the checksum, else the commits after it, else the tail and the checkpoint.
 
-    The checkpoint's ``mirror`` replaces it if it is verified; it is read in parallel with the tail.
+    The base of ``spans`` replaces the checkpoint if it is verified; it is read in parallel with the tail.
     """
     cache = CommitCache() if cache is None else cache
     opening = OpeningCost() if opening is None else opening
@@ -339,8 +338,8 @@ def load_snapshot(
         tripwire.fill(checksum.protocol, checksum.metadata, file.path)
     else:
         state: PendingState | None = None
-        if mirror is not None and segment.checkpoint is not None:
-            state = mirror.begin(store, segment.checkpoint, cache.ahead)
+        if spans.base is not None and segment.checkpoint is not None:
+            state = spans.base.begin_state(store, segment.checkpoint, cache.ahead)
         opening.commits += _watch(tripwire, tail.uncovered(segment.base_version))
         mirrored = _ask_checkpoint(tripwire, store, segment, state)
     protocol, metadata = tripwire.protocol, tripwire.metadata
@@ -354,7 +353,6 @@ def load_snapshot(
             has_log_tail=has_log_tail,
             parallelism=parallelism,
             cache=cache,
-            mirror=mirror,
             opening=opening,
             spans=spans,
         )
@@ -390,7 +388,7 @@ def _watch(tripwire: FeatureTripwire, commits: Iterable[TailCommit]) -> int:
 def _ask_checkpoint(
     tripwire: FeatureTripwire, store: Store, segment: LogSegment, state: PendingState | None = None
 ) -> bool:
-    """Read what the tail does not have, and return whether it came from the checkpoint's mirror."""
+    """Read what the tail does not have, and return whether it came from what mirrors the checkpoint."""
     if segment.checkpoint is None or tripwire.settled():
         return False
     if state is not None and (mirrored := state()) is not None:
@@ -435,18 +433,16 @@ def open_snapshot(  # noqa: PLR0913 - keyword-only but for the store
     window: int = WINDOW,
     remembered: ByteLru | None = None,
     max_staleness: float = 0.0,
-    mirror: CheckpointMirror | None = None,
-    spans: SpanSource | None = None,
+    base: LogBase | None = None,
     scan_follows: bool = False,
     prefetched: int = PREFETCHED_VERSIONS,
 ) -> LogSnapshot:
     """Pin ``version`` (or the newest) and resolve its protocol and metadata.
 
     ``log_tail`` holds the commits that a catalog has ratified; it is empty if all of them are published, and None means
-    no catalog. ``mirror`` locates a copy of the checkpoint's state, which is prefetched. So are the newest commits if
-    ``scan_follows``. ``spans`` locates spans that replace commits of a long tail. ``prefetched`` is how many versions
-    after the hint are requested before it is known whether they exist: a commit each, and a checksum if the hint has
-    one.
+    no catalog. ``base`` locates a copy of the checkpoint's state, which is prefetched, and spans that replace commits
+    of a long tail. The newest commits are prefetched if ``scan_follows``. ``prefetched`` is how many versions after the
+    hint are requested before it is known whether they exist: a commit each, and a checksum if the hint has one.
     """
     newest = version is None and log_tail is None
     if newest and remembered is not None and max_staleness > 0:
@@ -461,8 +457,7 @@ def open_snapshot(  # noqa: PLR0913 - keyword-only but for the store
             parallelism=parallelism,
             window=window,
             remembered=remembered,
-            mirror=mirror,
-            spans=spans,
+            base=base,
             scan_follows=scan_follows,
             prefetched=prefetched,
         )
@@ -479,8 +474,7 @@ def _opened(  # noqa: PLR0913 - the arguments of open_snapshot
     parallelism: int | None,
     window: int,
     remembered: ByteLru | None,
-    mirror: CheckpointMirror | None,
-    spans: SpanSource | None,
+    base: LogBase | None,
     scan_follows: bool,
     prefetched: int,
 ) -> tuple[LogSnapshot, CheckpointHint | None]:
@@ -489,7 +483,7 @@ def _opened(  # noqa: PLR0913 - the arguments of open_snapshot
     counted = store.with_counters(opening.io)
     hint, is_known = _hint(counted, remembered)
     cache = CommitCache(store.identity, remembered)
-    beside = list(mirror.paths(store, hint.version)) if mirror is not None and hint is not None else []
+    beside = list(base.state_paths(store, hint.version)) if base is not None and hint is not None else []
     if store.is_remote and hint is not None and newest:
         cache.ahead.ask(counted, beside if is_known else [*_likely_paths(hint, prefetched), *beside])
     try:
@@ -498,8 +492,8 @@ def _opened(  # noqa: PLR0913 - the arguments of open_snapshot
         if newest and not is_known:
             _compare_hint(segment, hint)
         cache.ahead.keep_only({*_wanted_paths(segment), *(beside if _is_at(segment, hint) else ())})
-        if store.is_remote and spans is not None:
-            spans.ask(counted, segment, cache.ahead)
+        if store.is_remote and base is not None:
+            base.ask_spans(counted, segment, cache.ahead)
         if store.is_remote and scan_follows:
             _ask_for_newest(counted, segment, cache, parallelism)
         snapshot = load_snapshot(
@@ -508,9 +502,8 @@ def _opened(  # noqa: PLR0913 - the arguments of open_snapshot
             has_log_tail=log_tail is not None,
             parallelism=parallelism,
             cache=cache,
-            mirror=mirror,
             opening=opening,
-            spans=TailSpans(spans),
+            spans=TailSpans(base),
         )
     except BaseException:
         cache.ahead.keep_only(())

@@ -1,8 +1,8 @@
-"""``TailSpans``: runs of the tail's commits that are also available as rows instead of JSON.
+"""``LogBase``: what serves in place of a checkpoint, and ``TailSpans``: runs of commits that come as rows.
 
-The log does not know their format (lazydelta's delta sidecars, see ``sidecar.reading.delta_spans``). It knows where in
-the tail they belong, and that the commits still exist. If a span fails at any point, its commits are read instead. A
-span holds no protocol and no metadata, so lookups of these skip it.
+The log does not know the format of either (a sidecar's manifest and delta sidecars, see ``sidecar.reading``). It knows
+where in the tail a span belongs, and that the commits still exist. If a span fails at any point, its commits are read
+instead. A span holds no protocol and no metadata, so lookups of these skip it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from lazydelta.protocol.file_names import LogFile
 from lazydelta.storage import Store
 
 __all__ = [
-    "CheckpointMirror",
     "FoundSpans",
+    "LogBase",
     "MirroredState",
     "PendingState",
     "SpanError",
     "SpanRows",
-    "SpanSource",
     "TailSpan",
     "TailSpans",
 ]
@@ -88,32 +87,53 @@ class FoundSpans(msgspec.Struct, frozen=True):
     rejected: dict[str, str] = {}
 
 
-class SpanSource(Protocol):
-    """Locates spans."""
+class MirroredState(NamedTuple):
+    """Protocol and metadata at a checkpoint, and the object that they were read from."""
 
-    def ask(self, store: Store, segment: LogSegment, ahead: Prefetch) -> None:
+    protocol: TableProtocol
+    metadata: Metadata
+    path: str
+
+
+PendingState: TypeAlias = Callable[[], MirroredState | None]
+"""Waits for the pending requests; returns None if nothing proves that the state belongs to this checkpoint."""
+
+
+class LogBase(Protocol):
+    """What serves in place of a checkpoint and of runs of commits, in fewer round trips: the log's half of a base.
+
+    `scan.base.ScanBase` adds the files. The log knows when to request these objects, but not their format.
+    """
+
+    def state_paths(self, store: Store, version: int) -> Sequence[str]:
+        """Return the objects to request as soon as a checkpoint of this version may exist."""
+
+    def begin_state(self, store: Store, checkpoint: Checkpoint, ahead: Prefetch) -> PendingState | None:
+        """Start reading protocol and metadata at a checkpoint, in parallel with other reads."""
+
+    def ask_spans(self, store: Store, segment: LogSegment, ahead: Prefetch) -> None:
         """Prefetch the objects that describe the spans of a tail, if the tail is long enough."""
 
-    def find(self, store: Store, segment: LogSegment, ahead: Prefetch) -> FoundSpans:
+    def find_spans(self, store: Store, segment: LogSegment, ahead: Prefetch) -> FoundSpans:
         """Return the spans that are verified to match the listed commits."""
 
 
 class TailSpans:
     """The spans of one snapshot, located on first use; thread-safe."""
 
-    def __init__(self, source: SpanSource | None = None) -> None:
-        self.source = source
+    def __init__(self, base: LogBase | None = None) -> None:
+        self.base = base
         self.rejected: dict[str, str] = {}
         self._found: FoundSpans | None = None
         self._lock = Lock()
 
     def found(self, store: Store, segment: LogSegment, ahead: Prefetch) -> tuple[TailSpan, ...]:
         """Return the usable spans, without those rejected since."""
-        if self.source is None:
+        if self.base is None:
             return ()
         with self._lock:
             if self._found is None:
-                self._found = self.source.find(store, segment, ahead)
+                self._found = self.base.find_spans(store, segment, ahead)
                 self.rejected.update(self._found.rejected)
             return tuple(span for span in self._found.spans if span.file.path not in self.rejected)
 
@@ -128,30 +148,3 @@ class TailSpans:
         for span in others:
             self.reject(span.file.path, f"it belongs to table {span.table_id}")
         return bool(others)
-
-
-# ``CheckpointMirror``: an object next to a checkpoint that holds the same state and takes fewer round trips.
-#
-# The log does not know its format (lazydelta's manifest, see ``sidecar.reading.discovery``), only when to request it.
-
-
-class MirroredState(NamedTuple):
-    """Protocol and metadata at a checkpoint, and the object that they were read from."""
-
-    protocol: TableProtocol
-    metadata: Metadata
-    path: str
-
-
-PendingState: TypeAlias = Callable[[], MirroredState | None]
-"""Waits for the pending requests; returns None if nothing proves that the mirror belongs to this checkpoint."""
-
-
-class CheckpointMirror(Protocol):
-    """Names and reads the objects next to a checkpoint."""
-
-    def paths(self, store: Store, version: int) -> Sequence[str]:
-        """Return the objects to request as soon as a checkpoint of this version may exist."""
-
-    def begin(self, store: Store, checkpoint: Checkpoint, ahead: Prefetch) -> PendingState:
-        """Start reading protocol and metadata at a checkpoint, in parallel with other reads."""

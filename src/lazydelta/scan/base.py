@@ -23,11 +23,12 @@ from lazydelta.log.checkpoint.reader import (
     is_curable,
     too_often,
 )
-from lazydelta.log.commits import CHUNK_SIZE
+from lazydelta.log.commits import CHUNK_SIZE, Prefetch
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.keys import Hashes, RemoveSet, hash_keys
 from lazydelta.log.segment import Checkpoint, LogSegment
 from lazydelta.log.snapshot import LogSnapshot
+from lazydelta.log.tail_spans import FoundSpans, LogBase
 from lazydelta.predicates import Predicate, partition_columns
 from lazydelta.runtime.arrays import boolean_array, numpy_of
 from lazydelta.runtime.metrics import ScanMetrics
@@ -228,8 +229,8 @@ _BYTES_OF_A_LINE = 500  # in a JSON checkpoint
 STORAGE_ORDER = "as stored: a checkpoint is not sorted"
 
 
-class ScanBase(Protocol):
-    """Where the files at the checkpoint come from."""
+class ScanBase(LogBase, Protocol):
+    """Where the files at the checkpoint come from; what the log reads of it is in `LogBase`."""
 
     def settled(self, store: Store, snapshot: LogSnapshot) -> LogSnapshot:
         """Return the snapshot, or its checkpoint's version on an older checkpoint that a scan is faster on."""
@@ -245,7 +246,25 @@ class ScanBase(Protocol):
 
 
 class CheckpointBase:
-    """The checkpoint itself."""
+    """The checkpoint itself, and the commits themselves."""
+
+    def state_paths(self, store: Store, version: int) -> Sequence[str]:
+        """Return nothing: a checkpoint that is listed is read next."""
+        del store, version
+        return ()
+
+    def begin_state(self, store: Store, checkpoint: Checkpoint, ahead: Prefetch) -> None:
+        """Return None: nothing mirrors the checkpoint."""
+        del store, checkpoint, ahead
+
+    def ask_spans(self, store: Store, segment: LogSegment, ahead: Prefetch) -> None:
+        """Prefetch nothing."""
+        del store, segment, ahead
+
+    def find_spans(self, store: Store, segment: LogSegment, ahead: Prefetch) -> FoundSpans:
+        """Return no spans."""
+        del store, segment, ahead
+        return FoundSpans()
 
     def settled(self, store: Store, snapshot: LogSnapshot) -> LogSnapshot:
         """Return the snapshot as it is."""

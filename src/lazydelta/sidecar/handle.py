@@ -28,8 +28,7 @@ from lazydelta.scan.base import BasePlace, BaseScan, CheckpointBase, ScanBase, S
 from lazydelta.scan.request import ScanRequest
 from lazydelta.scan.scanner import LazyDeltaScanner
 from lazydelta.sidecar.reading.base import SidecarBase
-from lazydelta.sidecar.reading.delta_spans import DeltaSpans
-from lazydelta.sidecar.reading.discovery import ManifestMirror, SidecarCache
+from lazydelta.sidecar.reading.discovery import SidecarCache
 from lazydelta.storage import Store, open_store
 
 __all__ = ["PinnedVersion", "Snapshot", "TableHandle", "TableOrUri", "snapshot_of"]
@@ -101,8 +100,7 @@ class TableHandle(msgspec.Struct, frozen=True, eq=False):
             window=self.options.reverse_window,
             remembered=self.remembered,
             max_staleness=self.options.max_staleness,
-            mirror=ManifestMirror(self.cache) if self.options.sidecar_enabled and self.options.use_manifest else None,
-            spans=DeltaSpans(self.cache, self.store) if self.options.sidecar_enabled else None,
+            base=self.base(),
             scan_follows=True,
             prefetched=self.options.open_prefetched_versions,
         )
@@ -113,12 +111,13 @@ class TableHandle(msgspec.Struct, frozen=True, eq=False):
         return _carrying(open_snapshot(self.store, parallelism=self.options.commit_parallelism), self)
 
     def base(self) -> ScanBase:
-        """Return where the scans of this table read the files at the checkpoint."""
+        """Return where this table's state and files at the checkpoint are read."""
         if not self.options.sidecar_enabled:
             return CheckpointBase()
         # A sidecar row group has ten thousand files, whatever the budget; the budget limits how many are in flight.
         ahead = max(1, min(self.options.sidecar_row_groups_per_batch, self.options.memory_budget // _ROW_GROUP_BYTES))
         return SidecarBase(
+            self.store,
             ahead,
             self.cache,
             use_manifest=self.options.use_manifest,
@@ -171,11 +170,11 @@ class Snapshot(LogSnapshot, frozen=True, eq=False, kw_only=True):
     def scan(self, request: ScanRequest, *, within: ScanRange | None = None) -> LazyDeltaScanner:
         """Return a scan, or one range of it: the tail, and the base from the sidecar if there is one."""
         snapshot, table = self, self.table
-        if (snapshot.spans.source is not None) is not table.options.sidecar_enabled:
+        base = table.base()
+        if type(snapshot.spans.base) is not type(base):
             # The snapshot was pinned with other options, for a writer, or in another process.
-            source = DeltaSpans(table.cache, table.store) if table.options.sidecar_enabled else None
-            snapshot = msgspec.structs.replace(snapshot, spans=TailSpans(source), scanned_base=ScannedBase())
-        scanner = LazyDeltaScanner(snapshot, request, table.options, base=table.base(), within=within)
+            snapshot = msgspec.structs.replace(snapshot, spans=TailSpans(base), scanned_base=ScannedBase())
+        scanner = LazyDeltaScanner(snapshot, request, table.options, base=base, within=within)
         if table.options.sidecar_enabled:
             scanner.shown_groups = partial(_shown_groups, snapshot, request)
         return scanner

@@ -41,7 +41,8 @@ from lazydelta.sidecar.format.delta_file import (
 from lazydelta.sidecar.format.manifest import SidecarError
 from lazydelta.sidecar.format.part_file import PartFooter, typed
 from lazydelta.sidecar.handle import TableHandle
-from lazydelta.sidecar.reading.delta_spans import LONG_TAIL, DeltaSpans
+from lazydelta.sidecar.reading.base import SidecarBase
+from lazydelta.sidecar.reading.delta_spans import LONG_TAIL
 from lazydelta.stats.collector import stats_columns
 from lazydelta.storage import Store
 
@@ -306,7 +307,8 @@ class _DeltaBuild:
     def _newest(self) -> LogSnapshot:
         # Read the current log instead of a cached one. Commits in delta sidecars need not be read again.
         parallelism = self._handle.options.commit_parallelism
-        return open_snapshot(self._store, parallelism=parallelism, spans=DeltaSpans(self._handle.cache, self._store))
+        base = SidecarBase(self._store, cache=self._handle.cache, use_manifest=False)
+        return open_snapshot(self._store, parallelism=parallelism, base=base)
 
     def _result(self, entries: Sequence[DeltaEntry], written: list[str], segment: LogSegment) -> DeltaResult:
         base = segment.base_version

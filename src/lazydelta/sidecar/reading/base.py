@@ -10,10 +10,11 @@ import msgspec
 import numpy as np
 
 from lazydelta.errors import LazyDeltaError, StorageError
+from lazydelta.log.commits import Prefetch
 from lazydelta.log.file_batch import FileBatch
-from lazydelta.log.segment import Checkpoint, on_older_checkpoint
+from lazydelta.log.segment import Checkpoint, LogSegment, on_older_checkpoint
 from lazydelta.log.snapshot import LogSnapshot
-from lazydelta.log.tail_spans import TailSpans
+from lazydelta.log.tail_spans import FoundSpans, PendingState, TailSpans
 from lazydelta.predicates import Predicate
 from lazydelta.protocol.file_names import LogFile
 from lazydelta.protocol.schema import TableSchema
@@ -32,7 +33,8 @@ from lazydelta.sidecar.format.manifest import (
     range_key,
 )
 from lazydelta.sidecar.format.rows import keys_from_text, sortable
-from lazydelta.sidecar.reading.discovery import Sidecar, SidecarCache, find_sidecar, shared_cache
+from lazydelta.sidecar.reading.delta_spans import ask_spans, find_spans
+from lazydelta.sidecar.reading.discovery import Sidecar, SidecarCache, begin_state, find_sidecar, shared_cache
 from lazydelta.sidecar.reading.group_choice import ChosenGroup, is_undated, surviving
 from lazydelta.sidecar.reading.row_groups import EmittedGroup, RowGroups, sort_layout, sort_rows, without
 from lazydelta.storage import Store
@@ -133,7 +135,7 @@ def _on_older(store: Store, snapshot: LogSnapshot) -> LogSnapshot:
         except SidecarError as error:
             logger.info("%s is not used: %s", path, error)
             continue
-        older = msgspec.structs.replace(snapshot, segment=found, spans=TailSpans(snapshot.spans.source))
+        older = msgspec.structs.replace(snapshot, segment=found, spans=TailSpans(snapshot.spans.base))
         if _cost(store, older) < segment.base_bytes:
             return older
     return snapshot
@@ -150,15 +152,33 @@ def _cost(store: Store, snapshot: LogSnapshot) -> int:
 
 
 class SidecarBase(msgspec.Struct, frozen=True):
-    """The base of a scan (see ``scan.base.ScanBase``): the sidecar if there is a valid one.
+    """The base of a table (see ``scan.base.ScanBase``): the sidecar if there is a valid one.
 
-    ``use_manifest`` and ``prune_row_groups`` can be switched off to measure their benefit.
+    ``store`` outlives all scans. ``use_manifest`` and ``prune_row_groups`` can be switched off to measure their
+    benefit.
     """
 
+    store: Store
     row_groups_ahead: int = 5
     cache: SidecarCache = msgspec.field(default_factory=lambda: shared_cache)
     use_manifest: bool = True
     prune_row_groups: bool = True
+
+    def state_paths(self, store: Store, version: int) -> Sequence[str]:
+        """Return the path of the manifest, unless it is cached: then prefetching it would be wasted."""
+        return [] if not self.use_manifest or self.cache.knows(store.identity, version) else [manifest_path(version)]
+
+    def begin_state(self, store: Store, checkpoint: Checkpoint, ahead: Prefetch) -> PendingState | None:
+        """Start reading protocol and metadata from the manifest."""
+        return begin_state(store, checkpoint, ahead, self.cache) if self.use_manifest else None
+
+    def ask_spans(self, store: Store, segment: LogSegment, ahead: Prefetch) -> None:
+        """Prefetch the manifest of the delta sidecars, if it will be needed."""
+        ask_spans(store, segment, ahead, self.cache)
+
+    def find_spans(self, store: Store, segment: LogSegment, ahead: Prefetch) -> FoundSpans:
+        """Return the delta sidecars of the tail whose commits match the listing."""
+        return find_spans(store, segment, ahead, self.cache, rows_from=self.store)
 
     def settled(self, store: Store, snapshot: LogSnapshot) -> LogSnapshot:
         """Return the snapshot, or its checkpoint's version on an older one with a sidecar; the same for all scans."""

@@ -33,7 +33,7 @@ from lazydelta.storage import ObjectInfo, Pending, Store
 if TYPE_CHECKING:
     from lazydelta.sidecar.format.delta_file import DeltaManifest
 
-__all__ = ["LONG_TAIL", "WRITTEN_EVERY", "DeltaSpans"]
+__all__ = ["LONG_TAIL", "WRITTEN_EVERY", "ask_spans", "find_spans"]
 
 
 _WHOLE = 1 << 20  # files up to this size are read with one request
@@ -263,7 +263,7 @@ def _id(vector: dict[str, object]) -> str:
     return f"{vector['storageType']}{vector['pathOrInlineDv']}{suffix}"
 
 
-# ``DeltaSpans``: delta sidecars that replace the JSON of a long tail. Their manifest is requested only for a long tail,
+# ``find_spans``: delta sidecars that replace the JSON of a long tail. Their manifest is requested only for a long tail,
 # and the reader is imported only then, so a table with regular checkpoints never pays for it. Each entry is compared
 # with the listing, commit by commit. A delta sidecar with a replaced commit is not used.
 
@@ -277,68 +277,63 @@ WRITTEN_EVERY = 50
 _LEAST_COMMITS = 2  # a single commit is read just as fast from its JSON
 
 
-class DeltaSpans(msgspec.Struct, frozen=True):
-    """A ``SpanSource`` over the delta sidecars of a table; ``store`` outlives all scans."""
+def ask_spans(store: Store, segment: LogSegment, ahead: Prefetch, cache: SidecarCache) -> None:
+    """Prefetch the manifest in parallel with other reads, if it will be needed."""
+    if _is_long(segment) and _known(store, segment, cache) is None:
+        ahead.ask(store, [DELTA_MANIFEST])
 
-    cache: SidecarCache
-    store: Store
 
-    def ask(self, store: Store, segment: LogSegment, ahead: Prefetch) -> None:
-        """Prefetch the manifest in parallel with other reads, if it will be needed."""
-        if _is_long(segment) and self._known(segment) is None:
-            ahead.ask(store, [DELTA_MANIFEST])
+def find_spans(
+    store: Store, segment: LogSegment, ahead: Prefetch, cache: SidecarCache, *, rows_from: Store
+) -> FoundSpans:
+    """Return the delta sidecars of the tail whose commits match the listing; ``rows_from`` outlives all scans."""
+    if not _is_long(segment):
+        return FoundSpans()
+    try:
+        manifest = _known(store, segment, cache) or _read(store, ahead, cache)
+    except ObjectNotFoundError:
+        return FoundSpans()
+    except (SidecarError, StorageError) as error:
+        logger.warning("%s is not used: %s", DELTA_MANIFEST, error)
+        return FoundSpans(rejected={DELTA_MANIFEST: str(error)})
+    listed = {commit.version: commit for commit in segment.commits}
+    spans: list[DeltaSpan] = []
+    rejected: dict[str, str] = {}
+    for entry in manifest.spans:
+        first, last = max(entry.first, segment.base_version + 1), min(entry.last, segment.version)
+        if last - first + 1 < _LEAST_COMMITS:
+            continue
+        commits = {version: listed[version] for version in range(first, last + 1)}
+        stale = entry.stale_commit(list(commits.values()))
+        if stale is not None:
+            rejected[entry.file] = f"commit {stale} is not the one that it was made of"
+            logger.warning("%s is not used: %s", entry.file, rejected[entry.file])
+            continue
+        file = LogFile(FileKind.SPAN, first, ObjectInfo(entry.file, entry.size, 0, None), last)
+        spans.append(DeltaSpan(entry, file, commits, cache, rows_from))
+    return FoundSpans(tuple(spans), rejected)
 
-    def find(self, store: Store, segment: LogSegment, ahead: Prefetch) -> FoundSpans:
-        """Return the delta sidecars of the tail whose commits match the listing."""
-        if not _is_long(segment):
-            return FoundSpans()
-        try:
-            manifest = self._known(segment) or self._read(store, ahead)
-        except ObjectNotFoundError:
-            return FoundSpans()
-        except (SidecarError, StorageError) as error:
-            logger.warning("%s is not used: %s", DELTA_MANIFEST, error)
-            return FoundSpans(rejected={DELTA_MANIFEST: str(error)})
-        return self._of(manifest, segment)
 
-    def _known(self, segment: LogSegment) -> DeltaManifest | None:
-        """Return the cached manifest, unless many new commits follow it."""
-        known = self.cache.deltas(self.store.identity)
-        last = max((each.last for each in known.spans), default=0) if known is not None else 0
-        return known if known is not None and segment.version - last < LONG_TAIL else None
+def _known(store: Store, segment: LogSegment, cache: SidecarCache) -> DeltaManifest | None:
+    """Return the cached manifest, unless many new commits follow it."""
+    known = cache.deltas(store.identity)
+    last = max((each.last for each in known.spans), default=0) if known is not None else 0
+    return known if known is not None and segment.version - last < LONG_TAIL else None
 
-    def _read(self, store: Store, ahead: Prefetch) -> DeltaManifest:
-        from lazydelta.sidecar.format.delta_file import DeltaManifest  # noqa: PLC0415 - only for a long tail, see above
 
-        if DELTA_MANIFEST in ahead:
-            data = ahead.read(DELTA_MANIFEST)
-            ahead.drop(DELTA_MANIFEST)
-            if data is None:  # most tables have none, and asking again would waste a round trip
-                raise ObjectNotFoundError(DELTA_MANIFEST)
-        else:
-            data = store.get(DELTA_MANIFEST)
-        manifest = DeltaManifest.decode(data)
-        self.cache.keep_deltas(self.store.identity, manifest, len(data))
-        return manifest
+def _read(store: Store, ahead: Prefetch, cache: SidecarCache) -> DeltaManifest:
+    from lazydelta.sidecar.format.delta_file import DeltaManifest  # noqa: PLC0415 - only for a long tail, see above
 
-    def _of(self, manifest: DeltaManifest, segment: LogSegment) -> FoundSpans:
-
-        listed = {commit.version: commit for commit in segment.commits}
-        spans: list[DeltaSpan] = []
-        rejected: dict[str, str] = {}
-        for entry in manifest.spans:
-            first, last = max(entry.first, segment.base_version + 1), min(entry.last, segment.version)
-            if last - first + 1 < _LEAST_COMMITS:
-                continue
-            commits = {version: listed[version] for version in range(first, last + 1)}
-            stale = entry.stale_commit(list(commits.values()))
-            if stale is not None:
-                rejected[entry.file] = f"commit {stale} is not the one that it was made of"
-                logger.warning("%s is not used: %s", entry.file, rejected[entry.file])
-                continue
-            file = LogFile(FileKind.SPAN, first, ObjectInfo(entry.file, entry.size, 0, None), last)
-            spans.append(DeltaSpan(entry, file, commits, self.cache, self.store))
-        return FoundSpans(tuple(spans), rejected)
+    if DELTA_MANIFEST in ahead:
+        data = ahead.read(DELTA_MANIFEST)
+        ahead.drop(DELTA_MANIFEST)
+        if data is None:  # most tables have none, and asking again would waste a round trip
+            raise ObjectNotFoundError(DELTA_MANIFEST)
+    else:
+        data = store.get(DELTA_MANIFEST)
+    manifest = DeltaManifest.decode(data)
+    cache.keep_deltas(store.identity, manifest, len(data))
+    return manifest
 
 
 def _is_long(segment: LogSegment) -> bool:

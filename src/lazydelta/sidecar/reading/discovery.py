@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from lazydelta.sidecar.format.delta_file import DeltaManifest
     from lazydelta.sidecar.format.leaves import Leaf
 
-__all__ = ["ManifestMirror", "PartFooters", "Sidecar", "SidecarCache", "find_sidecar", "shared_cache"]
+__all__ = ["PartFooters", "Sidecar", "SidecarCache", "begin_state", "find_sidecar", "shared_cache"]
 
 
 # ``SidecarCache``: parsed manifests and footers, shared by all tables and queries of the process. Footers and leaves
@@ -370,40 +370,34 @@ def check_single(
 # mirrors this checkpoint. The last bytes are read in parallel with the tail. Without proof, the checkpoint is read.
 
 
-class ManifestMirror(msgspec.Struct, frozen=True):
-    """A ``CheckpointMirror`` over sidecar manifests."""
+def begin_state(store: Store, checkpoint: Checkpoint, ahead: Prefetch, cache: SidecarCache) -> PendingState:
+    """Start reading the manifest in place of the checkpoint's state, or start its proof if it is cached."""
+    path = manifest_path(checkpoint.version)
+    known = cache.manifest(store.identity, checkpoint)
+    if known is not None:
+        return lambda: _state(known, None, path)
+    if path in ahead:
+        opened = _opened_for_state(store, checkpoint, ahead, cache)
+        return lambda: None if opened is None else _state(*opened, path)
+    ahead.ask(store, [path])
 
-    cache: SidecarCache
+    def later() -> MirroredState | None:
+        opened = _opened_for_state(store, checkpoint, ahead, cache)
+        return None if opened is None else _state(*opened, path)
 
-    def paths(self, store: Store, version: int) -> Sequence[str]:
-        """Return the path of the manifest, unless it is cached: then prefetching it would be wasted."""
-        return [] if self.cache.knows(store.identity, version) else [manifest_path(version)]
+    return later
 
-    def begin(self, store: Store, checkpoint: Checkpoint, ahead: Prefetch) -> PendingState:
-        """Start reading the manifest, or start its proof if it is cached."""
-        path = manifest_path(checkpoint.version)
-        known = self.cache.manifest(store.identity, checkpoint)
-        if known is not None:
-            return lambda: _state(known, None, path)
-        if path in ahead:
-            opened = self._open(store, checkpoint, ahead)
-            return lambda: None if opened is None else _state(*opened, path)
-        ahead.ask(store, [path])
 
-        def later() -> MirroredState | None:
-            opened = self._open(store, checkpoint, ahead)
-            return None if opened is None else _state(*opened, path)
-
-        return later
-
-    def _open(self, store: Store, checkpoint: Checkpoint, ahead: Prefetch) -> tuple[ManifestIndex, Proof | None] | None:
-        path = manifest_path(checkpoint.version)
-        data = ahead.read(path)
-        try:
-            return None if data is None else open_manifest(store, data, checkpoint, self.cache)
-        except (SidecarError, StorageError) as error:
-            logger.debug("%s does not stand for the checkpoint: %s", path, error)  # a scan that needs it warns
-            return None
+def _opened_for_state(
+    store: Store, checkpoint: Checkpoint, ahead: Prefetch, cache: SidecarCache
+) -> tuple[ManifestIndex, Proof | None] | None:
+    path = manifest_path(checkpoint.version)
+    data = ahead.read(path)
+    try:
+        return None if data is None else open_manifest(store, data, checkpoint, cache)
+    except (SidecarError, StorageError) as error:
+        logger.debug("%s does not stand for the checkpoint: %s", path, error)  # a scan that needs it warns
+        return None
 
 
 def _state(manifest: ManifestIndex, proof: Proof | None, path: str) -> MirroredState | None:
