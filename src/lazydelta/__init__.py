@@ -103,13 +103,19 @@ _HOMES = {
     "write_deltalake": "lazydelta.deltalake_names.writing",
 }
 
+# A package that can be called, and the modules that `import deltalake` loads.
+_MODULES = frozenset({"exceptions", "kql", "schema", "transaction", "writer"})
+
 # What users of Polars, pandas and DuckDB try.
 _INSTEAD = {
     "DeltaLake": "DeltaTable(uri)",
+    "create": "create_table(uri, schema), or DeltaTable.create(uri, schema)",
     "load": "DeltaTable(uri)",
     "open": "DeltaTable(uri)",
+    "open_table": "DeltaTable(uri)",
     "query": "sql(query, {'name': uri})",
     "read_delta": "read(uri)",
+    "read_deltalake": "read(uri)",
     "read_parquet": "read(uri)",
     "read_table": "read(uri)",
     "scan_delta": "scan(uri), or DeltaTable(uri).to_polars() for a LazyFrame",
@@ -117,6 +123,7 @@ _INSTEAD = {
     "to_pandas": "read(uri).to_pandas()",
     "write": "write_arrow(uri, data) or write_deltalake(uri, data)",
     "write_delta": "write_arrow(uri, data) or write_deltalake(uri, data)",
+    "write_table": "write_arrow(uri, data) or write_deltalake(uri, data)",
 }
 
 # Quiet unless the application says otherwise, as libraries should be.
@@ -135,8 +142,8 @@ sys.modules["lazydelta.scan"].__class__ = _ScanPackage
 
 
 def __getattr__(name: str) -> Any:
-    if name == "kql":
-        return importlib.import_module("lazydelta.kql")  # a package that can be called
+    if name in _MODULES:
+        return importlib.import_module(f"lazydelta.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise no_attribute(f"module {__name__!r}", name, _INSTEAD)

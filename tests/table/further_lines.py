@@ -11,6 +11,23 @@ __all__ = ["FURTHER", "FURTHER_REFUSED"]
 
 # Each returns what stands beside it.
 FURTHER: list[tuple[str, str]] = [
+    # As pandas, Polars and NumPy users filter, limit and write.
+    ("t.rows(limit=np.int64(3)).count()", "3"),
+    ("t.files(limit=np.int32(1)).count()", "1"),
+    ("t.count(pl.any_horizontal(pl.col('id') == 1, pl.col('id') == 2, pl.col('id') == 99))", "2"),
+    ("t.count(~pl.any_horizontal(pl.col('id') == 1, pl.col('id') == 2))", "28"),
+    ("t.count(pl.all_horizontal(pl.col('id') > 1, pl.col('id') < 4))", "2"),
+    ("t.count(pl.col('device').str.ends_with('1'))", "3"),
+    ("t.count(~pl.col('device').str.ends_with('1'))", "27"),
+    ("t.count(pl.col('device').str.ends_with('_'))", "0"),
+    ("t.count(pl.col('device').str.contains('b'))", "10"),
+    ("t.count(pl.col('device').str.contains('.', literal=True))", "0"),
+    ("t.count(pl.col('id') > decimal.Decimal('27.5'))", "2"),
+    ("len(twice({'a': [1]}, pads.dataset(pa.table({'a': [2]})).scanner(), mode='append'))", "2"),
+    ("t.sql('select id from self').show(2)", "None"),
+    ("t.rows(['id']).show()", "None"),
+    ("ld.schema.Field('note', ld.schema.PrimitiveType('string')).name", "'note'"),
+    ("issubclass(ld.exceptions.TableNotFoundError, Exception)", "True"),
     # Opening.
     ("ld.DeltaTable(uri + '/').version()", "2"),
     ("ld.DeltaTable('file://' + uri).count()", "30"),
@@ -334,6 +351,23 @@ FURTHER: list[tuple[str, str]] = [
 
 # Names and forms of other libraries: each error says what to write.
 FURTHER_REFUSED: list[tuple[str, str]] = [
+    ("t[['id', 'ts']]", "use rows(['id', 'ts']), or to_pandas()"),
+    ("list(t)", "use rows(), or to_pandas()"),
+    ("t.orderBy('id')", "use sql('FROM self ORDER BY …')"),
+    ("t.upsert([{'id': 1}])", "use merge(data, condition)"),
+    ("t.refresh()", "use update_incremental()"),
+    ("t.load_with_datetime('2026-02-08')", "use load_as_version(timestamp)"),
+    ("t.toDF()", "lazydelta.spark.read(spark, uri) for Spark"),
+    ("ld.DeltaTable.forPath(None, uri)", "use DeltaTable(uri)"),
+    ("made().optimize()", "use optimize.compact(), or optimize.z_order([columns])"),
+    ("ld.read_deltalake(uri)", "use read(uri)"),
+    ("ld.open_table(uri)", "use DeltaTable(uri)"),
+    ("t.rows().read_next_batch()", "use next(iter(stream)), or to_reader()"),
+    ("t.rows(order_by='id')", "write sql('FROM self ORDER BY …')"),
+    ("t.rows(n_rows=3)", "write limit=3"),
+    ("t.count_rows('device = \"a1\"')", "a string has single quotes: 'a1'"),
+    ("t.rows(where=pl.col('device').str.contains('^b'))", "write SQL text, or filter the frame"),
+    ("t.sql('select id end from self')", "quote a name that is a word of SQL"),
     ("t['id']", "use rows(['id']), or to_pandas() for a data frame"),
     ("t.limit(3)", "use head(n), or rows(limit=n)"),
     ("t.where('id > 3')", "use rows(where=…)"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from lazydelta.deltalake_names.commit_properties import CommitProperties, PostCommitHookProperties, maintains, note_of
 from lazydelta.deltalake_names.parameters import deprecate_positional_commit_args
@@ -30,6 +30,12 @@ class TableOptimizer:
         """Create an optimizer for a table; ``committed`` is called when there can be a newer version."""
         self._handle = handle
         self._committed = committed
+
+    if not TYPE_CHECKING:
+
+        def __call__(self, *_: object, **__: object) -> NoReturn:
+            """Raise an error that says what to write."""
+            raise TypeError("optimize is not a function; use optimize.compact(), or optimize.z_order([columns])")
 
     def compact(  # noqa: PLR0913 - deltalake's parameters
         self,

@@ -1,13 +1,13 @@
-"""Parameters that deltalake deprecates: they are accepted with deltalake's warnings."""
+"""Parameters and methods of deltalake and other libraries: some are accepted, others are answered with ours."""
 
 from __future__ import annotations
 
 import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
-from lazydelta.errors import OptionError, UnsupportedOperationError
+from lazydelta.errors import OptionError, UnsupportedOperationError, no_attribute
 
 __all__ = [
     "LeftToDeltalake",
@@ -26,6 +26,13 @@ __all__ = [
 
 T = TypeVar("T")
 P = ParamSpec("P")
+# Other keywords of rows that other libraries have.
+_OTHER_NAMES = {
+    "n_rows": "write limit={0!r}",
+    "nrows": "write limit={0!r}",
+    "order_by": "write sql('FROM self ORDER BY …')",
+    "sort_by": "write sql('FROM self ORDER BY …')",
+}
 _NAMES_OF_WHERE = ("filter", "filters", "partition_filters", "partitions", "predicate")
 
 
@@ -95,6 +102,9 @@ def only_where(function: Callable[P, T]) -> Callable[P, T]:
             if name in keywords:
                 message = f"{function.__name__}() has no argument {name!r}"
                 raise OptionError(message, hint=f"write where={keywords[name]!r}")
+        for name in _OTHER_NAMES.keys() & keywords.keys():
+            message = f"{function.__name__}() has no argument {name!r}"
+            raise OptionError(message, hint=_OTHER_NAMES[name].format(keywords[name]))
         return function(*args, **keywords)
 
     return checked
@@ -122,8 +132,113 @@ def _method(name: str, purpose: str) -> Callable[..., NoReturn]:
     return method
 
 
-class LeftToDeltalake:
-    """The additional methods of deltalake tables; each raises `UnsupportedOperationError`."""
+# What users of pandas, Polars, PyArrow, Spark and older releases of deltalake call, and what a table has.
+_INSTEAD = {
+    "alias": "merge(source, condition, target_alias=…), or a name in sql(…)",
+    "append": "write_deltalake(table, data, mode='append')",
+    "arrow": "to_arrow()",
+    "as_of": "DeltaTable(uri, version=…)",
+    "assign": "to_polars() or to_pandas(), and change the frame",
+    "close": "nothing: a table holds no connection open",
+    "collect": "to_arrow() or to_polars().collect()",
+    "compact": "optimize.compact()",
+    "describe": "info()",
+    "detail": "info()",
+    "df": "to_pandas()",
+    "drop": "to_polars() or to_pandas(), and change the frame",
+    "dropna": "to_polars() or to_pandas(), and change the frame",
+    "fetchall": "to_list()",
+    "fillna": "to_polars() or to_pandas(), and change the frame",
+    "filter": "rows(where=…) or to_polars().filter(…)",
+    "first": "rows().first(), or head(1)",
+    "groupBy": "sql('SELECT … FROM self GROUP BY …') or to_polars().group_by(…)",
+    "group_by": "sql('SELECT … FROM self GROUP BY …') or to_polars().group_by(…)",
+    "groupby": "sql('SELECT … FROM self GROUP BY …') or to_polars().group_by(…)",
+    "iloc": "to_pandas().iloc[…]",
+    "insert": "write_deltalake(table, data, mode='append')",
+    "iterrows": "rows(), or to_list()",
+    "latest_version": "update_incremental(), which moves to the newest version",
+    "limit": "head(n), or rows(limit=n)",
+    "load_version": "load_as_version(version)",
+    "load_with_datetime": "load_as_version(timestamp)",
+    "loc": "to_pandas().loc[…]",
+    "location": "uri",
+    "log": "history()",
+    "max": "sql('SELECT max(…) FROM self')",
+    "mean": "sql('SELECT avg(…) FROM self')",
+    "min": "sql('SELECT min(…) FROM self')",
+    "name": "metadata().name",
+    "num_files": "files().count()",
+    "num_rows": "count()",
+    "orderBy": "sql('FROM self ORDER BY …') or to_polars().sort(…)",
+    "order_by": "sql('FROM self ORDER BY …') or to_polars().sort(…)",
+    "overwrite": "write_deltalake(table, data, mode='overwrite')",
+    "path": "uri",
+    "pl": "to_polars()",
+    "query": "sql(…)",
+    "read": "to_arrow(), to_pandas() or rows()",
+    "refresh": "update_incremental(), which moves to the newest version",
+    "reload": "update_incremental(), which moves to the newest version",
+    "rename": "to_polars() or to_pandas(), and change the frame",
+    "sample": "sql('FROM self USING SAMPLE 10')",
+    "select": "rows([columns])",
+    "shape": "count() and columns",
+    "sort": "sql('FROM self ORDER BY …') or to_polars().sort(…)",
+    "sort_by": "sql('FROM self ORDER BY …') or to_polars().sort(…)",
+    "sort_values": "sql('FROM self ORDER BY …') or to_polars().sort(…)",
+    "sum": "sql('SELECT sum(…) FROM self')",
+    "tail": "head(n), which returns the newest rows",
+    "take": "head(n), or rows(limit=n)",
+    "toDF": "to_pandas() or to_polars(); lazydelta.spark.read(spark, uri) for Spark",
+    "toPandas": "to_pandas()",
+    "to_csv": "to_pandas().to_csv(path)",
+    "to_dask": "fragments(n), one for each task",
+    "to_df": "to_pandas() or to_polars()",
+    "to_dict": "to_list()",
+    "to_dicts": "to_list()",
+    "to_duckdb": "lazydelta.sql(query, {'name': table}), or duckdb's FROM over to_pyarrow_dataset()",
+    "to_json": "to_pandas().to_json(path)",
+    "to_numpy": "to_pandas().to_numpy()",
+    "to_parquet": "pyarrow.parquet.write_table(table.to_arrow(), path)",
+    "to_pydict": "to_arrow().to_pydict()",
+    "to_pylist": "to_list()",
+    "to_spark": "lazydelta.spark.read(spark, uri)",
+    "to_table": "to_arrow()",
+    "upsert": "merge(data, condition).when_matched_update_all().when_not_matched_insert_all().execute()",
+    "url": "uri",
+    "value_counts": "sql('SELECT …, count(*) FROM self GROUP BY ALL')",
+    "versions": "history()",
+    "where": "rows(where=…)",
+    "with_columns": "to_polars() or to_pandas(), and change the frame",
+    "write": "write_deltalake(table, data, mode='append')",
+}
+_INSTEAD_OF_CLASS = dict.fromkeys(
+    ("for_path", "forPath", "forName", "from_uri", "load", "open", "read"), "DeltaTable(uri)"
+) | {"convertToDelta": "lazydelta.convert_to_deltalake(uri)", "isDeltaTable": "DeltaTable.is_deltatable(uri)"}
+
+
+class _AnswersNames(type):
+    """The class of ``DeltaTable``: constructors that other libraries have are answered with ours."""
+
+    def __getattr__(cls, name: str) -> NoReturn:
+        raise no_attribute(f"type object {cls.__name__!r}", name, _INSTEAD_OF_CLASS)
+
+
+class LeftToDeltalake(metaclass=_AnswersNames):
+    """What a table does not have: each name raises an error that says what to use."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_attribute(f"{type(self).__name__!r} object", name, _INSTEAD)
+
+        def __getitem__(self, key: object) -> NoReturn:
+            asked = [key] if isinstance(key, str) else key
+            columns = repr(asked) if isinstance(asked, list) else ""
+            raise TypeError(f"a DeltaTable has no items; use rows({columns}), or to_pandas() for a data frame")
+
+        def __len__(self) -> NoReturn:
+            raise TypeError("a DeltaTable has no length; use count() for its rows, files().count() for its files")
 
     compact_logs = _method("compact_logs", "combine commits of the log")
 

@@ -153,10 +153,10 @@ def parsed(con: Any, sql: str) -> dict[str, Any]:
     tree: dict[str, Any] = msgspec.json.decode(_answer(con, "SELECT json_serialize_sql($1::VARCHAR)", sql))
     if tree.get("error"):
         said = str(tree.get("error_message"))
+        hint = 'quote a name that is a word of SQL: "at"'
         if said.startswith("Only SELECT statements"):
-            said = "it is not a SELECT"
-        message = f"DuckDB cannot read the query: {said}"
-        raise QueryError(message, hint="give one SELECT; statements that change something are not run")
+            said, hint = "it is not a SELECT", "give one SELECT; statements that change something are not run"
+        raise QueryError(f"DuckDB cannot read the query: {said}", hint=hint)
     if len(tree["statements"]) != 1:
         raise QueryError(f"There are {len(tree['statements'])} statements in the query", hint="give one SELECT")
     return tree

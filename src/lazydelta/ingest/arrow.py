@@ -143,9 +143,9 @@ def open_data(data: ArrowData) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         return data.schema, iter([data])
     if isinstance(data, pa.RecordBatchReader):
         return data.schema, _read(data)
-    if hasattr(data, "__arrow_c_stream__"):
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "to_reader"):  # or a PyArrow scanner
         try:
-            reader = pa.RecordBatchReader.from_stream(data)
+            reader = data.to_reader() if hasattr(data, "to_reader") else pa.RecordBatchReader.from_stream(data)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise OptionError(f"The data gives no stream of Arrow batches: {error}") from error
         return reader.schema, _read(reader)

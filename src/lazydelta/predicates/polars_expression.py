@@ -8,6 +8,7 @@ part of an AND may be missing, a part of an OR may not.
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 import io
 import math
 from collections.abc import Sequence
@@ -23,8 +24,8 @@ from lazydelta.predicates.binding import (
     conjunction,
     disjunction,
     is_null,
+    like,
     membership,
-    starts_with,
 )
 from lazydelta.predicates.tree import IsNan, NanOrder, Predicate
 from lazydelta.protocol.schema import Column, Decimal, Primitive, TableSchema
@@ -35,6 +36,7 @@ __all__ = ["parse_polars", "pruning_predicate"]
 _OPERATORS = {"Eq": "=", "NotEq": "!=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
 _EXACT = 2**53
 _CLOSED = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<")}
+_REGULAR = frozenset(r"\.+*?()|[]{}^$")  # what stands for something else in a regular expression
 _INTEGERS = {"Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64", "Int"}
 
 
@@ -90,6 +92,9 @@ class _Translation:
         match node:
             case {"BinaryExpr": {"left": left, "op": "And" | "Or" as op, "right": right}}:
                 return _joined([self.part(each, negated=negated) for each in (left, right)], (op == "And") != negated)
+            case {"Function": {"input": list(parts), "function": {"Boolean": "AllHorizontal" | "AnyHorizontal" as op}}}:
+                found = [self.part(each, negated=negated) for each in parts]
+                return _joined(found, (op == "AllHorizontal") != negated)
             case {"BinaryExpr": {"left": left, "op": str(op), "right": {"Literal": literal}}} if op in _OPERATORS:
                 return self._comparison(left, _OPERATORS[op], literal, negated=negated)
             case {"BinaryExpr": {"left": {"Literal": literal}, "op": str(op), "right": right}} if op in _OPERATORS:
@@ -108,8 +113,8 @@ class _Translation:
                 if not how.get("nulls_equal"):
                     return self._membership(_column(inner, schema), literal, negated=negated)
             case {"Function": {"input": [inner, {"Literal": {"Scalar": {"String": text}}}], "function": function}}:
-                if function == {"StringExpr": "StartsWith"}:
-                    return starts_with(_column(inner, schema), text, negated=negated)
+                pattern = _pattern(function, text, all_kinds=self._whole)
+                return None if pattern is None else like(_column(inner, schema), pattern, negated=negated)
             case {"Column": str()}:
                 column = _column(node, schema)
                 if column.type == Primitive("boolean"):
@@ -159,6 +164,22 @@ def _of_day(column: Column, op: str, day: Any, *, negated: bool) -> Predicate | 
     return _joined([compare(column, each, at, negated=negated) for each, at in ranges.get(op, ())], not negated)
 
 
+def _pattern(function: Any, text: str, *, all_kinds: bool) -> str | None:
+    """Return the LIKE pattern of a function of strings, or None for a regular expression and any other function.
+
+    Unless ``all_kinds``, only for one that can leave out files.
+    """
+    found = "".join(f"\\{each}" if each in "%_\\" else each for each in text)
+    match function:
+        case {"StringExpr": "StartsWith"}:
+            return f"{found}%"
+        case {"StringExpr": "EndsWith"} if all_kinds:
+            return f"%{found}"
+        case {"StringExpr": {"Contains": {"literal": literal}}} if all_kinds and (literal or _REGULAR.isdisjoint(text)):
+            return f"%{found}%"
+    return None
+
+
 def _listed(literal: Any) -> list[Any]:
     """Return the values of a literal list, which Polars stores in a binary format of its own."""
     import polars as pl  # noqa: PLC0415 - the caller has loaded it
@@ -192,6 +213,8 @@ def _value(literal: Any) -> Any:
         case {"Scalar": {"Datetime": [int(count), "Microseconds", zone]}}:
             timestamp = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=count)
             return timestamp if zone is not None else timestamp.replace(tzinfo=None)
+        case {"Scalar": {"Decimal": [int(unscaled), int(), int(scale)]}}:
+            return decimal.Decimal(unscaled).scaleb(-scale)
         case {"Scalar": dict(scalar)} if len(scalar) == 1 and next(iter(scalar)) in _INTEGERS:
             (number,) = scalar.values()
             return number if isinstance(number, int) else None
@@ -209,7 +232,7 @@ def _means_the_same(column: Column, value: Any) -> bool:
         return kind == Primitive("timestamp" if value.tzinfo is not None else "timestamp_ntz")
     if isinstance(value, dt.date):
         return kind == Primitive("date")
-    if isinstance(kind, Decimal) or not isinstance(kind, Primitive):
+    if isinstance(kind, Decimal) or isinstance(value, decimal.Decimal) or not isinstance(kind, Primitive):
         return False
     if kind.name == "float":
         return bool(float(np.float32(value)) == value)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from numbers import Integral
 from typing import Any
 
 import msgspec
@@ -290,7 +291,7 @@ class RowRequest:
             () if predicate is None else _tested(predicate, expression, table),
             predicate,
             expression,
-            limit,
+            None if limit is None else int(limit),  # NumPy's integers are taken too
             batch_size,
             strategy,
             files_where,
@@ -325,7 +326,7 @@ def _alternatives(predicate: Predicate | None, table: TableSchema) -> tuple[pc.E
 
 
 def _is_whole(value: object, *, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least
 
 
 def _tested(predicate: Predicate, expression: pc.Expression, table: TableSchema) -> tuple[Field, ...]:

@@ -147,9 +147,12 @@ _INSTEAD = {
     "fetchone": "first()",
     "filter": "where=…, when the stream is made",
     "head": "limit=…, when the stream is made",
+    "iter_batches": "batches(), or a for loop",
     "limit": "limit=…, when the stream is made",
     "num_rows": "count()",
     "pl": "to_polars()",
+    "read_next_batch": "next(iter(stream)), or to_reader()",
+    "read_pandas": "to_pandas()",
     "select": "columns=[…], when the stream is made",
     "shape": "count() and columns",
     "to_dict": "to_list()",
@@ -228,6 +231,17 @@ class ArrowStream(ClosesItself):
                 if batch.num_rows:
                     return batch.slice(0, 1).to_pylist()[0]
         return None
+
+    def show(self, n: int = 10) -> None:
+        """Print the first rows, and close the stream."""
+        shown, left = [], n
+        with self:
+            for batch in self._export():
+                shown.append(batch.slice(0, left))
+                left -= shown[-1].num_rows
+                if left <= 0:
+                    break
+        print(text_table(pa.Table.from_batches(shown, schema=self.schema)))  # noqa: T201 - what it is for
 
     def count(self) -> int:
         """Return the number of rows without keeping any."""

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from numbers import Integral
 
 import msgspec
 
@@ -204,8 +205,8 @@ class ScanRequest(msgspec.Struct, frozen=True):
         check_conjuncts(predicate, strict=strict)
         return cls(
             predicate=predicate,
-            limit=limit,
-            row_limit=row_limit,
+            limit=None if limit is None else int(limit),  # NumPy's integers are taken too
+            row_limit=None if row_limit is None else int(row_limit),
             strategy=chosen,
             stats_columns=None if stats_columns is None else tuple(schema.column(name) for name in stats_columns),
             batch_size=batch_size,
@@ -216,7 +217,7 @@ class ScanRequest(msgspec.Struct, frozen=True):
 
 
 def _whole(value: object, *, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least
 
 
 # Retention guard: reject scans of versions whose files VACUUM may have deleted.

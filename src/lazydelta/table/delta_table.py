@@ -12,13 +12,13 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow as pa
 
 from lazydelta.deltalake_names.changes import ChangesTable
 from lazydelta.deltalake_names.parameters import LeftToDeltalake, by_position, instead_of, only_where, warn_of
-from lazydelta.errors import LazyDeltaError, OptionError, no_attribute, require
+from lazydelta.errors import LazyDeltaError, OptionError, require
 from lazydelta.predicates import Predicate, Where, conjunction, parse_predicate
 from lazydelta.scan.request import RetentionGuard
 from lazydelta.table.pinned_table import DeltaTableConfig, PinnedTable
@@ -53,43 +53,6 @@ _FEW_PATHS = 1000
 _KQL_OPERATOR = (
     r"(where|filter|take|limit|count|project|extend|summarize|sort|order|top|distinct|parse|mv-expand|render)\b"
 )
-# What users of pandas, Polars, PyArrow and Spark try, and what a table has.
-_INSTEAD = {
-    "alias": "sql(…)",
-    "append": "write_deltalake(table, data, mode='append')",
-    "as_of": "DeltaTable(uri, version=…)",
-    "close": "nothing: a table holds no connection open",
-    "collect": "to_arrow() or to_polars().collect()",
-    "compact": "optimize.compact()",
-    "describe": "info()",
-    "df": "to_pandas()",
-    "fetchall": "to_list()",
-    "filter": "rows(where=…) or to_polars().filter(…)",
-    "group_by": "sql('SELECT … FROM self GROUP BY …') or to_polars().group_by(…)",
-    "groupby": "sql('SELECT … FROM self GROUP BY …') or to_polars().group_by(…)",
-    "iterrows": "rows(), or to_list()",
-    "limit": "head(n), or rows(limit=n)",
-    "name": "metadata().name",
-    "num_files": "files().count()",
-    "num_rows": "count()",
-    "pl": "to_polars()",
-    "query": "sql(…)",
-    "read": "to_arrow(), to_pandas() or rows()",
-    "sample": "sql('FROM self USING SAMPLE 10')",
-    "select": "rows([columns])",
-    "shape": "count() and columns",
-    "sort_values": "sql('FROM self ORDER BY …') or to_polars().sort(…)",
-    "tail": "head(n), which returns the newest rows",
-    "to_csv": "to_pandas().to_csv(path)",
-    "to_dicts": "to_list()",
-    "to_numpy": "to_pandas().to_numpy()",
-    "to_parquet": "pyarrow.parquet.write_table(table.to_arrow(), path)",
-    "to_pydict": "to_arrow().to_pydict()",
-    "to_pylist": "to_list()",
-    "to_table": "to_arrow()",
-    "where": "rows(where=…)",
-    "write": "write_deltalake(table, data, mode='append')",
-}
 _SQL_SIGN = r"[=<>!]|\s(is|in|like|between|and|or)\s"
 
 
@@ -108,17 +71,6 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
     Two tables are equal if they have the same location and version. A pickled table opens the same version again when
     it is unpickled; its pickle does not contain credentials.
     """
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            raise no_attribute(f"{type(self).__name__!r} object", name, _INSTEAD)
-
-        def __getitem__(self, key: object) -> NoReturn:
-            raise TypeError(f"a DeltaTable has no items; use rows([{key!r}]), or to_pandas() for a data frame")
-
-        def __len__(self) -> NoReturn:
-            raise TypeError("a DeltaTable has no length; use count() for its rows, files().count() for its files")
 
     def __bool__(self) -> bool:
         return True

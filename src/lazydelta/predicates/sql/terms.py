@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from lazydelta.errors import PredicateError
+from lazydelta.errors import PredicateError, UnknownColumnError
 from lazydelta.predicates.sql.syntax import Arithmetic, Call, Cast, Literal, Name, Negative, Syntax
 from lazydelta.predicates.tree import Compare, Constant, IsNull, Predicate
 from lazydelta.protocol.schema import Column, DataType, Primitive, TableSchema
@@ -447,7 +447,13 @@ class Terms:
         """Find a column. An unknown column raises an error."""
         if len(name.parts) > 1 and not name.quoted:
             return self._schema.column(".".join(name.parts))
-        return self._schema.column(name.parts)
+        try:
+            return self._schema.column(name.parts)
+        except UnknownColumnError as error:
+            if not name.quoted or len(name.parts) > 1:
+                raise
+            hint = f"a string has single quotes: {name.parts[0]!r}; {error.hint}"
+            raise UnknownColumnError(f"The table has no column {name.parts[0]!r}", hint=hint) from None
 
     def term(self, node: Syntax) -> Term:
         """Return the meaning of ``node``."""
