@@ -243,8 +243,11 @@ def test_commands_tell_what_clients_ask(address: str, client: KustoClient) -> No
     assert rows(".show principal roles")[0][3].endswith("Viewer")
     assert rows(".show materialized-views") == rows(".show entity_groups") == []
     assert "['IsHealthy']" not in str(rows(".show queries"))  # commands are not queries
-    # As Grafana's plugin tests a data source.
-    body = {"csl": ".show databases schema", "db": ""}
+    # As Grafana's plugin queries and tests a data source.
+    options = {"queryconsistency": "strongconsistency", "servertimeout": "00:01:00)", "query_take_max_records": 1}
+    body = {"csl": "T", "db": DATABASE, "querySource": "raw", "properties": {"options": options}}
+    assert len(httpx.post(f"{address}/v1/rest/query", json=body).json()["Tables"][0]["Rows"]) == 1
+    body |= {"csl": ".show databases schema", "db": ""}
     answer = httpx.post(f"{address}/v1/rest/query", json=body, headers={"x-ms-client-request-id": "abc"})
     assert answer.json()["Tables"][0]["TableName"] == "Table_0"
     assert answer.headers["x-ms-client-request-id"] == "abc"

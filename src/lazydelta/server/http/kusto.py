@@ -267,9 +267,10 @@ class Kusto:
         try:
             body = msgspec.json.decode(call.body, type=_Body)
             properties = json.loads(body.properties) if isinstance(body.properties, str) else body.properties
-            given = {} if properties is None else dict(properties)
-            options, parameters = dict(given.get("Options") or {}), dict(given.get("Parameters") or {})
-        except (msgspec.MsgspecError, ValueError, TypeError, RecursionError, UnicodeError):
+            # Grafana's plugin writes `options`, Microsoft's clients `Options`.
+            given = {} if properties is None else {key.lower(): value for key, value in properties.items()}
+            options, parameters = dict(given.get("options") or {}), dict(given.get("parameters") or {})
+        except (msgspec.MsgspecError, ValueError, TypeError, AttributeError, RecursionError, UnicodeError):
             message = "The request cannot be understood"
             raise BadRequestError(400, message, 'send JSON such as {"db": "lazydelta", "csl": "T | take 10"}') from None
         if body.db and body.db.lower() not in {CATALOG, "netdefaultdb"}:
@@ -379,7 +380,7 @@ def _number(options: Mapping[str, Any], name: str, default: int | None = None) -
 def _seconds(value: Any) -> float | None:
     if value is None:
         return None
-    text = str(value).strip()
+    text = str(value).strip().rstrip(")")  # Grafana's plugin writes 00:01:00) from a minute on
     if match := _SPAN.fullmatch(text):
         days, hours, minutes, seconds = match.groups()
         return int(days or 0) * 86_400 + int(hours) * 3600 + int(minutes) * 60 + float(seconds)
