@@ -201,7 +201,7 @@ def test_every_kind_of_chart_draws_its_series(page: Any, address: str) -> None:
         found = page.evaluate(DRAWING, [{"visualization": kind}, columns, rows])
         assert found["width"] > 200
         assert "oslo" in found["legend"]
-        assert found["label"] == f"{kind} of n by t: oslo, lima"
+        assert found["label"] == f"{kind} of n by t: lima, oslo"
     for kind, further, marks in (("columnchart", {}, 10), ("barchart", {"kind": "stacked"}, 10), ("piechart", {}, 5)):
         found = page.evaluate(DRAWING, [{"visualization": kind, **further}, columns, rows])
         assert found["marks"] == marks

@@ -125,7 +125,9 @@ function split(columns, rows, x, ys, points) {
     series.get(label).set(key, number(row[y]));
   }
   const at = value => time ? Date.parse(value) / 1e3 : number(value);
-  return {series, keys, at, time, left: left.size};
+  // Groups come in any order; sorted, a series has the same color each time the query runs.
+  const sorted = by < 0 ? series : new Map([...series].sort(([a], [b]) => a < b ? -1 : 1));
+  return {series: sorted, keys, at, time, left: left.size};
 }
 
 function plotted(parent, kind, data, stacked) {
