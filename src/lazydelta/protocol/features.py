@@ -62,7 +62,7 @@ def listed_features(protocol: Protocol, who: Literal["reader", "writer"], path: 
 class ReadSupport(Enum):
     """What reading a table with the feature requires."""
 
-    FREE = "yes, it binds writers only"
+    FREE = "yes, it concerns writers only"
     DONE = "yes"
     WITH_LOG_TAIL = "with the catalog's `log_tail`"
 
@@ -110,14 +110,14 @@ FEATURES = (
         name="checkConstraints",
         writing=Writing.DONE,
         writer_version=3,
-        note="checked where our filter of rows decides it exactly; else refused, and the constraint is named",
+        note="checked if the row filter can decide it exactly; otherwise refused, with the name of the constraint",
     ),
     # Readers derive changes from whole files that are added or removed; a commit that rewrites some writes `cdc` files.
     Feature(
         name="changeDataFeed",
         writing=Writing.DONE,
         writer_version=4,
-        note="columns that are named as those of change data are refused",
+        note="columns with the names of change data columns are refused",
     ),
     Feature(
         name="generatedColumns",
@@ -125,14 +125,14 @@ FEATURES = (
         writer_version=4,
         column_mark="delta.generationExpression",
         nested_only=True,
-        note="computed or checked; an expression that is not evaluated as in Spark is refused, and the column is named",
+        note="computed or checked; an unsupported expression is refused, with the name of the column",
     ),
     Feature(
         name="columnMapping",
         reading=ReadSupport.DONE,
         writing=Writing.DONE,
         writer_version=5,
-        note="switched on where a property asks for it",
+        note="switched on by the property `delta.columnMapping.mode`",
     ),
     Feature(
         name="identityColumns",
@@ -140,17 +140,17 @@ FEATURES = (
         writer_version=6,
         column_mark="delta.identity.",
         nested_only=True,
-        note="values come from the sequence of the table, or from rows of a column `BY DEFAULT`",
+        note="values come from the table's sequence, or from the rows if the column is `BY DEFAULT`",
     ),
     Feature(
         name="deletionVectors",
         reading=ReadSupport.DONE,
         writing=Writing.DONE,
-        note="written by DELETE, UPDATE and MERGE where `delta.enableDeletionVectors` is true",
+        note="written by DELETE, UPDATE and MERGE if `delta.enableDeletionVectors` is true",
     ),
     Feature(name="timestampNtz", reading=ReadSupport.DONE, writing=Writing.DONE),
     Feature(name="vacuumProtocolCheck", reading=ReadSupport.DONE, writing=Writing.DONE),
-    Feature(name="domainMetadata", writing=Writing.DONE, note="carried along"),
+    Feature(name="domainMetadata", writing=Writing.DONE, note="preserved"),
     Feature(name="inCommitTimestamp", writing=Writing.DONE),
     # deltalake lists the feature in tables that have no such column.
     Feature(name="variantType", reading=ReadSupport.DONE, writing=Writing.UNUSED),
@@ -185,7 +185,7 @@ FEATURES = (
         note="a constant, `current_timestamp()` or `current_date()`; other expressions are refused",
     ),
     # It applies to log cleanup.
-    Feature(name="checkpointProtection", writing=Writing.DONE, note="the log is not cleaned up below what it protects"),
+    Feature(name="checkpointProtection", writing=Writing.DONE, note="protected parts of the log are not cleaned up"),
     Feature(name="icebergCompatV1", switch="delta.enableIcebergCompatV1"),
     Feature(name="icebergCompatV2", switch="delta.enableIcebergCompatV2"),
     Feature(name="icebergCompatV3", copied=False, switch="delta.enableIcebergCompatV3"),
