@@ -13,7 +13,10 @@ from click.testing import CliRunner
 
 from lazydelta import DeltaTable, write_arrow
 from lazydelta.cli.app import cli
+from lazydelta.maintenance.restore import repair_table, restore_table, shallow_clone, write_manifests
+from lazydelta.sidecar.handle import TableHandle
 from lazydelta.write.row_changes.merge_clauses import assignments
+from lazydelta.write.row_changes.statements import DeleteSettings, delete_rows
 
 
 def _run(*arguments: str | Path, code: int = 0) -> str:
@@ -103,3 +106,22 @@ def test_missing_files_are_found_and_manifests_written(root: Path) -> None:
     assert "nothing was committed" in _run("repair", root, "--dry-run")
     assert json.loads(_run("repair", root, "--json"))["files_removed"] == [Path(lost).name]
     assert sorted(_values(root)) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("run", "files"),
+    [
+        (lambda table, tell, _: repair_table(table, progress=tell), 3),
+        (lambda table, tell, _: write_manifests(table, progress=tell), 3),
+        (lambda table, tell, place: shallow_clone(table.newest(), TableHandle.open(place), progress=tell), 3),
+        (lambda table, tell, _: restore_table(table, 0, progress=tell), 2),
+        (lambda table, tell, _: delete_rows(table, "id > 0", DeleteSettings(progress=tell)), 2),
+        (lambda table, tell, _: delete_rows(table, "id > 0", DeleteSettings(progress=tell), dry_run=True), 2),
+    ],
+)
+def test_long_commands_tell_how_many_files_are_done(tmp_path: Path, run: Any, files: int) -> None:
+    for number in range(3):
+        write_arrow(tmp_path / "T", {"id": [number], "x": [0]})
+    told: list[int] = []
+    run(TableHandle.open(str(tmp_path / "T")), lambda done, _: told.append(done), str(tmp_path / "clone"))
+    assert told[-1] == files

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lazydelta.cli.output import INTERRUPTED, note
-from lazydelta.cli.parameters import CONTEXT, TableTarget, pairs, target_command
+from lazydelta.cli.parameters import CONTEXT, TableTarget, counting, pairs, target_command
 from lazydelta.errors import OptionError
 
 if TYPE_CHECKING:
@@ -73,9 +73,10 @@ def merge(  # noqa: PLR0913 - one parameter for each option
     )
     request = MergeRequest(predicate=on, clauses=clauses, adds_columns=merge_schema)
     schema, batches = _rows_of(source, target)
-    settings, handle, version = DeleteSettings(recipe=FileRecipe(memory_budget=memory * _MIB)), target.handle, None
+    recipe, handle, version = FileRecipe(memory_budget=memory * _MIB), target.handle, None
     try:
-        with target.out.watch(lambda: "joining the rows with those of the table"):
+        with counting(target.out, "joined and rewritten") as progress:
+            settings = DeleteSettings(recipe=recipe, progress=progress)
             result = merge_rows(handle, schema, batches, request, settings, dry_run=dry_run)
             version = result.version
             if version is not None:
@@ -222,8 +223,10 @@ def restore(
     from lazydelta.maintenance.restore import restore_table  # noqa: PLC0415
 
     instant = number if number is not None else timestamp or ""
-    with target.out.watch(lambda: "comparing the versions"):
-        result = restore_table(target.handle, instant, ignore_missing_files=ignore_missing_files, dry_run=dry_run)
+    with counting(target.out, "of one version only") as progress:
+        result = restore_table(
+            target.handle, instant, ignore_missing_files=ignore_missing_files, dry_run=dry_run, progress=progress
+        )
         if result.commit is not None:
             after_commit(target.handle, result.commit.version, result.commit.metadata)
     told = {
@@ -255,8 +258,9 @@ def clone(target: TableTarget, *, to: str, number: int | None) -> None:
     from lazydelta.sidecar.handle import TableHandle  # noqa: PLC0415
 
     source = target.handle
-    with target.out.watch(lambda: "reading the log"):
-        made = shallow_clone(source.snapshot(number), TableHandle.open(to, target.storage_options or None))
+    with counting(target.out, "of the source read") as progress:
+        place = TableHandle.open(to, target.storage_options or None)
+        made = shallow_clone(source.snapshot(number), place, progress=progress)
     told = {"source_version": made.source_version, "version": made.commit.version, "files": made.files}
     target.out.tell(told | {"size": made.size}, _cloned)
 
@@ -272,8 +276,8 @@ def repair(target: TableTarget, *, dry_run: bool) -> None:
     """Remove files from the log that do not exist, with the rows that they had."""
     from lazydelta.maintenance.restore import repair_table  # noqa: PLC0415 - not needed for --help
 
-    with target.out.watch(lambda: "looking for the files"):
-        result = repair_table(target.handle, dry_run=dry_run)
+    with counting(target.out, "looked for") as progress:
+        result = repair_table(target.handle, dry_run=dry_run, progress=progress)
     told = {"dry_run": dry_run, "version": result.version, "files_removed": result.files_removed}
     target.out.tell(told, _repaired)
 
@@ -291,6 +295,6 @@ def generate(target: TableTarget) -> None:
     """Write the lists of a table's files that Presto, Athena and others read."""
     from lazydelta.maintenance.restore import write_manifests  # noqa: PLC0415 - not needed for --help
 
-    with target.out.watch(lambda: "reading the log"):
-        written = write_manifests(target.handle)
+    with counting(target.out, "listed") as progress:
+        written = write_manifests(target.handle, progress=progress)
     target.out.tell({"manifests": written}, lambda result: (each for each in result["manifests"]))

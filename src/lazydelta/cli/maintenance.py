@@ -18,6 +18,7 @@ from lazydelta.cli.parameters import (
     CONTEXT,
     TableTarget,
     chosen_engine,
+    counting,
     engine_options,
     session,
     target_command,
@@ -286,12 +287,12 @@ def delete(target: TableTarget, *, where: str | None, every: bool, dry_run: bool
     if (where is None) is not every:
         raise click.UsageError("Say which rows: --where PREDICATE, or --all for every row.")
     from lazydelta.maintenance.after_commit import after_commit  # noqa: PLC0415 - not needed for --help
-    from lazydelta.write.row_changes.statements import delete_rows  # noqa: PLC0415
+    from lazydelta.write.row_changes.statements import DeleteSettings, delete_rows  # noqa: PLC0415
 
     handle, version = target.handle, None
     try:
-        with target.out.watch(lambda: "reading the log and the files in question"):
-            result = delete_rows(handle, where, dry_run=dry_run)
+        with counting(target.out, "with rows that may match read") as progress:
+            result = delete_rows(handle, where, DeleteSettings(progress=progress), dry_run=dry_run)
             version = result.version
             if version is not None:
                 after_commit(handle, version, result.metadata)

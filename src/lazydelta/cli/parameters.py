@@ -26,6 +26,7 @@ __all__ = [
     "TableTarget",
     "check_uri",
     "chosen_engine",
+    "counting",
     "csv_option",
     "debug_option",
     "engine_options",
@@ -306,6 +307,18 @@ def target_command(
         return decorated
 
     return decorate
+
+
+@contextmanager
+def counting(out: Output, deed: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Show how many files are done while a block runs, and yield the function that is told."""
+    told: list[int | None] = [0, None]
+
+    def progress(done: int, total: int | None) -> None:
+        told[:] = done, total
+
+    with out.watch(lambda: f"{told[0]:,}{'' if told[1] is None else f' of {told[1]:,}'} files {deed}"):
+        yield progress
 
 
 # Commands that run in this process or on a Spark cluster: their options, the choice of engine, the session.

@@ -15,7 +15,16 @@ import pyarrow as pa
 
 from lazydelta.cli import sentences
 from lazydelta.cli.app import CommandGroup
-from lazydelta.cli.parameters import CONTEXT, TableTarget, chosen_engine, engine_options, pairs, session, target_command
+from lazydelta.cli.parameters import (
+    CONTEXT,
+    TableTarget,
+    chosen_engine,
+    counting,
+    engine_options,
+    pairs,
+    session,
+    target_command,
+)
 from lazydelta.errors import OptionError, SchemaMismatchError, TableExistsError, TableNotFoundError
 from lazydelta.ingest.csv import (
     CsvSplitter,
@@ -240,12 +249,7 @@ def checkpoint(
     from lazydelta.write.checkpoint.writer import write_checkpoint, write_last_checkpoint  # noqa: PLC0415
 
     store = target.handle.store
-    done: list[int] = [0]
-
-    def progress(count: int, _total: int | None) -> None:
-        done[0] = count
-
-    asked: dict[str, Any] = {"memory_budget": memory * _MIB, "progress": progress}
+    asked: dict[str, Any] = {"memory_budget": memory * _MIB}
     chosen = chosen_engine(engine, master, conf, lambda: preview(store, version).actions, many=_MANY_TO_SHARE)
     if dry_run:
         found = msgspec.structs.replace(preview(store, version), engine=chosen)
@@ -258,14 +262,13 @@ def checkpoint(
             with target.out.watch(lambda: "the tasks of Spark write"):
                 result = write_on(spark, store, version, **asked)
     else:
-        with target.out.watch(lambda: f"{done[0]:,} files written"):
-            result = write_checkpoint(store, version, **asked)
+        with counting(target.out, "written") as progress:
+            result = write_checkpoint(store, version, progress=progress, **asked)
             write_last_checkpoint(store, result)
     built = None
     if not no_sidecar:
-        done[0] = 0
-        with target.out.watch(lambda: f"{done[0]:,} files in the sidecar"):
-            built = sidecar_beside(target.handle, **asked)
+        with counting(target.out, "in the sidecar") as progress:
+            built = sidecar_beside(target.handle, progress=progress, **asked)
     target.out.tell(msgspec.to_builtins(result) | {"sidecar": msgspec.to_builtins(built)}, sentences.checkpointed)
 
 

@@ -42,7 +42,7 @@ from lazydelta.warned import LazyDeltaWarning
 from lazydelta.write.checkpoint.rows import json_stats
 from lazydelta.write.commit import CommitNote, removal_of
 from lazydelta.write.identity import with_marks_of
-from lazydelta.write.row_changes.choice import RowChoice, candidate_files
+from lazydelta.write.row_changes.choice import Progress, RowChoice, candidate_files, reported
 from lazydelta.write.transaction import CommitResult, Transaction
 
 __all__ = [
@@ -83,6 +83,7 @@ def restore_table(
     protocol_downgrade_allowed: bool = False,
     note: CommitNote | None = None,
     dry_run: bool = False,
+    progress: Progress | None = None,
 ) -> RestoreResult:
     """Make the table what it was at a version, or at a timestamp, in a new version.
 
@@ -98,6 +99,7 @@ def restore_table(
                 ignores=ignore_missing_files,
                 downgrades=protocol_downgrade_allowed,
                 dry_run=dry_run,
+                progress=progress,
             )
         except CommitConflictError:
             if not remaining:
@@ -113,6 +115,7 @@ def _restored(
     ignores: bool,
     downgrades: bool,
     dry_run: bool,
+    progress: Progress | None,
 ) -> RestoreResult:
     with _begun(handle, "RESTORE", note) as (transaction, newest):
         version = _version(handle, newest, target)
@@ -122,7 +125,7 @@ def _restored(
         transaction.rest_on_table()
         missing: list[str] = []
         restored = removed = 0
-        for add in _only_in(older, newest):
+        for add in reported(_only_in(older, newest), progress):
             restored += 1
             if not _is_there(handle, add):
                 missing.append(add.path)
@@ -132,7 +135,7 @@ def _restored(
             if not dry_run:
                 transaction.add(add)
         now = transaction.deletion_time()
-        for add in _only_in(newest, older):
+        for add in reported(_only_in(newest, older), progress):
             removed += 1
             if not dry_run:
                 transaction.remove_found(removal_of(add, now))
@@ -277,7 +280,9 @@ class RepairResult:
     commit: CommitResult | None = field(default=None, repr=False)
 
 
-def repair_table(handle: TableHandle, *, dry_run: bool = False, note: CommitNote | None = None) -> RepairResult:
+def repair_table(
+    handle: TableHandle, *, dry_run: bool = False, note: CommitNote | None = None, progress: Progress | None = None
+) -> RepairResult:
     """Remove the files from the log that do not exist, with the rows that they had."""
     with _begun(handle, "FSCK", note or CommitNote()) as (transaction, snapshot):
         lost: list[str] = []
@@ -287,7 +292,9 @@ def repair_table(handle: TableHandle, *, dry_run: bool = False, note: CommitNote
             for batch in snapshot.scan(ScanRequest(strategy=ScanStrategy.FORWARD, extra=True)).batches()
             for add in _adds(batch)
         )
-        looked = in_parallel(lambda add: (add, _is_there(handle, add)), files, threads=_THREADS, stop=lambda: None)
+        looked = in_parallel(
+            lambda add: (add, _is_there(handle, add)), reported(files, progress), threads=_THREADS, stop=lambda: None
+        )
         with closing(looked):
             for add, is_there in looked:
                 if not is_there:
@@ -303,7 +310,7 @@ def repair_table(handle: TableHandle, *, dry_run: bool = False, note: CommitNote
 # Manifests for engines that read lists of files, such as Presto and Athena.
 
 
-def write_manifests(handle: TableHandle) -> list[str]:
+def write_manifests(handle: TableHandle, *, progress: Progress | None = None) -> list[str]:
     """Write a manifest for each partition, with the locations of its files, and return the paths of the manifests.
 
     The manifests of partitions without files become empty. Such engines do not know deletion vectors and mapped
@@ -315,11 +322,15 @@ def write_manifests(handle: TableHandle) -> list[str]:
         raise UnsupportedFeatureError(message, features=("columnMapping",), path=handle.uri, hint="query it as a table")
     columns = snapshot.schema.partition_columns
     by_folder: dict[str, list[str]] = {}
+    files = 0
     for batch in snapshot.scan(ScanRequest(strategy=ScanStrategy.FORWARD)).batches():
         if batch.deletion_vector is not None and batch.deletion_vector.null_count < len(batch):
             message = "Engines that read manifests do not know deletion vectors, and would read deleted rows"
             hint = "purge the deleted rows first: optimize.purge()"
             raise UnsupportedFeatureError(message, features=("deletionVectors",), path=handle.uri, hint=hint)
+        files += len(batch)
+        if progress is not None:
+            progress(files, None)
         for path in batch.path.to_pylist():
             plain = unquote(path)
             folder = "/".join(plain.split("/")[: len(columns)]) if columns else ""
@@ -360,7 +371,7 @@ class CloneResult:
     commit: CommitResult = field(repr=False)
 
 
-def shallow_clone(source: Snapshot, target: TableHandle) -> CloneResult:
+def shallow_clone(source: Snapshot, target: TableHandle, *, progress: Progress | None = None) -> CloneResult:
     """Create a table at ``target`` with the rows, columns and properties of ``source``.
 
     The new table has an id of its own and no history. Raises if there is a table already.
@@ -378,7 +389,8 @@ def shallow_clone(source: Snapshot, target: TableHandle) -> CloneResult:
         transaction.set_metadata(_metadata(source.metadata))
         files = size = 0
         waiting: list[Add] = []
-        for found in candidate_files(source, RowChoice(source.schema, None, None), with_stats=True):
+        every = candidate_files(source, RowChoice(source.schema, None, None), with_stats=True)
+        for found in reported(every, progress):
             waiting.append(_absolute(found.add, source.store))
             files, size = files + 1, size + found.add.size
             if len(waiting) >= _AT_ONCE:

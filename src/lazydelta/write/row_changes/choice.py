@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -37,8 +38,12 @@ from lazydelta.storage import Store
 from lazydelta.write.checkpoint.rows import json_stats
 from lazydelta.write.copied_rows import logged_files
 
-__all__ = ["RowChoice", "TouchedFile", "candidate_files", "touched_files"]
+__all__ = ["Progress", "RowChoice", "TouchedFile", "candidate_files", "reported", "touched_files"]
 
+
+T = TypeVar("T")
+Progress: TypeAlias = Callable[[int, int | None], None]
+"""Is told how many files are done, and of how many where that is known."""
 
 _POSITION = "\0position"
 _FALSE = typed_scalar(value=False, kind=pa.bool_())
@@ -129,8 +134,21 @@ class TouchedFile(msgspec.Struct, frozen=True):
     chosen: int | None = None
 
 
+def reported(files: Iterable[T], progress: Progress | None) -> Iterator[T]:
+    """Yield the files, and tell ``progress`` how many there were; their total is not known before the last one."""
+    for number, file in enumerate(files, start=1):
+        if progress is not None:
+            progress(number, None)
+        yield file
+
+
 def touched_files(
-    snapshot: Snapshot, choice: RowChoice, *, counted: bool = False, with_stats: bool = False
+    snapshot: Snapshot,
+    choice: RowChoice,
+    *,
+    counted: bool = False,
+    with_stats: bool = False,
+    progress: Progress | None = None,
 ) -> Iterator[TouchedFile]:
     """Yield the files that hold at least one selected row. With ``counted`` all selected rows are counted.
 
@@ -139,7 +157,7 @@ def touched_files(
     with closing(
         in_parallel(
             lambda file: _looked_into(snapshot.store, choice, file, counted=counted),
-            candidate_files(snapshot, choice, with_stats=with_stats),
+            reported(candidate_files(snapshot, choice, with_stats=with_stats), progress),
             threads=_THREADS,
             stop=lambda: None,
         )

@@ -397,7 +397,7 @@ class _Merge:
             f'FROM rows t {join} s ON ({predicate}\n)) WHERE "row" IS NOT NULL OR action IS NOT NULL'
         )
 
-    def _chunks(self, columns: Sequence[str], numbers: Iterable[int], most_rows: int) -> Iterator[list[_Piece]]:
+    def _chunks(self, columns: Sequence[str], numbers: Sequence[int], most_rows: int) -> Iterator[list[_Piece]]:
         """Yield rows of files, several small files together."""
         store, table = self._handle.store, self._bound.table
         reader = RowReader(store, table, columns=columns)
@@ -411,7 +411,9 @@ class _Merge:
         held: list[_Piece] = []
         rows = size = 0
         with closing(in_parallel(opened, numbers, threads=_THREADS, stop=lambda: None)) as files:
-            for number, batches in files:
+            for done, (number, batches) in enumerate(files):
+                if self._settings.progress is not None:
+                    self._settings.progress(done, len(numbers))
                 start = 0
                 for batch in batches:
                     held.append(_Piece(number, start, batch))

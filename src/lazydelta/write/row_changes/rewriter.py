@@ -35,7 +35,7 @@ from lazydelta.write.commit import num_records, removal_of
 from lazydelta.write.copied_rows import copy_rows, stored_columns, writer_of_copies
 from lazydelta.write.data_files import MEMORY_BUDGET, TARGET_FILE_SIZE, DataFileWriter, Partition, compact
 from lazydelta.write.parquet_encoding import ParquetEncoding
-from lazydelta.write.row_changes.choice import RowChoice, TouchedFile, touched_files
+from lazydelta.write.row_changes.choice import Progress, RowChoice, TouchedFile, touched_files
 from lazydelta.write.transaction import Transaction
 
 __all__ = [
@@ -362,6 +362,7 @@ def stage_deletion(
     *,
     new: NewRows | None = None,
     any_append: bool = False,
+    progress: Progress | None = None,
 ) -> RowsDeleted:
     """Stage the deletion of the selected rows. Written files are in place afterwards, and belong to the transaction.
 
@@ -379,7 +380,7 @@ def stage_deletion(
     rewriter = RowRewriter(handle, choice, snapshot.metadata, recipe or FileRecipe(), changes, new, vectors)
     leaving, now = _Leaving(), transaction.deletion_time()
     with changes or nullcontext(), rewriter, leaving:
-        for file in touched_files(snapshot, choice, with_stats=vectors is not None):
+        for file in touched_files(snapshot, choice, with_stats=vectors is not None, progress=progress):
             if file.is_whole and new is None:
                 leaving.add(file)
                 found.count(file, file.rows)

@@ -26,7 +26,7 @@ from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.write.commit import CommitNote
 from lazydelta.write.computed_columns import ComputedColumns, generated_columns
 from lazydelta.write.plan import WritePlan
-from lazydelta.write.row_changes.choice import RowChoice, touched_files
+from lazydelta.write.row_changes.choice import Progress, RowChoice, touched_files
 from lazydelta.write.row_changes.rewriter import FileRecipe, NewRows, RowsDeleted, stage_deletion
 from lazydelta.write.table_rows import TableRows
 from lazydelta.write.transaction import Transaction
@@ -46,6 +46,7 @@ class DeleteSettings:
     recipe: FileRecipe = field(default_factory=FileRecipe)
     note: CommitNote = field(default_factory=CommitNote)
     max_attempts: int = 15
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ def delete_rows(
     features that lazydelta cannot write, by name. The caller starts the maintenance that follows a commit.
     """
     if dry_run:
-        return _counted(handle, where, time.monotonic())
+        return _counted(handle, where, time.monotonic(), None if settings is None else settings.progress)
     return change_rows(handle, where, settings or DeleteSettings())
 
 
@@ -119,7 +120,7 @@ def _attempt(
         settings.note.check_seen(snapshot.transaction_version, handle.uri)
         choice = RowChoice.of(where, snapshot.schema, now=now)
         made = None if new is None else new(snapshot)
-        deleted = stage_deletion(transaction, choice, settings.recipe, new=made)
+        deleted = stage_deletion(transaction, choice, settings.recipe, new=made, progress=settings.progress)
         version = None
         if deleted.removed_files:
             transaction.metrics = _metrics(deleted, "numDeletedRows" if new is None else "numUpdatedRows")
@@ -135,11 +136,11 @@ def _attempt(
     )
 
 
-def _counted(handle: TableHandle, where: Where, begun: float) -> DeleteResult:
+def _counted(handle: TableHandle, where: Where, begun: float, progress: Progress | None) -> DeleteResult:
     snapshot, deleted = handle.newest(), RowsDeleted()
     check_writable(snapshot.protocol, snapshot.metadata, path=handle.uri)
     check_removable(snapshot.protocol, snapshot.metadata, path=handle.uri)
-    for file in touched_files(snapshot, RowChoice.of(where, snapshot.schema), counted=True):
+    for file in touched_files(snapshot, RowChoice.of(where, snapshot.schema), counted=True, progress=progress):
         deleted.count(file, file.chosen)
     seconds = time.monotonic() - begun
     return DeleteResult(
