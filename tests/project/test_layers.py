@@ -92,6 +92,58 @@ def test_a_module_imports_only_from_lower_layers(module: Path) -> None:
         assert imported <= set(LAYERS[: LAYERS.index(part)])
 
 
+def _imported_paths(module: Path) -> set[tuple[str, ...]]:
+    """Return the paths of the packages, modules and names below lazydelta that a module imports."""
+    paths: set[str] = set()
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            paths |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            paths |= {alias.name for alias in node.names}
+    return {tuple(path.split(".")[1:]) for path in paths if path.startswith("lazydelta.")}
+
+
+def _facade(package: Path) -> set[str]:
+    """Return what a package names for others: `__all__`, and `SHARED` where `__all__` is for programs."""
+    names: set[str] = set()
+    for node in ast.parse((package / "__init__.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in {"__all__", "SHARED"}:
+            names |= set(ast.literal_eval(node.value))
+    return names
+
+
+FACADES = {package.parent: _facade(package.parent) for package in PACKAGE.glob("*/**/__init__.py")}
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_module_imports_only_what_other_packages_name(module: Path) -> None:
+    unnamed = set()
+    for path in _imported_paths(module):
+        for depth in range(1, len(path)):
+            package = PACKAGE.joinpath(*path[:depth])
+            if package in FACADES and package not in module.parents and path[depth] not in FACADES[package]:
+                unnamed.add(".".join(path[: depth + 1]))
+    assert unnamed == set()
+
+
+def test_packages_name_nothing_that_no_other_imports() -> None:
+    """Where a package names modules, another package imports each of them."""
+    imported = {
+        (PACKAGE.joinpath(*path[:depth]), path[depth])
+        for module in MODULES
+        for path in _imported_paths(module)
+        for depth in range(1, len(path))
+        if PACKAGE.joinpath(*path[:depth]) not in module.parents
+    }
+    modules = {
+        (package, name)
+        for package, names in FACADES.items()
+        for name in names
+        if (package / f"{name}.py").exists() or (package / name).is_dir()
+    }
+    assert modules - imported == set()
+
+
 def test_threads_are_started_in_one_module() -> None:
     """Where Ctrl-C cannot reach what starts them, nor what waits for them."""
     words = ("Thread(", "ThreadPoolExecutor", "start_new_thread", "threading.Timer")

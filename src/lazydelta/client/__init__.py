@@ -7,3 +7,5 @@ from lazydelta.client.remote_table import RemoteTable
 from lazydelta.client.streams import RemoteFileStream, RemoteRowStream
 
 __all__ = ["Connection", "RemoteFileStream", "RemoteRowStream", "RemoteTable", "connect"]
+# What other packages of lazydelta import besides; programs use the names above.
+SHARED = ("wire",)

@@ -1,1 +1,11 @@
-"""Query engines on top of the row scanner. Each module imports its engine when it is used."""
+"""Query engines over the rows of tables.
+
+Each module imports its engine when it is used, and reads through ``rows``; none knows how files are found.
+"""
+
+__all__ = [
+    "datafusion",
+    "duckdb",
+    "polars",
+    "sql",
+]

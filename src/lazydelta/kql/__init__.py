@@ -21,6 +21,8 @@ from lazydelta.kql.execution.query import KqlResult, QuerySettings, result_count
 from lazydelta.kql.execution.tables import Queryable  # noqa: E402
 
 __all__ = ["KqlError", "KqlResult", "query", "query_all", "rewrite"]
+# What other packages of lazydelta import besides; programs use the names above.
+SHARED = ("binding", "execution", "functions", "language", "package")
 
 
 def query(

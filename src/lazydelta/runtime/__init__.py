@@ -1,1 +1,6 @@
-"""Shared foundation of the package: threads, caches, metrics, spilled rows and Arrow arrays."""
+"""What everything runs on: threads, caches, metrics, spilled rows and Arrow arrays.
+
+Nothing here knows Delta.
+"""
+
+__all__ = ["arrays", "cache", "compute", "database", "metrics", "results", "threads"]

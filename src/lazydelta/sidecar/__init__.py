@@ -34,6 +34,17 @@ __all__ = [
     "show",
     "verify",
 ]
+# What other packages of lazydelta import besides; programs use the names above.
+SHARED = (
+    "building",
+    "delta_verification",
+    "format",
+    "handle",
+    "inspection",
+    "lifecycle",
+    "reading",
+    "timeline",
+)
 
 # Opening a table imports this package for the reader only; everything else is imported on first use.
 _HOMES = {

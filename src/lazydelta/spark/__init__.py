@@ -31,6 +31,8 @@ __all__ = [
     "vacuum_table",
     "write",
 ]
+# What other packages of lazydelta import besides; programs use the names above.
+SHARED = ("errors", "files", "maintenance", "session", "sidecar")
 
 if find_spec("pyspark") is not None:
     from pyspark import __version__ as _pyspark

@@ -26,6 +26,7 @@ from lazydelta.stats.ranges import (
 __all__ = [
     "ColumnRange",
     "Ranges",
+    "collector",
     "combine",
     "file_partition_ranges",
     "has_range",
@@ -33,6 +34,7 @@ __all__ = [
     "is_written_here",
     "partition_ranges",
     "partition_ranges_from_parsed",
+    "ranges",
     "ranges_from_json",
     "ranges_from_parsed",
     "stats_ranges",

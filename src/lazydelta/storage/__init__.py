@@ -1,4 +1,7 @@
-"""Storage: the only package that does I/O."""
+"""Storage: the only package that does I/O.
+
+It lists, reads, puts if absent and counts; what the objects mean is unknown here.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +43,18 @@ __all__ = [
     "expand_home",
     "folded",
     "has_known_scheme",
+    "input",
     "is_plain",
+    "local",
+    "location",
     "observe",
     "open_native",
     "open_store",
+    "options",
     "redact",
     "refuse_half_uri",
     "shipped_options",
+    "staged_files",
 ]
 
 

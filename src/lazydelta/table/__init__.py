@@ -9,3 +9,5 @@ from __future__ import annotations
 from lazydelta.table.delta_table import DeltaTable
 
 __all__ = ["DeltaTable"]
+# What other packages of lazydelta import besides; programs use the names above.
+SHARED = ("delta_table", "information", "pinned_table")

@@ -1,1 +1,6 @@
-"""Read checkpoints, classic and V2."""
+"""Reading of checkpoints, classic and V2, within a bound on memory.
+
+``write.checkpoint`` writes them.
+"""
+
+__all__ = ["columns", "pages", "reader"]
