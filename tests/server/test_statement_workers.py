@@ -19,6 +19,7 @@ import pytest
 from pyarrow import flight
 
 from lazydelta.errors import ServerBusyError
+from lazydelta.server import worker_pool
 from lazydelta.server.budgets import Budgets
 from lazydelta.server.flight_sql.calls import SqlLimits
 from lazydelta.server.flight_sql.messages import packed
@@ -119,6 +120,32 @@ def test_a_worker_has_its_limits_before_it_has_a_statement(server: SqlServer, cl
     wait_for(lambda: server.sql.running == 0)
 
 
+def test_a_long_statement_has_a_lower_priority_than_the_server_and_than_short_ones(
+    server: SqlServer, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert rows(client, SAME) == [{"c": 60}]
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    with Gate(free=0) as gate:
+        stream = client.do_get(asked(client, SAME).endpoints[0].ticket)
+        assert gate.reached.wait(WAIT)
+        short = os.getpriority(os.PRIO_PROCESS, gate.pid)
+        assert own < short
+        stream.cancel()
+    wait_for(lambda: server.sql.running == 0)
+    monkeypatch.setattr(worker_pool, "_LONG_SECONDS", 0.0)
+    with Gate(free=0) as gate:
+        stream = client.do_get(asked(client, SAME).endpoints[0].ticket)
+        assert gate.reached.wait(WAIT)
+        threads = [int(each.name) for each in Path(f"/proc/{gate.pid}/task").iterdir()]
+        wait_for(lambda: all(os.getpriority(os.PRIO_PROCESS, each) > short for each in threads))
+        long = gate.pid
+        gate.open.set()
+        assert stream.read_all().to_pylist() == [{"c": 60}]
+    # Its process cannot have its priority back.
+    wait_for(lambda: is_gone(long))
+    assert rows(client, SAME) == [{"c": 60}]
+
+
 # --- statements that compute on
 
 
@@ -205,6 +232,20 @@ def test_a_stream_may_be_collected_by_a_thread_that_holds_a_lock(*, has_started:
     assert worker.gone.wait(WAIT)
     assert budgets.streams == 0
     for each in (worker, other):
+        pool.give_back(each)
+    pool.close()
+
+
+def test_the_end_of_a_worker_is_noticed_while_the_server_asks_for_nothing() -> None:
+    pool = WorkerPool(memory=64 << 20, reading_memory=64 << 20, threads=1)
+    workers = [pool.take() for _ in range(3)]
+    for each in workers:
+        each.wait_until_ready()
+    for each in workers:
+        wait_for(lambda each=each: each.pid is not None)  # type: ignore[misc]
+        os.kill(each.pid, signal.SIGKILL)  # type: ignore[arg-type]
+        assert each.gone.wait(WAIT)
+    for each in workers:
         pool.give_back(each)
     pool.close()
 
@@ -296,8 +337,8 @@ def test_the_server_process_runs_no_duckdb_and_its_workers_end_with_it(process: 
         # Functions that Python computes load their libraries in the worker.
         computed = "kql: print a = gamma(5.0), b = series_sum(dynamic([1, 2])), c = geo_point_to_h3cell(0, 0, 1)"
         assert rows(client, computed) == [{"a": 24.0, "b": 3.0, "c": "81757ffffffffff"}]
+        wait_for(lambda: len(_children(serve.pid)) >= 2)  # a worker beside the template
         below = _children(serve.pid)
-        assert len(below) >= 2
         for pid in below:
             for told in ("cmdline", "environ"):
                 assert b"hunter2" not in Path(f"/proc/{pid}/{told}").read_bytes()

@@ -16,6 +16,7 @@ import resource
 import selectors
 import signal
 import socket
+import struct
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import NoReturn
@@ -42,6 +43,7 @@ from lazydelta.server.worker_pool import (
     GONE,
     KILL,
     LAST,
+    LOWER,
     OPEN,
     READY,
     SCANNED,
@@ -65,7 +67,10 @@ _MOST_COLUMNS = 10_000
 _OUT_OF_MEMORY = MemoryLimitError.__name__.encode()
 _DEATH_SIGNAL = 1
 _PRIORITY = 5
+_LONG_PRIORITY = 10
+"""Added to the niceness of a worker, and to that of one whose statement takes long."""
 _REAP_SECONDS = 1.0
+_FD = struct.Struct("i")
 
 
 # --- the template
@@ -110,7 +115,8 @@ def _serve_control(control: socket.socket, woken: socket.socket, children: set[i
         with contextlib.suppress(OSError):
             control.sendall(CONTROL.pack(GONE, pid, status))
     try:
-        data, sent, _, _ = socket.recv_fds(control, CONTROL.size, 1, socket.MSG_DONTWAIT)
+        # Not socket.recv_fds, which ignores its flags and would wait here, where the end of a worker is not noticed.
+        data, sent, _, _ = control.recvmsg(CONTROL.size, socket.CMSG_SPACE(_FD.size), socket.MSG_DONTWAIT)
     except BlockingIOError:
         return True
     except OSError:
@@ -123,11 +129,16 @@ def _serve_control(control: socket.socket, woken: socket.socket, children: set[i
     kind, number, _ = CONTROL.unpack(data + rest)
     if kind == KILL and number in children:
         os.kill(number, signal.SIGKILL)
+    elif kind == LOWER and number in children:
+        with contextlib.suppress(OSError):  # it has ended
+            # By process group, because on Linux the niceness of a process is that of its first thread alone.
+            os.setpriority(os.PRIO_PGRP, number, os.getpriority(os.PRIO_PGRP, number) + _LONG_PRIORITY)
     elif kind == FORK:
+        (fd,) = _FD.unpack(sent[0][2])
         pid = os.fork()
         if not pid:
-            _become_worker(sent[0], control, woken)
-        os.close(sent[0])
+            _become_worker(fd, control, woken)
+        os.close(fd)
         children.add(pid)
         control.sendall(CONTROL.pack(FORKED, number, pid))
     return True
@@ -157,6 +168,7 @@ def _limit_this_process(memory: int) -> None:
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
         if os.getppid() == 1:
             os._exit(1)
+    os.setpgid(0, 0)
     os.nice(_PRIORITY)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     limit = _memory("VmData") + memory + _BESIDES

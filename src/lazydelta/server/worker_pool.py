@@ -28,6 +28,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -54,6 +55,7 @@ __all__ = [
     "GONE",
     "KILL",
     "LAST",
+    "LOWER",
     "OPEN",
     "READY",
     "SCANNED",
@@ -75,13 +77,17 @@ In order: it has started, the columns of a statement, rows, the name of a table 
 not be reused, the end, and the metrics of a scan that has ended.
 """
 
-FORK, KILL, FORKED, GONE = b"F", b"K", b"P", b"X"
+FORK, KILL, LOWER, FORKED, GONE = b"F", b"K", b"N", b"P", b"X"
 CONTROL = struct.Struct("<cqq")
 """Messages between server and template: a kind and two numbers."""
 
 _FRAME = struct.Struct("<cI")
 _MOST_FRAME = 48 << 20
 _LOOK_AROUND_SECONDS = 0.02
+# A statement that computes for longer makes way for shorter ones, so that these are answered while it runs. Its process
+# cannot have its priority back and ends with it, which is cheap beside a statement of this length.
+_LONG_SECONDS = 1.0
+_PROCESS_CLOCK = 2  # with the process id before it, the clock of clock_getcpuclockid(3) on Linux
 _GONE_SECONDS = 10.0
 _END_SECONDS = 2.0
 # One thread until the first fork: BLAS and Arrow's allocator would start threads on import. Arrow uses the system
@@ -156,6 +162,13 @@ def receive_frame(sock: socket.socket, most: int | None = None) -> tuple[bytes, 
     return None if body is None else (kind, body)
 
 
+def _is_readable(sock: socket.socket, seconds: float | None) -> bool:
+    """Return whether a frame, or the end of the connection, arrives within ``seconds``."""
+    poll = select.poll()  # unlike select(), it takes any number of open files
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(None if seconds is None else seconds * 1000))
+
+
 class Worker:
     """One worker process, as seen by the server. It serves one statement at a time."""
 
@@ -169,6 +182,8 @@ class Worker:
         self.status: int | None = None
         self.is_killed = False
         self._is_ready = False
+        self._lower_at: float | None = None
+        """The processor time at which its priority is lowered. None if it is lowered already."""
         self.may_be_used_again = False
 
     def wait_until_ready(self, check: Callable[[], None] | None = None) -> None:
@@ -188,6 +203,7 @@ class Worker:
         failure: LazyDeltaError | None = None
         self.wait_until_ready(check)
         self._send(pickle.dumps(tuple(request)))
+        self._lower_at = self._processor_seconds() + _LONG_SECONDS
         while True:
             kind, body = self._receive(check)
             if kind == OPEN:
@@ -202,11 +218,11 @@ class Worker:
                 _pass_on(body)
             elif kind == ERROR:
                 # The worker has finished the statement and waits for the next one.
-                self.may_be_used_again = may_be_used_again
+                self.may_be_used_again = may_be_used_again and self._lower_at is not None
                 told = error_from(bytes(body)) if body else failure
                 raise told or ServeError("The statement failed without a reason")
             elif kind == DONE:
-                self.may_be_used_again = may_be_used_again
+                self.may_be_used_again = may_be_used_again and self._lower_at is not None
                 return
             else:
                 yield kind, body
@@ -214,7 +230,7 @@ class Worker:
     def kill(self) -> None:
         """Kill the process without waiting for it."""
         self.is_killed = True
-        self._template.kill(self)
+        self._template.send(self, KILL)
 
     def close(self) -> None:
         """Let an idle process exit, and kill a busy one."""
@@ -239,14 +255,28 @@ class Worker:
             raise self._ended() from None
 
     def _receive(self, check: Callable[[], None] | None) -> tuple[bytes, bytearray]:
-        if check is not None:
-            check()
-            while not select.select([self._sock], [], [], _LOOK_AROUND_SECONDS)[0]:
+        while True:
+            if check is not None:
                 check()
+            if self._lower_at is not None and self._processor_seconds() >= self._lower_at:
+                self._template.send(self, LOWER)
+                self._lower_at = None
+            seconds = None if self._lower_at is None else _LONG_SECONDS
+            if _is_readable(self._sock, seconds if check is None else _LOOK_AROUND_SECONDS):
+                break
         found = receive_frame(self._sock, _MOST_FRAME)
         if found is None:
             raise self._ended()
         return found
+
+    def _processor_seconds(self) -> float:
+        """Return the processor time that the process has used. Zero where the system does not tell."""
+        if self.pid is None:
+            return 0.0
+        try:
+            return time.clock_gettime(~self.pid << 3 | _PROCESS_CLOCK)
+        except OSError:
+            return 0.0
 
     def _ended(self) -> LazyDeltaError:
         if self.is_killed:
@@ -319,11 +349,11 @@ class _Template:
                 send_frame(mine, OPEN, json.dumps(limits).encode())
         return worker
 
-    def kill(self, worker: Worker) -> None:
-        """Kill a worker as soon as its process id is known."""
+    def send(self, worker: Worker, kind: bytes) -> None:
+        """Kill a worker or lower its priority. One whose process id is not known yet is killed once it is."""
         with self._lock, contextlib.suppress(OSError):
             if worker.pid is not None and not worker.gone.is_set():
-                self._control.sendall(CONTROL.pack(KILL, worker.pid, 0))
+                self._control.sendall(CONTROL.pack(kind, worker.pid, 0))
 
     def close(self) -> None:
         """End the template and all workers."""
@@ -342,7 +372,7 @@ class _Template:
                 if kind == FORKED and (worker := self._workers.get(number)) is not None:
                     worker.pid = value
                     if worker.is_killed:
-                        self.kill(worker)
+                        self.send(worker, KILL)
                 elif kind == GONE:
                     for token, each in list(self._workers.items()):
                         if each.pid == number:
@@ -397,7 +427,7 @@ class WorkerPool:
         return total
 
     def start(self) -> None:
-        """Start the template and a first worker before the first statement."""
+        """Start a worker, and the template with the first one, so that the next statement does not wait for it."""
         with self._lock:
             if not self._is_closed and not self._idle:
                 self._idle.append(self._forked())
@@ -432,6 +462,8 @@ class WorkerPool:
                 return
         if keep:
             worker.close()
+        else:
+            self.start()
 
     def kill_busy(self) -> None:
         """Kill every busy worker."""
