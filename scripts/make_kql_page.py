@@ -182,7 +182,7 @@ def _outcome(text: str) -> str:
             result.read_all()
     except LazyDeltaError as error:
         message = re.sub(r"^KQL, line \d+, column \d+: ", "", str(error).splitlines()[0])
-        return f"no: {message.split(' (')[0]}"
+        return f"no: {message}"
     return "✓"
 
 

@@ -29,6 +29,7 @@ STAFF = (
     ' let reports = datatable(employee:string, manager:string)["Bob", "Alice", "Eve", "Bob", "Ben", "Bob"];'
     " reports | make-graph employee --> manager with staff on name | "
 )
+LINKS = "let L = datatable(a:string, b:string, p:long)['x', 'y', 1, 'y', 'z', 1, 'x', 'y', 2, 'y', 'z', 2]; "
 EVENTS = (
     "datatable(Ts:timespan, Event:string)[0m, 'A', 1m, 'Start', 2m, 'B', 4m, 'Stop', 6m, 'C', 8m, 'Start', 12m, 'Stop']"
     " | sort by Ts asc | "
@@ -39,7 +40,7 @@ AREAS = "(print area_name = 'A', area = dynamic({'type': 'Polygon', 'coordinates
 
 STORMS = "datatable(s:string, e:string, d:string)['TX', 'Hail', 'NO', 'TX', 'Hail', 'NO', 'TX', 'Wind', 'YES', 'CA', 'Hail', 'NO', 'CA', 'Hail', 'NO', 'CA', 'Fire', 'YES', 'OK', 'Hail', 'NO', 'OK', 'Wind', 'YES']"
 STEPS = "datatable(u:long, t:datetime, e:string)[1, datetime(2024-01-01), 'a', 1, datetime(2024-01-01 12:00), 'b', 1, datetime(2024-01-02), 'c', 2, datetime(2024-01-01), 'a', 2, datetime(2024-01-02), 'b', 2, datetime(2024-01-03), 'c', 2, datetime(2024-01-06), 'c']"
-DAY = dt.timedelta(days=1)
+DAY, START = dt.timedelta(days=1), dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 
 CASES: list[tuple[str, list[tuple[Any, ...]]]] = [
     # Arrays. An empty one has no element; null is a value of its own.
@@ -81,6 +82,9 @@ CASES: list[tuple[str, list[tuple[Any, ...]]]] = [
     (f"{LETTERS} | distinct a | sample-distinct 5 of a | count", [(2,)]),
     (f"{LETTERS} | assert-schema (a:string, b:long) | project-by-names dynamic(['b']) | take 1", [(1,)]),
     (f"{LETTERS} | consume", []),
+    (f"{LETTERS} | count as n | extend m = n", [(4, 4)]),
+    # A random value of toscalar() is the same wherever its function is called.
+    ("let r = () { toscalar(rand()) }; print a = r(), b = r() | project a == b", [(True,)]),
     ("range x from 1 to 10 step 1 | project s = strcat('foo', 'Z', tostring(x)) | reduce by s with characters='Z'", [("foo*", 10, "fooZ1")]),
     ("range x from 1 to 9223372036854775806 step 1 | take 2", [(1,), (2,)]),
     # Several tables.
@@ -130,6 +134,12 @@ CASES: list[tuple[str, list[tuple[Any, ...]]]] = [
     ("datatable(a:string, b:string)['Alice', 'Bob'] | make-graph a --> b with_node_id=id | graph-to-table edges with_source_id=s with_target_id=t", [(-3122868243544336885, -7133945255344544237, "Alice", "Bob")]),
     (STAFF + "graph-where-edges manager == 'Bob' | graph-match (e)-[r]->(m) project e.name", [("Ben",), ("Eve",)]),
     (STAFF + "graph-where-nodes age > 25 | graph-to-table edges", [("Bob", "Alice"), ("Eve", "Bob")]),
+    # Rows of one key are one node; without tables nodes have no properties; a partition is a graph of its own.
+    (LINKS + "let M = datatable(id:string, n:long)['x', 1, 'x', 2, '', 3]; let N = datatable(k:string, c:string)['x', 'red', 'w', 'blue']; L | make-graph a --> b with M on id, N on k | graph-to-table nodes", [("x", 1, "x", "red"), ("", 3, "", ""), ("w", None, "w", "blue"), ("y", None, "", ""), ("z", None, "", "")]),
+    (LINKS + "L | make-graph a --> b | graph-match (m)-[e]->(n)-[f]->(o) project e.a, f.b", [("x", "z"), ("x", "z"), ("x", "z"), ("x", "z")]),
+    (LINKS + "L | make-graph a --> b with_node_id=id partitioned-by p (graph-match (m)-->(n)-[f]->(o) project m.id, f.b, f.p | extend one = 1)", [("x", "z", 1, 1), ("x", "z", 2, 1)]),
+    (LINKS + "let N = datatable(id:string, p:long, v:long)['x', 1, 5, 'x', 2, 6]; L | make-graph a --> b with N on id partitioned-by p (graph-match (m)-[e]->(n) where m.id == 'x' project m.v, n.id, m.p)", [(5, "y", 1), (6, "y", 2)]),
+    (STAFF + "graph-match (m)<-[r*2..2]-(e) where e.name == 'Eve' project n = inner_nodes(r)", [([{"name": "Bob", "age": 31}],)]),
     ("datatable(a:string, b:string)['x', 'y', 'y', 'x', 'y', 'z'] | make-graph a --> b with_node_id=id | graph-mark-components kind=strong with_component_id=c | graph-to-table nodes", [("x", 0), ("y", 0), ("z", 1)]),
 ]  # fmt: skip
 
@@ -137,7 +147,16 @@ CASES: list[tuple[str, list[tuple[Any, ...]]]] = [
 # views come in the order of their last definition, it knows no columns of nodes in graph-where-nodes, and map() has no
 # type that functions could take.
 UNKNOWN_TO_THE_ANALYSER: tuple[str, ...] = ("pivot(", "bag_unpack(d)", "| scan declare", "scan with (", "search ")
-UNKNOWN_TO_THE_ANALYSER += ("-where-", "(map(", "inner_edges(", "consume", "_intersect", "by-names", "_lookup(")
+UNKNOWN_TO_THE_ANALYSER += (
+    "-where-",
+    "(map(",
+    "inner_edges(",
+    "inner_nodes(",
+    "consume",
+    "_intersect",
+    "by-names",
+    "_lookup(",
+)
 
 
 def rows_of(text: str) -> list[tuple[Any, ...]]:
@@ -175,6 +194,9 @@ def test_names_and_types_are_those_of_the_analyser() -> None:
         ("print a = 1 | extend b = 2 | fork (project a) n = (count)", [[{"a": 1}], [{"Count": 1}]]),
         (f"{LETTERS} | take 1 | facet by a, b with (count)", [[{"Count": 1}], [{"a": "x", "count_": 1}], [{"b": 1, "count_": 1}]]),
         ("let n = 2; print x = n | as T; T | count; T | extend y = x;", [[{"x": 2}], [{"Count": 1}], [{"x": 2, "y": 2}]]),
+        (f"{STEPS} | evaluate funnel_sequence(u, t, datetime(2024-01-01), datetime(2025-01-01), 1d, 365d, e, dynamic(['b']))", [
+            [{"t": START, "prev": "a", "next": "c", "dcount": 2, "samples": "[1,2]"}], [{"t": START, "prev": "a", "dcount": 2, "samples": "[1,2]"}], [{"t": START, "next": "c", "dcount": 2, "samples": "[1,2]"}],
+        ]),
         ("datatable(a:string, b:string)['x', 'x'] | make-graph a --> b with_node_id=id | graph-to-table nodes as N, edges as E; E; N | count", [[{"a": "x", "b": "x"}], [{"Count": 1}]]),
     ],
 )  # fmt: skip
@@ -192,6 +214,16 @@ def test_a_query_may_have_several_results(text: str, expected: list[list[dict[st
         ("print a = 1 | fork (take 1) (count) | take 1", 15, "end of a query"),
         ("print a = 1 | summarize by a | extend row_number()", 39, "order"),
         ("print a = 'x', b = 'y' | make-graph a --> b with_node_id=id", 1, "graph"),
+        (
+            "print a = 'x', b = 'y' | make-graph a --> b with_node_id=id | graph-match (m)-->(n), (o)-->(p) project m.id",
+            63,
+            "in common",
+        ),
+        (
+            "print a = 'x', b = 'y' | make-graph a --> b with_node_id=id partitioned-by c (graph-to-table nodes)",
+            26,
+            "'c'",
+        ),
         ("print a = 1 | scan declare (b:long) with (step s: true => c = 1;)", 63, "declared"),
     ],
 )

@@ -15,6 +15,8 @@ from lazydelta.kql.language import syntax
 __all__ = ["TIMELINE_PLUGINS", "Timeline"]
 
 _TIMES = {"datetime", "timespan", "long", "int"}
+_SAMPLES = 128
+"""How many ids funnel_sequence shows for a sequence."""
 
 
 class Timeline:
@@ -310,6 +312,57 @@ def _sequences(plugin: Plugin) -> Relation:
     return Relation(Rows(sql), (*shown, duration))
 
 
+def _states(plugin: Plugin, line: Timeline, index: int) -> str:
+    """Return SQL of the rows with the id ``u``, the time ``x`` and the text of the state ``s``."""
+    stored, sql = stored_sql(plugin)
+    place = {old.name: new for old, new in zip(plugin.relation.columns, stored.columns, strict=True)}
+    inside = place[plugin.column(index).name]
+    return (
+        f"SELECT {place[plugin.column(0).name].identity} AS u, {line.number(place[line.time.name])} AS x,"
+        f" {to_text(column(inside.identity, inside.kind, inside.name))} AS s FROM ({sql})"
+    )
+
+
+def _funnel_sequence(plugin: Plugin) -> Relation:
+    """Count ids that went through a sequence of states, by the states before and after it, or by one of them."""
+    line = Timeline(plugin, 99)
+    start, end, window, step = (line.point(index) for index in (2, 3, 4, 5))
+    sequence = plugin.constant(7, None)
+    if not isinstance(sequence, list) or not sequence:
+        raise plugin.error("funnel_sequence needs a dynamic list of states")
+    first, *rest = (quoted(str(each)) for each in sequence)
+    steps = f"SELECT u, x AS x0, x AS xn FROM r WHERE s = {first}"
+    for each in rest:
+        steps = (
+            f"SELECT m.u, m.x0, r.x AS xn FROM ({steps}) AS m ASOF JOIN (SELECT * FROM r WHERE s = {each}) AS r"
+            f" ON m.u = r.u AND r.x > m.xn WHERE r.x - m.xn <= {window}"
+        )
+    last = quoted(str(sequence[-1]))
+    near = (
+        f"SELECT m.*, p.s AS p, p.x AS px FROM m ASOF LEFT JOIN (SELECT * FROM r WHERE s <> {first}) AS p"
+        " ON m.u = p.u AND p.x < m.x0"
+    )
+    near = (
+        f"SELECT m.*, q.s AS q, q.x AS qx FROM ({near}) AS m ASOF LEFT JOIN (SELECT * FROM r WHERE s <> {last}) AS q"
+        " ON m.u = q.u AND q.x > m.xn"
+    )
+    shown = {0: ("prev", "next"), 1: ("prev",), 2: ("next",)}[plugin.constant(99, "$table", 0)]
+    cells = {
+        "prev": f"CASE WHEN x0 - px <= {window} THEN p ELSE '' END",
+        "next": f"CASE WHEN qx - xn <= {window} THEN q ELSE '' END",
+    }
+    states = "".join(f", {cells[name]} AS v{index}" for index, name in enumerate(shown))
+    place = len(shown)
+    sql = (
+        f"WITH r AS (SELECT * FROM ({_states(plugin, line, 6)}) WHERE x >= {start} AND x < {end}), m AS ({steps})"
+        f" SELECT {start} + kql_bin(x0 - {start}, CAST({step} AS BIGINT)) AS t0{states}, count(DISTINCT u) AS v{place},"
+        f" to_json(list_sort(list(DISTINCT u))[:{_SAMPLES}]) AS v{place + 1} FROM ({near})"
+        f" GROUP BY ALL"
+    )
+    values = [*((name, "string") for name in shown), ("dcount", "long"), ("samples", "dynamic")]
+    return line.relation(sql, [line.time.name], values)
+
+
 def _funnel(plugin: Plugin) -> Relation:
     """Count ids that went through each state of a sequence, by the bin of the first and by the longest time for it."""
     line = Timeline(plugin, 99)
@@ -318,13 +371,6 @@ def _funnel(plugin: Plugin) -> Relation:
     sequence, periods = (plugin.constant(index, None) for index in (6, 7))
     if not isinstance(sequence, list) or not isinstance(periods, list) or not sequence or not periods:
         raise plugin.error("funnel_sequence_completion needs a dynamic list of states and one of timespans")
-    stored, sql = stored_sql(plugin)
-    place = {old.name: new for old, new in zip(plugin.relation.columns, stored.columns, strict=True)}
-    inside = place[state.name]
-    rows = (
-        f"SELECT {place[plugin.column(0).name].identity} AS u, {line.number(place[line.time.name])} AS x,"
-        f" {to_text(column(inside.identity, inside.kind, inside.name))} AS s FROM ({sql})"
-    )
     steps = [f"s0 AS (SELECT u, x AS x0 FROM r WHERE s = {quoted(str(sequence[0]))} AND x >= {start} AND x < {end})"]
     for n, each in enumerate(sequence[1:], 1):
         following = f"r.u = s{n - 1}.u AND r.s = {quoted(str(each))} AND r.x >= s{n - 1}.x{n - 1}"
@@ -336,7 +382,7 @@ def _funnel(plugin: Plugin) -> Relation:
         for period in periods
         for n, name in enumerate(sequence)
     )
-    whole = f"WITH r AS ({rows}), {', '.join(steps)} SELECT t0, v0, v1, v2 FROM ({counted})"
+    whole = f"WITH r AS ({_states(plugin, line, 5)}), {', '.join(steps)} SELECT t0, v0, v1, v2 FROM ({counted})"
     return line.relation(whole, [line.time.name], [(state.name, "string"), ("Period", "timespan"), ("dcount", "long")])
 
 
@@ -345,6 +391,7 @@ TIMELINE_PLUGINS: dict[str, Callable[[Plugin], Relation]] = {
     "activity_counts_metrics": _counts,
     "activity_engagement": _engagement,
     "activity_metrics": _metrics,
+    "funnel_sequence": _funnel_sequence,
     "funnel_sequence_completion": _funnel,
     "new_activity_metrics": _new_metrics,
     "rolling_percentile": _rolling,

@@ -67,53 +67,71 @@ def _fields(relation: Relation) -> str:
     return ", ".join(f"{each.identity} AS f{index}" for index, each in enumerate(relation.columns))
 
 
-def made(tabular: Tabular, edges: Relation, operator: syntax.MakeGraph, scope: Scope) -> Graph:
-    """Return the graph of a table of edges."""
-    session = tabular.session
-    ends = [edges.find(name) for name in (operator.source, operator.target)]
-    if ends[0] is None or ends[1] is None:
-        missing = operator.source if ends[0] is None else operator.target
+def made(tabular: Tabular, edges: Relation, operator: syntax.MakeGraph, scope: Scope) -> Relation | Graph:
+    """Return the graph of a table of edges, or what the operators on each of its partitions make."""
+    wanted = [operator.source, operator.target, *([] if operator.partition is None else [operator.partition.column])]
+    ends = [edges.find(name) for name in wanted]
+    if None in ends:
         known = ", ".join(each.name for each in edges.columns)
-        raise session.error(operator.at, f"there is no column {missing!r}", f"there are {known}")
+        missing = wanted[ends.index(None)]
+        raise tabular.session.error(operator.at, f"there is no column {missing!r}", f"there are {known}")
     stored = tabular.stored(edges)
     assert isinstance(stored.plan, Rows)  # noqa: S101 - a stored table
     edge_columns = tuple((each.name, each.kind) for each in edges.columns)
     edge_sql = f"SELECT {_fields(stored)} FROM ({stored.plan.sql})"
-    source, target = (edges.columns.index(each) for each in ends if each is not None)
-    # The nodes of edges come in the order in which edges name them first.
+    source, target, *split = (edges.columns.index(each) for each in ends if each is not None)
+    # The nodes of edges come in the order in which edges name them first. A partition is part of a node's key, so that
+    # no path leads from one to another.
+    part = "".join(f", f{place}" for place in split)
     named = (
-        f"SELECT k FROM (SELECT unnest([f{source}, f{target}]) AS k, row_number() OVER () AS o FROM ({edge_sql}))"
-        " WHERE k IS NOT NULL GROUP BY k ORDER BY min(o)"
+        f"SELECT k{part} FROM (SELECT unnest([f{source}, f{target}]) AS k{part}, row_number() OVER () AS o"
+        f" FROM ({edge_sql})) WHERE k IS NOT NULL GROUP BY k{part} ORDER BY min(o)"
     )
-    if operator.node_id is not None:
-        node_columns: tuple[tuple[str, str], ...] = ((operator.node_id, ends[0].kind),)
-        node_sql, key = f"SELECT k AS f0 FROM ({named})", "f0"
+    if operator.nodes:
+        node_sql, node_columns, keys = _node_tables(tabular, operator, scope, named, split)
     else:
-        node_sql, node_columns, key = _node_tables(tabular, operator, scope, named)
+        node_columns = tuple(
+            (name, edge_columns[place][1])
+            for name, place in zip((operator.node_id or "$id", "$partition"), (source, *split), strict=False)
+        )
+        node_sql = f"SELECT k AS f0{''.join(f', f{place} AS f1' for place in split)} FROM ({named})"
+        keys = [0, *(1 for _ in split)]
     numbered = f"SELECT row_number() OVER () - 1 AS n, * FROM ({node_sql})"
     nodes = _table(tabular, numbered, node_columns, ("n",))
+    same = [
+        " AND ".join(
+            f"e.f{own} IS NOT DISTINCT FROM {side}.f{key}" for own, key in zip((end, *split), keys, strict=True)
+        )
+        for side, end in (("a", source), ("b", target))
+    ]
     joined = (
-        f"SELECT a.n AS i, b.n AS j, e.* FROM ({edge_sql}) AS e JOIN ({nodes}) AS a ON e.f{source} = a.{key}"
-        f" JOIN ({nodes}) AS b ON e.f{target} = b.{key}"
+        f"SELECT a.n AS i, b.n AS j, e.* FROM (SELECT * FROM ({edge_sql}) WHERE f{source} IS NOT NULL AND"
+        f" f{target} IS NOT NULL) AS e JOIN ({nodes}) AS a ON {same[0]} JOIN ({nodes}) AS b ON {same[1]}"
     )
-    return Graph(nodes, _table(tabular, joined, edge_columns, ("i", "j")), node_columns, edge_columns, key)
+    made = Graph(nodes, _table(tabular, joined, edge_columns, ("i", "j")), node_columns, edge_columns, f"f{keys[0]}")
+    return made if operator.partition is None else tabular.steps(made, operator.partition.steps, scope)
 
 
 def _node_tables(
-    tabular: Tabular, operator: syntax.MakeGraph, scope: Scope, named: str
-) -> tuple[str, tuple[tuple[str, str], ...], str]:
-    """Return SQL of given nodes, and of those that only edges name, with their columns and the key."""
+    tabular: Tabular, operator: syntax.MakeGraph, scope: Scope, named: str, split: list[int]
+) -> tuple[str, tuple[tuple[str, str], ...], list[int]]:
+    """Return SQL of given nodes, and of those that only edges name, with their columns and the places of the key.
+
+    Rows of the same key are one node, which has the first value of each property that is not null.
+    """
     columns: dict[tuple[str, str], None] = {}
     tables: list[tuple[Relation, str]] = []
     for node, key in operator.nodes:
         relation = tabular.stored(tabular.relation(node, scope))
-        if relation.find(key) is None:
-            raise tabular.session.error(node.at, f"the table of nodes has no column {key!r}")
+        for name in (key, *([] if operator.partition is None else [operator.partition.column])):
+            if relation.find(name) is None:
+                raise tabular.session.error(node.at, f"the table of nodes has no column {name!r}")
         columns |= dict.fromkeys((each.name, each.kind) for each in relation.columns)
         tables.append((relation, key))
     listed = tuple(columns)
-    first = tables[0][1]
-    position = next(index for index, (name, _) in enumerate(listed) if name == first)
+    names = [name for name, _ in listed]
+    position = names.index(tables[0][1])
+    keys = [position, *([] if operator.partition is None else [names.index(operator.partition.column)])]
     parts = []
     for relation, key in tables:
         assert isinstance(relation.plan, Rows)  # noqa: S101 - a stored table
@@ -124,12 +142,24 @@ def _node_tables(
             cells.append(f"{found.identity if found is not None and fits else literal(kind, None).sql} AS f{index}")
         parts.append(f"SELECT {', '.join(cells)} FROM ({relation.plan.sql})")
     given = " UNION ALL ".join(parts)
-    cells = [
-        f"{'k' if index == position else literal(kind, None).sql} AS f{index}" for index, (_, kind) in enumerate(listed)
+    # An empty string stands for none.
+    some = [
+        f"coalesce(any_value(nullif(f{index}, '')), '')" if kind == "string" else f"any_value(f{index})"
+        for index, (_, kind) in enumerate(listed)
     ]
-    keys = " UNION ALL ".join(f"SELECT f{position} FROM ({part})" for part in parts)
-    missing = f"SELECT {', '.join(cells)} FROM ({named}) WHERE k NOT IN ({keys})"
-    return f"{given} UNION ALL {missing}", listed, f"f{position}"
+    cells = [f"f{index}" if index in keys else f"{each} AS f{index}" for index, each in enumerate(some)]
+    grouped = ", ".join(f"f{index}" for index in keys)
+    merged = (
+        f"SELECT {', '.join(cells)} FROM (SELECT *, row_number() OVER () AS o FROM ({given}))"
+        f" GROUP BY {grouped} ORDER BY min(o)"
+    )
+    ends = dict(zip(keys, ("m.k", *(f"m.f{place}" for place in split)), strict=True))
+    cells = [f"{ends.get(index, literal(kind, None).sql)} AS f{index}" for index, (_, kind) in enumerate(listed)]
+    known = " AND ".join(f"g.f{index} IS NOT DISTINCT FROM {end}" for index, end in ends.items())
+    missing = (
+        f"SELECT {', '.join(cells)} FROM ({named}) AS m WHERE NOT EXISTS (SELECT 1 FROM ({given}) AS g WHERE {known})"
+    )
+    return f"SELECT * FROM ({merged}) UNION ALL {missing}", listed, keys
 
 
 def operate(tabular: Tabular, graph: Graph, operator: syntax.Operator, scope: Scope) -> Relation | Graph:
@@ -176,9 +206,12 @@ def _to_table(tabular: Tabular, graph: Graph, output: tuple[str, str | None, Any
         given = OutputColumn("key", kind, keys[option])
         hashed = tabular.scalars(Scope(), (given,)).bind(syntax.Call(0, "hash", (syntax.Column(0, "key"),)))
         extra.append((hashed.sql, OutputColumn(name, "long", tabular.session.identity())))
-    chosen = [f"{hashed} AS {each.identity}" for hashed, each in extra]
-    chosen += [f"f{index} AS {each.identity}" for index, each in enumerate(relation.columns)]
-    shown = (*(each for _, each in extra), *relation.columns)
+    # A column whose name starts with $ is for our own use.
+    own = [(f"f{index}", each) for index, each in enumerate(relation.columns) if not each.name.startswith("$")]
+    if not extra and not own:
+        raise tabular.session.error(0, "the nodes have no columns", "name them with with_node_id")
+    shown = tuple(each for _, each in (*extra, *own))
+    chosen = [f"{value} AS {each.identity}" for value, each in (*extra, *own)]
     return Relation(Rows(f"SELECT {', '.join(chosen)} FROM ({sql})"), shown)
 
 
@@ -292,6 +325,14 @@ class _Variables:
             self.nodes[name] = self.count - 1
         return self.count - 1
 
+    def is_connected(self) -> bool:
+        """Return whether edges connect all nodes."""
+        reached, left = {0}, list(self.pattern)
+        while near := [each for each in left if each[0] in reached or each[1] in reached]:
+            reached |= {place for source, target, _ in near for place in (source, target)}
+            left = [each for each in left if each not in near]
+        return len(reached) == self.count
+
 
 def _matched(tabular: Tabular, graph: Graph, operator: syntax.GraphMatch, scope: Scope) -> Relation:
     session = tabular.session
@@ -304,6 +345,8 @@ def _matched(tabular: Tabular, graph: Graph, operator: syntax.GraphMatch, scope:
         graph = _with_column(tabular, graph, numbers, "d_in", "$in")
         graph = _with_column(tabular, graph, numbers, "d_out", "$out")
     variables = _Variables(operator.paths)
+    if not variables.is_connected():
+        raise session.error(operator.at, "the parts of a pattern must have nodes in common", "name them alike in both")
     flags = _Flags(tabular, graph, variables, scope)
     flags.collect(operator.condition)
     edges = [
@@ -446,7 +489,20 @@ class _Bound:
     def special(self) -> dict[str, Special]:
         """Functions that only a match has."""
         quantified: dict[str, Special] = dict.fromkeys(("all", "any", "map"), self._quantified)
-        return quantified | dict.fromkeys(_DEGREES, self._degree) | {"labels": _labels}
+        inner = dict.fromkeys(("inner_nodes", "inner_edges"), self._inner)
+        return quantified | inner | dict.fromkeys(_DEGREES, self._degree) | {"labels": _labels}
+
+    def _inner(self, _scalars: Scalars, node: syntax.Call) -> Typed:
+        """Return the properties of the nodes or edges on a path, as bags."""
+        match node.arguments:
+            case (syntax.Column(name=name),) if name in self._lists:
+                (walk, edge_columns), inside = self._lists[name], self._inside[name]
+            case _:
+                raise self._tabular.session.error(node.at, f"{node.name}() needs an edge of several hops")
+        of_nodes = node.name == "inner_nodes"
+        listed, columns = (inside, self._graph.node_columns) if of_nodes else (walk, edge_columns)
+        sql = f"to_json(list_transform({listed}, lambda e: {_bag('e', columns)}))"
+        return call("dynamic", node.name, sql, [column(listed, "dynamic", listed)])
 
     def _add(self, name: str, identity: str, columns: tuple[tuple[str, str], ...]) -> None:
         whole = column(identity, "dynamic", identity)

@@ -41,6 +41,7 @@ __all__ = [
     "Window",
     "is_repeatable",
     "is_serialized",
+    "is_volatile",
     "order_of",
     "order_sql",
 ]
@@ -237,7 +238,7 @@ def is_repeatable(plan: Plan) -> bool:
         case Scan():
             return True
         case Rows(sql=sql):
-            return not _is_volatile(sql)
+            return not is_volatile(sql)
         case Limit(source=source, count=count):
             return not count and is_repeatable(source)
         case Match(kind=kind, left=left, right=right):
@@ -248,16 +249,17 @@ def is_repeatable(plan: Plan) -> bool:
             chosen = any("first(" in sql or "any_value(" in sql for sql, _ in aggregates.values())
             return not chosen and is_repeatable(source)
         case Filter(source=source, condition=condition):
-            return not _is_volatile(condition.sql) and is_repeatable(source)
+            return not is_volatile(condition.sql) and is_repeatable(source)
         case Attach(source=source, columns=columns):
-            return not any(_is_volatile(each.sql) for each in columns.values()) and is_repeatable(source)
+            return not any(is_volatile(each.sql) for each in columns.values()) and is_repeatable(source)
         case Order(source=source) | Window(source=source):
             return is_repeatable(source)
         case Expand(source=source) | Grid(source=source) | Staged(source=source):
             return is_repeatable(source)
 
 
-def _is_volatile(sql: str) -> bool:
+def is_volatile(sql: str) -> bool:
+    """Return whether an expression may have another value each time."""
     return any(word in sql for word in VOLATILE)
 
 
@@ -391,6 +393,8 @@ class Session:
         self.text_orders: list[syntax.Binary | syntax.Between] = []
         # A condition for every table with a datetime column of that name.
         self.window: tuple[str, syntax.Where] | None = None
+        # Random values of toscalar() by its position and expression.
+        self.scalars: dict[tuple[int, str], Typed] = {}
         self._count = 0
 
     def identity(self) -> str:

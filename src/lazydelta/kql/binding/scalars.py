@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from lazydelta.kql.binding import operators
 from lazydelta.kql.binding.computed import COMPUTED, computed_columns
-from lazydelta.kql.binding.plan import Limit, OutputColumn, Relation, Scope, Session, TableFunction
+from lazydelta.kql.binding.plan import Limit, OutputColumn, Relation, Rows, Scope, Session, TableFunction, is_volatile
 from lazydelta.kql.binding.types import Typed, call, column, converted, literal, to_text
 from lazydelta.kql.functions.aggregates import AGGREGATE_NAMES
 from lazydelta.kql.functions.declaration import Function, Given
@@ -322,11 +322,21 @@ class Scalars:
             raise self._session.error(node.at, "toscalar() takes one table or value")
         (argument,) = node.arguments
         if not self._is_table(argument):
-            return self.bind(argument)
+            bound = self.bind(argument)
+            return self._once(node, bound) if not bound.refs and is_volatile(bound.sql) else bound
         relation = self._bind_relation(argument, self._scope)
         first = Relation(Limit(relation.plan, 1), relation.columns[:1])
         kind, values = self._session.evaluator.values(first)
         return literal(kind, values[0] if values else None)
+
+    def _once(self, node: syntax.Call, bound: Typed) -> Typed:
+        """Return a random value that is the same wherever the query uses this ``toscalar``."""
+        key = node.at, bound.sql
+        if key not in self._session.scalars:
+            one = OutputColumn("value", bound.kind, self._session.identity())
+            found = self._session.evaluator.values(Relation(Rows(f"SELECT {bound.sql} AS {one.identity}"), (one,)))
+            self._session.scalars[key] = literal(found[0], found[1][0])
+        return self._session.scalars[key]
 
     def _user_function(self, node: syntax.Call, function: TableFunction) -> Typed:
         scope = bound_parameters(self._session, node, function, self.bind, self._bind_relation, self._scope)

@@ -496,7 +496,7 @@ class Tabular:
 
     def _count(self, relation: Relation, operator: syntax.Count, scope: Scope) -> Relation:
         call = syntax.Call(operator.at, "count", ())
-        return self.grouped(relation, (), (syntax.Named(operator.at, "Count", call),), scope)
+        return self.grouped(relation, (), (syntax.Named(operator.at, operator.name, call),), scope)
 
     def _where(self, relation: Relation, operator: syntax.Where, scope: Scope) -> Relation:
         windows = self._windows(relation.plan)

@@ -193,8 +193,8 @@ class TreeBuilder(Transformer[Token, Any]):
             items = ()
         return syntax.Distinct(meta.start_pos, items)
 
-    def count(self, meta: Meta, _children: list[Any]) -> syntax.Count:
-        return syntax.Count(meta.start_pos)
+    def count(self, meta: Meta, children: list[Any]) -> syntax.Count:
+        return syntax.Count(meta.start_pos, "Count" if children[-1] is None else children[-1][0])
 
     def getschema(self, meta: Meta, _children: list[Any]) -> syntax.GetSchema:
         return syntax.GetSchema(meta.start_pos)
@@ -408,10 +408,14 @@ class TreeBuilder(Transformer[Token, Any]):
     # Graphs
 
     def make_graph(self, meta: Meta, children: list[Any]) -> syntax.MakeGraph:
-        _, (source, _), _, (target, _), how, *rest = children
-        if not isinstance(how, Token):
-            return syntax.MakeGraph(meta.start_pos, source, target, (), how[1])
-        return syntax.MakeGraph(meta.start_pos, source, target, tuple(rest), None)
+        _, (source, _), _, (target, _), *rest = (each for each in children if each is not None)
+        partition = rest.pop() if rest and isinstance(rest[-1], syntax.GraphPartition) else None
+        node_id = rest[0][1] if rest and not isinstance(rest[0], Token) else None
+        tables = tuple(rest[1:]) if node_id is None else ()
+        return syntax.MakeGraph(meta.start_pos, source, target, tables, node_id, partition)
+
+    def graph_partition(self, meta: Meta, children: list[Any]) -> syntax.GraphPartition:
+        return syntax.GraphPartition(meta.start_pos, children[1][0], children[2])
 
     def node_table(self, _meta: Meta, children: list[Any]) -> tuple[Any, str]:
         return children[0], children[2][0]

@@ -84,7 +84,7 @@ _WORD = re.compile(r"[\w-]+|!?\w+~?|[^\w\s]+|\S")
 # Words that start a statement or a query without a table in Kusto. Here each would be taken for a table name.
 _STATEMENT = re.compile(
     r"(?:\A|;)\s*(?://[^\n]*\n\s*)*(set|declare|alias|restrict|pattern|search|find|evaluate)\s+(?:\(\s*)?\Z"
-    r"|\b(externaldata|external_data|inline_external_table)\s*(?:\(\s*\w*\s*)?\Z"
+    r"|\b(externaldata|external_data|inline_external_table)\s*(?:\(\s*\w*\s*)?\Z|(?:\A|;)\s*(macro-expand)\s[^;|]*\Z"
 )
 _ELSEWHERE = "read the files as tables with tables={…} or --table NAME=URI"
 _SHOWN = {
@@ -193,8 +193,8 @@ def with_parameters(text: str, program: syntax.Program, given: Mapping[str, Any]
 def results(program: syntax.Program) -> list[tuple[str | None, syntax.Program]]:
     """Return a program for each result of another, with the name of the result.
 
-    A query has several results if it has several queries, or ends with ``fork``, ``facet`` or ``graph-to-table`` of
-    several tables. What a query names with ``as`` is known to those that follow.
+    A query has several results if it has several queries, or ends with ``fork``, ``facet``, ``funnel_sequence`` or
+    ``graph-to-table`` of several tables. What a query names with ``as`` is known to those that follow.
     """
     lets = list(program.lets)
     found: list[tuple[str | None, syntax.Program]] = []
@@ -232,6 +232,12 @@ def _ends(pipeline: syntax.Pipeline) -> list[tuple[str | None, tuple[syntax.Oper
             return [*first, *((name, (*before, _counted(name, at))) for name, at in columns)]
         case syntax.GraphToTable(outputs=outputs) if len(outputs) > 1:
             return [(each[1], (*before, replace(last, outputs=(each,)))) for each in outputs]
+        case syntax.Evaluate(call=syntax.Call(name="funnel_sequence") as call):
+            calls = [
+                replace(call, arguments=(*call.arguments, syntax.NamedArgument(call.at, "$table", index)))
+                for index in (syntax.Literal(call.at, "long", number) for number in range(3))
+            ]
+            return [(None, (*before, replace(last, call=each))) for each in calls]
         case _:
             return [(None, None)]
 
@@ -305,9 +311,9 @@ def _unexpected(query: QueryText, error: UnexpectedInput) -> KqlError:
     if before is not None:
         found = before.lastindex or 1
         message = f"{before[found]!r} is not supported"
-        hint = (
-            _ELSEWHERE if "external" in before[found] else "a query is let statements, a table, and operators after it"
-        )
+        hints = {"external": _ELSEWHERE, "macro": "it needs databases of a cluster; write union of the tables"}
+        usual = "a query is let statements, a table, and operators after it"
+        hint = next((each for word, each in hints.items() if word in before[found]), usual)
         return query.error(before.start(found), message, hint=hint)
     if query.text.startswith(".", at) and not query.text[:at].strip():
         return query.error(at, "commands that start with a dot are not supported", hint="write a query")

@@ -320,7 +320,9 @@ class Distinct(Node):
 
 @dataclass(frozen=True, slots=True)
 class Count(Node):
-    """The number of rows."""
+    """The number of rows, in a column of that name."""
+
+    name: str = "Count"
 
 
 @dataclass(frozen=True, slots=True)
@@ -563,13 +565,22 @@ class ProjectByNames(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class GraphPartition(Node):
+    """A graph for each value of a column, and the operators on each."""
+
+    column: str
+    steps: tuple[Operator, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class MakeGraph(Node):
-    """A graph from a table of edges, with tables of nodes or a name for the id of nodes."""
+    """A graph from a table of edges, with tables of nodes or a name for the id of nodes, or with neither."""
 
     source: str
     target: str
     nodes: tuple[tuple[Expression, str], ...]
     node_id: str | None
+    partition: GraphPartition | None = None
 
 
 @dataclass(frozen=True, slots=True)
