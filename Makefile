@@ -19,6 +19,8 @@ SOURCES     := $(wildcard src tests scripts benchmarks)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Only what each command names is used, not an environment that happens to be active.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
+# Tests start many processes, and without the cache each compiles every module that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +17,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 give_children_default_signals()
+
+# With it set, each of the many processes of the suite compiles what it imports: 0.57 instead of 0.21 s of CPU for
+# `import lazydelta`, 2.1 instead of 0.8 s for the commands.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", None) is not None:
+    sys.dont_write_bytecode = False
 
 pytest_plugins = ["tests.support.azurite", "tests.support.delta_spark", "tests.support.s3"]
 

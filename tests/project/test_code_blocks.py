@@ -78,9 +78,7 @@ ALL = [block for page in PAGES for block in blocks(page)]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_runs_from_top_to_bottom(
-    page: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = make_world(tmp_path)
     monkeypatch.chdir(tmp_path)
     names = {
@@ -101,7 +99,7 @@ def test_a_page_runs_from_top_to_bottom(
             json.loads(block.code)
         else:
             assert block.language in RUN, f"{block.page}:{block.line}: how is a block of {block.language} run?"
-            run_shell(block, tmp_path, tmp_path_factory.getbasetemp() / "compiled")
+            run_shell(block, tmp_path)
 
 
 def _for_page(name: str) -> dict[str, object]:

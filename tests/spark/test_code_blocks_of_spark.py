@@ -59,5 +59,5 @@ def test_a_block_of_commands_runs(block: Block, spark: SparkSession, tmp_path: P
     """The session is asked for because it has found Java."""
     make_world(tmp_path)
     before = DeltaTable(tmp_path / "telemetry").count()
-    run_shell(block, tmp_path, tmp_path / "compiled")
+    run_shell(block, tmp_path)
     assert DeltaTable(tmp_path / "telemetry").count() == before + ROWS

@@ -93,7 +93,7 @@ def run_python(block: Block, names: dict[str, Any]) -> None:
     exec(compile(block.with_stand_ins(), f"{block.page}:{block.line}", "exec"), names)  # noqa: S102 - our own pages
 
 
-def run_shell(block: Block, folder: Path, compiled: Path) -> None:
+def run_shell(block: Block, folder: Path) -> None:
     """Run a block as a script that stops at the first command that fails; a prompt before a line is taken away."""
     lines = block.with_stand_ins().splitlines()
     if block.language == "console":
@@ -109,12 +109,7 @@ def run_shell(block: Block, folder: Path, compiled: Path) -> None:
     command = commands / "lazydelta"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m lazydelta.cli "$@"\n')
     command.chmod(0o755)
-    # Compiled once for all commands.
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | {
-        "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPYCACHEPREFIX": str(compiled),
-        "KEY": "secret",
-    }
+    environment = os.environ | {"PATH": f"{commands}{os.pathsep}{os.environ['PATH']}", "KEY": "secret"}
     script = "\n".join(["set -e -o pipefail", *lines])
     done = subprocess.run(["bash", "-c", script], cwd=folder, env=environment, capture_output=True, check=False)  # noqa: S607 - whichever bash
     assert done.returncode == 0, f"{block.page}:{block.line}\n{done.stderr.decode()}"
