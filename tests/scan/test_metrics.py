@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.scan.scanner import ScanPlan, choose_plan, meaning
+from lazydelta.scan.scanner import ScanPlan, choose_plan, describe_metric
 from lazydelta.testing import make_table
 from lazydelta.warned import ChecksumWarning
 from tests.scan.hand_log import HandLog, add, paths, remove, watching
@@ -180,7 +180,7 @@ def test_opening_is_charged_once(table: Path) -> None:
 def test_every_row_of_an_explanation_has_a_meaning(table: Path) -> None:
     explanation = DeltaTable(table).files("id = 3").explain()
     for name in (*explanation.plan, *explanation.metrics):
-        assert meaning(name), name
+        assert describe_metric(name), name
 
 
 def test_time_is_that_of_the_scan_and_not_of_its_consumer(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:

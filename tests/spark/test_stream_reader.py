@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 import lazydelta
 from lazydelta.errors import LazyDeltaError, OptionError, SchemaMismatchError, StreamStoppedError
 from lazydelta.rows import stream_source
-from lazydelta.spark.errors import error_of_ours, in_sparks_words
+from lazydelta.spark.errors import error_of_ours, with_spark_names
 from lazydelta.spark.source import LazyDeltaSource
 from tests.rows.made_table import make_table
 
@@ -188,7 +188,7 @@ def test_what_stops_a_stream_is_said_before_the_traceback(tmp_path: Path) -> Non
 
 def test_hints_are_in_sparks_names_and_nothing_else_of_an_error_changes() -> None:
     told = SchemaMismatchError("no", path="p", version=3, hint="drop it, or say schema_mode='merge' to add it")
-    found = in_sparks_words(told)
+    found = with_spark_names(told)
     assert (type(found), str(found), found.path, found.version) == (
         SchemaMismatchError,
         "no (drop it, or set mergeSchema to true to add it)",
@@ -197,7 +197,7 @@ def test_hints_are_in_sparks_names_and_nothing_else_of_an_error_changes() -> Non
     )
     assert told.hint == "drop it, or say schema_mode='merge' to add it"
     listed = SchemaMismatchError("no", hint="cast the column to list<item: int32> yourself, or drop it")
-    assert in_sparks_words(listed).hint == "cast it to the type that the table has, or drop it"
+    assert with_spark_names(listed).hint == "cast it to the type that the table has, or drop it"
     stated = RuntimeError(
         "[PYTHON] Traceback\n  File x\nlazydelta.errors.SchemaMismatchError: no (do this) SQLSTATE: 38000"
     )

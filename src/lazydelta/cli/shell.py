@@ -53,7 +53,7 @@ _SHOWN = 1000
 _BAR = 40
 
 
-class Source(Protocol):
+class QueryTarget(Protocol):
     """Where queries are sent."""
 
     def tables(self) -> list[str]:
@@ -158,7 +158,7 @@ class _Answer:
 class Session:
     """Runs lines one by one. ``write`` prints text, ``is_terminal`` cuts long results and pages them."""
 
-    def __init__(self, source: Source, *, is_terminal: bool, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, source: QueryTarget, *, is_terminal: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self.source = source
         self._is_terminal = is_terminal
         self._clock = clock
@@ -310,7 +310,7 @@ def shell(
     history. Without a terminal, lines are read from standard input. `.help` lists the commands.
     """
     refuse_extra_arguments()
-    source: Source
+    source: QueryTarget
     if server is not None:
         if tables:
             raise click.UsageError("A server has its own tables: give --server or tables.")
@@ -364,7 +364,7 @@ def _joined(lines: Iterable[str]) -> Iterator[str]:
         yield waiting
 
 
-def _typed(source: Source) -> Iterator[str]:
+def _typed(source: QueryTarget) -> Iterator[str]:
     """Yield the lines that a person types, until Ctrl-D."""
     require("shell", "prompt_toolkit")
     from prompt_toolkit import PromptSession  # noqa: PLC0415 - optional

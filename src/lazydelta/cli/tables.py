@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from lazydelta.cli import wording as text
-from lazydelta.scan.scanner import meaning
+from lazydelta.scan.scanner import describe_metric
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,7 +117,7 @@ def explanation(found: dict[str, dict[str, Any]]) -> Iterator[Table]:
     facts = _facts()
     facts.add_column(style="dim", overflow="fold")
     for name, fact in _flat(found).items():
-        _add_fact(facts, name, fact, meaning(name))
+        _add_fact(facts, name, fact, describe_metric(name))
     yield facts
 
 

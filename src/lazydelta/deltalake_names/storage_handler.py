@@ -124,7 +124,7 @@ class DeltaStorageHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         base = _inside(selector.base_dir)
         files: list[ObjectInfo] = []
         folders: set[str] = set()
-        walk = self._store.walk(_elsewhere(base))
+        walk = self._store.walk(_outside_of(base))
         for each in walk:
             files.append(each)
             folders.update(_folders(each.path))
@@ -147,7 +147,7 @@ class DeltaStorageHandler(pafs.FileSystemHandler):  # type: ignore[misc]
             return _file(path, self._store.head(inside))
         except ObjectNotFoundError:
             pass
-        walk = self._store.walk(_elsewhere(inside))
+        walk = self._store.walk(_outside_of(inside))
         there = any(True for _ in walk) or any(_lies_in(each, inside) or each == inside for each, _ in walk.empty)
         return _folder(path) if there else pafs.FileInfo(path, pafs.FileType.NotFound)
 
@@ -203,7 +203,7 @@ class DeltaStorageHandler(pafs.FileSystemHandler):  # type: ignore[misc]
             self.delete_root_dir_contents()
         if not missing_dir_ok and self._info(path).type != pafs.FileType.Directory:
             raise ObjectNotFoundError(f"There is no folder {path!r} in {self._store.uri}", path=base)
-        walk = self._store.walk(_elsewhere(base))
+        walk = self._store.walk(_outside_of(base))
         below = [each.path for each in walk if _lies_in(each.path, base)]
         folders = {folder for each in below for folder in _folders(each)} | {folder for folder, _ in walk.empty}
         for each in below:
@@ -275,7 +275,7 @@ def _lies_in(path: str, base: str, *, recursive: bool = True) -> bool:
     return recursive or "/" not in path[len(base) + 1 if base else 0 :]
 
 
-def _elsewhere(base: str) -> Any:
+def _outside_of(base: str) -> Any:
     """Return a filter for paths to skip: those neither below a folder nor on the way to it."""
     return lambda path: bool(base) and not (f"{path}/".startswith(f"{base}/") or f"{base}/".startswith(f"{path}/"))
 

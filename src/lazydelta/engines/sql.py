@@ -79,7 +79,7 @@ class SqlResult(BatchStream):
         self._con = engine.connect()
         self._pool = ReadingPool.for_store(Options.load().memory_budget, remote=True)
         self._reader: pa.RecordBatchReader | None = None
-        self._ahead: pa.RecordBatch | None = None
+        self._peeked: pa.RecordBatch | None = None
         self._closed = False
         if begun is not None:
             begun(self)
@@ -121,12 +121,12 @@ class SqlResult(BatchStream):
 
     def peek(self) -> pa.RecordBatch | None:
         """Return the first batch, which iteration returns again; None if there is none."""
-        if self._ahead is None:
-            self._ahead = self._read()
-        return self._ahead
+        if self._peeked is None:
+            self._peeked = self._read()
+        return self._peeked
 
     def _next(self) -> pa.RecordBatch | None:
-        batch, self._ahead = self._read() if self._ahead is None else self._ahead, None
+        batch, self._peeked = self._read() if self._peeked is None else self._peeked, None
         if batch is None:
             self.close()
         return batch

@@ -182,7 +182,7 @@ class CommitCache:
     """The bytes of log objects by path for one snapshot, on top of the cache of the process.
 
     The first entries stay, because every reader starts with the newest commits. Evicting the oldest entries would, at
-    the end of a long tail, have dropped exactly the ones that the next reader needs first. ``ahead`` holds the
+    the end of a long tail, have dropped exactly the ones that the next reader needs first. ``prefetch`` holds the
     prefetched objects. ``others`` holds the actions that are not on files, of commits that are too large to keep.
     ``sound`` holds the object info of large compactions that were found valid, ``rejected`` the paths of invalid ones.
     """
@@ -193,14 +193,14 @@ class CommitCache:
         shared: ByteLru | None = None,
         limit: int = _LIMIT,
         *,
-        ahead: Prefetch | None = None,
+        prefetch: Prefetch | None = None,
     ) -> None:
         self._identity = identity
         self._shared = shared
         self._own: dict[str, bytes] = {}
         self._left = limit
         self._lock = Lock()
-        self.ahead = Prefetch() if ahead is None else ahead
+        self.prefetch = Prefetch() if prefetch is None else prefetch
         self.sound: dict[str, ObjectInfo] = {}
         self.others: dict[str, list[LogLine]] = {}
         self.rejected: set[str] = set()
@@ -208,7 +208,7 @@ class CommitCache:
     def get(self, path: str, etag: str | None = None) -> bytes | None:
         """Return the bytes of an object if they are cached or being fetched; None means the caller must request it."""
         found = self.known(path, etag)
-        if found is None and (found := self.ahead.read(path)) is not None:
+        if found is None and (found := self.prefetch.read(path)) is not None:
             self.put(path, found, etag)
         return found
 
@@ -225,6 +225,6 @@ class CommitCache:
             if path not in self._own and len(data) <= self._left:
                 self._own[path] = data
                 self._left -= len(data)
-        self.ahead.drop(path)
+        self.prefetch.drop(path)
         if etag is not None and self._shared is not None:
             self._shared.put((self._identity, path, etag), data, len(data))

@@ -22,7 +22,7 @@ __all__ = [
     "StatsColumns",
     "deletion_vector_array",
     "partition_values_array",
-    "with_later_stats",
+    "with_deferred_stats",
 ]
 
 
@@ -209,7 +209,7 @@ StatsColumns = Mapping[str, pa.Array | None]
 """``json_stats`` and ``parsed_stats``, if present."""
 
 
-def with_later_stats(files: FileBatch, read: Callable[[], StatsColumns]) -> FileBatch:
+def with_deferred_stats(files: FileBatch, read: Callable[[], StatsColumns]) -> FileBatch:
     """Return the files with deferred statistics; ``read`` returns them for the same rows in the same order."""
 
     def load() -> FileBatch:

@@ -193,7 +193,7 @@ class PlainKeys:
         else:
             self._texts.append(path)
 
-    def likely(self, path: pa.Array) -> npt.NDArray[np.int64] | None:
+    def candidates(self, path: pa.Array) -> npt.NDArray[np.int64] | None:
         """Return the rows whose path may be in the set; None if the strings cannot decide it.
 
         The kept paths have no escape, scheme or leading slash. Another spelling of such a path must contain an escape,
@@ -375,14 +375,14 @@ class RemoveSet:
         if len(self) == 0:
             return np.zeros(len(path), np.bool_)
         # The usual case: few keys in plain form. Comparing strings rules out rows many times faster than hashing.
-        likely = self._plain.likely(path)
-        if likely is None:
+        candidates = self._plain.candidates(path)
+        if candidates is None:
             return self.contains(hash_keys(path, deletion_vector))
         found = np.zeros(len(path), np.bool_)
-        if len(likely):
-            rows = from_numpy(likely)
+        if len(candidates):
+            rows = from_numpy(candidates)
             vectors = None if deletion_vector is None else pc.take(deletion_vector, rows)
-            found[likely] = self.contains(hash_keys(pc.take(path, rows), vectors))
+            found[candidates] = self.contains(hash_keys(pc.take(path, rows), vectors))
         return found
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from lazydelta.log.commits import CHUNK_SIZE, CommitCache, decode_whole, read_ac
 from lazydelta.log.file_batch import FileBatch, deletion_vector_array
 from lazydelta.log.keys import Hashes, RemoveSet, first_occurrence, hash_bytes, hash_keys
 from lazydelta.log.segment import LogSegment
-from lazydelta.log.tail_spans import SpanError, SpanReading, SpanRows, TailSpan, TailSpans
+from lazydelta.log.tail_spans import SpanError, SpanReader, SpanRows, TailSpan, TailSpans
 from lazydelta.protocol.actions import Add, LogLine, Remove
 from lazydelta.protocol.file_names import FileKind, LogFile
 from lazydelta.runtime.arrays import boolean_array, string_array
@@ -424,13 +424,13 @@ class TailReader:
         self._wanted = wanted
 
     def __iter__(self) -> Iterator[TailCommit]:
-        found = self._spans.found(self._store, self._segment, self._cache.ahead)
+        found = self._spans.found(self._store, self._segment, self._cache.prefetch)
         commits = self._read(self._uncovered(found, self._segment.base_version + 1))
         return self._with_spans(found, commits) if found else commits
 
     def uncovered(self, after: int) -> Iterator[TailCommit]:
         """Yield the commits above a version that no span covers: only these can hold protocol or metadata."""
-        found = self._spans.found(self._store, self._segment, self._cache.ahead)
+        found = self._spans.found(self._store, self._segment, self._cache.prefetch)
         return self._read(self._uncovered(found, after + 1))
 
     def _uncovered(self, spans: Sequence[TailSpan], first: int) -> list[LogFile]:
@@ -444,7 +444,7 @@ class TailReader:
     def _with_spans(self, spans: Sequence[TailSpan], commits: Iterator[TailCommit]) -> Iterator[TailCommit]:
         """Yield commits and spans in order; the next span is fetched while the commits before it are read."""
         waiting = list(spans)
-        ahead: list[SpanReading] = [waiting[-1].read(self._store, self._wanted)]
+        ahead: list[SpanReader] = [waiting[-1].read(self._store, self._wanted)]
 
         def next_span() -> Iterator[TailCommit]:
             span, reading = waiting.pop(), ahead.pop()
@@ -463,7 +463,7 @@ class TailReader:
             for reading in ahead:
                 reading.close()
 
-    def _span(self, span: TailSpan, reading: SpanReading) -> Iterator[TailCommit]:
+    def _span(self, span: TailSpan, reading: SpanReader) -> Iterator[TailCommit]:
         progress = _Progress(span.file.end)
         try:
             yield TailCommit(span.file, iter([reading.lines()]), _rows(reading, progress))
@@ -532,7 +532,7 @@ class _Progress(msgspec.Struct):
     failed: Exception | None = None
 
 
-def _rows(reading: SpanReading, progress: _Progress) -> Iterator[SpanRows]:
+def _rows(reading: SpanReader, progress: _Progress) -> Iterator[SpanRows]:
     try:
         for rows in reading.rows():
             progress.reached = rows.rest

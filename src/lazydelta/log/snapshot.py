@@ -272,7 +272,7 @@ class LogSnapshot(msgspec.Struct, frozen=True, eq=False, dict=True):
         fields that a scan uses. Without ``files_too``, actions on files may be left out.
         """
         if spans:
-            self.spans.found(store or self.store, self.segment, self.commits.ahead)
+            self.spans.found(store or self.store, self.segment, self.commits.prefetch)
             self.spans.reject_strangers(self.metadata.id)
         return TailReader(
             store or self.store,
@@ -339,7 +339,7 @@ def load_snapshot(
     else:
         state: PendingState | None = None
         if spans.base is not None and segment.checkpoint is not None:
-            state = spans.base.begin_state(store, segment.checkpoint, cache.ahead)
+            state = spans.base.begin_state(store, segment.checkpoint, cache.prefetch)
         opening.commits += _watch(tripwire, tail.uncovered(segment.base_version))
         mirrored = _ask_checkpoint(tripwire, store, segment, state)
     protocol, metadata = tripwire.protocol, tripwire.metadata
@@ -485,17 +485,17 @@ def _opened(  # noqa: PLR0913 - the arguments of open_snapshot
     cache = CommitCache(store.identity, remembered)
     beside = list(base.state_paths(store, hint.version)) if base is not None and hint is not None else []
     if store.is_remote and hint is not None and newest:
-        cache.ahead.ask(counted, beside if is_known else [*_likely_paths(hint, prefetched), *beside])
+        cache.prefetch.request(counted, beside if is_known else [*_predicted_paths(hint, prefetched), *beside])
     try:
         with span("list", store.uri):
             segment = load_segment(counted, version=version, hint=hint, log_tail=log_tail or (), window=window)
         if newest and not is_known:
             _compare_hint(segment, hint)
-        cache.ahead.keep_only({*_wanted_paths(segment), *(beside if _is_at(segment, hint) else ())})
+        cache.prefetch.keep_only({*_wanted_paths(segment), *(beside if _is_at(segment, hint) else ())})
         if store.is_remote and base is not None:
-            base.ask_spans(counted, segment, cache.ahead)
+            base.prefetch_spans(counted, segment, cache.prefetch)
         if store.is_remote and scan_follows:
-            _ask_for_newest(counted, segment, cache, parallelism)
+            _prefetch_newest(counted, segment, cache, parallelism)
         snapshot = load_snapshot(
             counted,
             segment,
@@ -506,7 +506,7 @@ def _opened(  # noqa: PLR0913 - the arguments of open_snapshot
             spans=TailSpans(base),
         )
     except BaseException:
-        cache.ahead.keep_only(())
+        cache.prefetch.keep_only(())
         raise
     opening.opened()
     return msgspec.structs.replace(snapshot, store=store), hint
@@ -545,7 +545,7 @@ def _compare_hint(segment: LogSegment, hint: CheckpointHint | None) -> None:
         logger.info("%s is out of date: it names checkpoint %d, and the newest is %d", HINT_PATH, hint.version, found)
 
 
-def _likely_paths(hint: CheckpointHint, prefetched: int) -> list[str]:
+def _predicted_paths(hint: CheckpointHint, prefetched: int) -> list[str]:
     versions = range(hint.version + 1, hint.version + 1 + prefetched)
     # Writers of version checksums put a checksum into the hint as well; others would only be asked for nothing.
     names = (commit_name,) if hint.checksum is None else (commit_name, checksum_name)
@@ -558,10 +558,10 @@ def _wanted_paths(segment: LogSegment) -> set[str]:
     return {file.path for file in files if is_small(file)}
 
 
-def _ask_for_newest(store: Store, segment: LogSegment, cache: CommitCache, parallelism: int | None) -> None:
+def _prefetch_newest(store: Store, segment: LogSegment, cache: CommitCache, parallelism: int | None) -> None:
     """Prefetch the commits that a scan starts with, in parallel with the checksum that holds the rest."""
     if segment.checksum is None or segment.checksum.version != segment.version:
         return  # they are read next anyway
     newest = segment.tail()[-(parallelism or LEAST_PARALLELISM) :]
     wanted = [file for file in reversed(newest) if is_small(file) and cache.known(file.path, file.info.etag) is None]
-    cache.ahead.ask(store, [file.path for file in wanted])
+    cache.prefetch.request(store, [file.path for file in wanted])

@@ -24,9 +24,9 @@ from lazydelta.protocol.file_names import LogFile
 from lazydelta.storage import Store
 
 __all__ = [
+    "BaseState",
     "FoundSpans",
     "LogBase",
-    "MirroredState",
     "PendingState",
     "SpanError",
     "SpanRows",
@@ -52,7 +52,7 @@ class SpanRows(msgspec.Struct, frozen=True):
     rest: int
 
 
-class SpanReading(Protocol):
+class SpanReader(Protocol):
     """One read of a span; the objects needed first are requested when it begins."""
 
     def lines(self) -> list[LogLine]:
@@ -76,7 +76,7 @@ class TailSpan(Protocol):
     def table_id(self) -> str:
         """Return the id of the table that the span was built from."""
 
-    def read(self, store: Store, wanted: StatsWanted | None) -> SpanReading:
+    def read(self, store: Store, wanted: StatsWanted | None) -> SpanReader:
         """Start reading the span with the statistics wanted; does not block and does not raise."""
 
 
@@ -87,7 +87,7 @@ class FoundSpans(msgspec.Struct, frozen=True):
     rejected: dict[str, str] = {}
 
 
-class MirroredState(NamedTuple):
+class BaseState(NamedTuple):
     """Protocol and metadata at a checkpoint, and the object that they were read from."""
 
     protocol: TableProtocol
@@ -95,7 +95,7 @@ class MirroredState(NamedTuple):
     path: str
 
 
-PendingState: TypeAlias = Callable[[], MirroredState | None]
+PendingState: TypeAlias = Callable[[], BaseState | None]
 """Waits for the pending requests; returns None if nothing proves that the state belongs to this checkpoint."""
 
 
@@ -108,13 +108,13 @@ class LogBase(Protocol):
     def state_paths(self, store: Store, version: int) -> Sequence[str]:
         """Return the objects to request as soon as a checkpoint of this version may exist."""
 
-    def begin_state(self, store: Store, checkpoint: Checkpoint, ahead: Prefetch) -> PendingState | None:
+    def begin_state(self, store: Store, checkpoint: Checkpoint, prefetch: Prefetch) -> PendingState | None:
         """Start reading protocol and metadata at a checkpoint, in parallel with other reads."""
 
-    def ask_spans(self, store: Store, segment: LogSegment, ahead: Prefetch) -> None:
+    def prefetch_spans(self, store: Store, segment: LogSegment, prefetch: Prefetch) -> None:
         """Prefetch the objects that describe the spans of a tail, if the tail is long enough."""
 
-    def find_spans(self, store: Store, segment: LogSegment, ahead: Prefetch) -> FoundSpans:
+    def find_spans(self, store: Store, segment: LogSegment, prefetch: Prefetch) -> FoundSpans:
         """Return the spans that are verified to match the listed commits."""
 
 
@@ -127,13 +127,13 @@ class TailSpans:
         self._found: FoundSpans | None = None
         self._lock = Lock()
 
-    def found(self, store: Store, segment: LogSegment, ahead: Prefetch) -> tuple[TailSpan, ...]:
+    def found(self, store: Store, segment: LogSegment, prefetch: Prefetch) -> tuple[TailSpan, ...]:
         """Return the usable spans, without those rejected since."""
         if self.base is None:
             return ()
         with self._lock:
             if self._found is None:
-                self._found = self.base.find_spans(store, segment, ahead)
+                self._found = self.base.find_spans(store, segment, prefetch)
                 self.rejected.update(self._found.rejected)
             return tuple(span for span in self._found.spans if span.file.path not in self.rejected)
 

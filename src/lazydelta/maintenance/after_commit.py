@@ -51,7 +51,7 @@ __all__ = [
     "after_commit",
     "checkpoint_at",
     "clean_log",
-    "clear_left_behind",
+    "delete_orphaned_files",
     "find_due",
     "run_once",
     "sidecar_beside",
@@ -168,7 +168,7 @@ _MOST_FOLDERS = 64
 _MOST_LISTED = 10_000
 
 
-def clear_left_behind(handle: TableHandle, version: int) -> list[str]:
+def delete_orphaned_files(handle: TableHandle, version: int) -> list[str]:
     """Delete the files orphaned by other attempts at the batches up to ``version``, and return their paths."""
     store, first = handle.store, max(0, version - _LOOK_BACK + 1)
     commits = _last_run(list_commits(store, first, version))
@@ -298,7 +298,7 @@ def _maintain(run: MaintenanceRun) -> Outcome:
     if run.sidecar:
         _refresh(run, done)
     if due.enough is not None:
-        _attempt("clear what attempts left behind", handle, lambda: clear_left_behind(handle, due.version), done.errors)
+        _attempt("delete orphaned files", handle, lambda: delete_orphaned_files(handle, due.version), done.errors)
     if due.cleans_log:
         _attempt("clean the log", handle, lambda: _clean(handle), done.errors)
     return done

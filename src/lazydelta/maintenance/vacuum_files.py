@@ -37,7 +37,7 @@ from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import string_array, typed_scalar
 from lazydelta.scan.request import ScanRequest, ScanStrategy
 from lazydelta.sidecar.handle import Snapshot
-from lazydelta.storage import TEMPORARY, Store, Walk, folded, is_plain
+from lazydelta.storage import TEMPORARY, ObjectWalk, Store, folded, is_plain
 
 __all__ = [
     "KeptFiles",
@@ -373,7 +373,7 @@ class ListingJob:
                 found += walk.folders
         return found, above
 
-    def _listed(self, walk: Walk) -> Iterator[Listed]:
+    def _listed(self, walk: ObjectWalk) -> Iterator[Listed]:
         objects = iter(walk)
         while page := list(islice(objects, _LISTED_AT_ONCE)):
             old = tuple(Orphan(each.path, each.size) for each in page if each.last_modified < self.cutoff)

@@ -328,7 +328,7 @@ def _is_in(column: Column, options: Any, nan: NanOrder, *, negated: bool) -> Pre
         if not scalar.is_valid:
             has_null = True
             continue
-        _need_same_meaning(column, scalar)
+        _check_same_comparison(column, scalar)
         if nan is NanOrder.UNORDERED and pa.types.is_floating(scalar.type) and math.isnan(scalar.as_py()):
             raise _UntranslatableError  # is_in matches NaN, = does not.
         values.append(scalar)
@@ -342,11 +342,11 @@ def _is_in(column: Column, options: Any, nan: NanOrder, *, negated: bool) -> Pre
 def _compare(column: Column, op: str, scalar: pa.Scalar, nan: NanOrder, *, negated: bool) -> Predicate:
     if not scalar.is_valid:
         return Constant(None)
-    _need_same_meaning(column, scalar)
+    _check_same_comparison(column, scalar)
     return compare(column, op, scalar, negated=negated, nan=nan)
 
 
-def _need_same_meaning(column: Column, scalar: pa.Scalar) -> None:
+def _check_same_comparison(column: Column, scalar: pa.Scalar) -> None:
     """Raise unless both agree: PyArrow compares integers and decimals with floats as floats, lazydelta exactly."""
     if not pa.types.is_floating(scalar.type) or is_float(column.type):
         return

@@ -294,7 +294,7 @@ _OF_CHANGES = frozenset({"_change_type", "_commit_version", "_commit_timestamp"}
 def check_writable(protocol: Protocol, metadata: Metadata, *, path: str | None = None) -> None:
     """Raise unless lazydelta can write to the table without violating its guarantees."""
     found: dict[str, str] = {}
-    for feature, where in (*_listed(protocol, path), *_used(protocol, metadata)):
+    for feature, where in (*_listed(protocol, path), *_active_features(protocol, metadata)):
         found.setdefault(feature, where)
     if not found:
         return
@@ -352,7 +352,7 @@ def _listed(protocol: Protocol, path: str | None) -> Iterator[tuple[str, str]]:
             yield feature, ""
 
 
-def _used(protocol: Protocol, metadata: Metadata) -> Iterator[tuple[str, str]]:
+def _active_features(protocol: Protocol, metadata: Metadata) -> Iterator[tuple[str, str]]:
     for feature in FEATURES:
         if feature.switch is not None and is_true(metadata, feature.switch):
             yield feature.name, f"the property {feature.switch}"

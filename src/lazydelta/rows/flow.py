@@ -218,7 +218,7 @@ class RowFlow:
         # Garbage collection can call this from any thread. A thread that works for this stream cannot wait for itself,
         # and queued work may be waiting for this thread. Queued work finds the stream closed.
         inside = get_ident() in self._running
-        while self._at_work_elsewhere():
+        while self._has_other_workers():
             self._left.wait()
         for reading in self._open:
             held = sum(size for _, size in reading.ready)
@@ -233,7 +233,7 @@ class RowFlow:
         if self._owns_pool:
             self._pool.close()
 
-    def _at_work_elsewhere(self) -> bool:
+    def _has_other_workers(self) -> bool:
         with self._lock:
             return not self._running <= {get_ident()}
 

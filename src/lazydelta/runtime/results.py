@@ -80,14 +80,14 @@ def _column(column: pa.Array) -> list[Any]:
         return values
     # Converts nested values by their parts: a third of the time of `to_pylist`, and inner maps become objects too.
     if pa.types.is_map(kind):
-        keys, items = (_column(_used(part, column.offsets)) for part in (column.keys, column.items))
+        keys, items = (_column(_referenced_part(part, column.offsets)) for part in (column.keys, column.items))
         found: list[Any] = [
             dict(zip(map(_key, keys[span]), items[span], strict=True)) for span in _spans(column.offsets)
         ]
     elif pa.types.is_struct(kind):
         found = _structs(column)
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        values = _column(_used(column.values, column.offsets))
+        values = _column(_referenced_part(column.values, column.offsets))
         found = [values[span] for span in _spans(column.offsets)]
     else:
         return [plain(each) for each in _python_values(column)]
@@ -104,7 +104,7 @@ def _structs(column: pa.StructArray) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in zip(*parts, strict=True)]
 
 
-def _used(part: pa.Array, offsets: pa.Array) -> pa.Array:
+def _referenced_part(part: pa.Array, offsets: pa.Array) -> pa.Array:
     """Return the part of a nested array that the offsets of a slice refer to."""
     first, last = offsets[0].as_py(), offsets[-1].as_py()
     return part.slice(first, last - first)

@@ -253,17 +253,17 @@ class CheckpointBase:
         del store, version
         return ()
 
-    def begin_state(self, store: Store, checkpoint: Checkpoint, ahead: Prefetch) -> None:
+    def begin_state(self, store: Store, checkpoint: Checkpoint, prefetch: Prefetch) -> None:
         """Return None: nothing mirrors the checkpoint."""
-        del store, checkpoint, ahead
+        del store, checkpoint, prefetch
 
-    def ask_spans(self, store: Store, segment: LogSegment, ahead: Prefetch) -> None:
+    def prefetch_spans(self, store: Store, segment: LogSegment, prefetch: Prefetch) -> None:
         """Prefetch nothing."""
-        del store, segment, ahead
+        del store, segment, prefetch
 
-    def find_spans(self, store: Store, segment: LogSegment, ahead: Prefetch) -> FoundSpans:
+    def find_spans(self, store: Store, segment: LogSegment, prefetch: Prefetch) -> FoundSpans:
         """Return no spans."""
-        del store, segment, ahead
+        del store, segment, prefetch
         return FoundSpans()
 
     def settled(self, store: Store, snapshot: LogSnapshot) -> LogSnapshot:

@@ -35,7 +35,7 @@ __all__ = [
     "LazyDeltaScanner",
     "ScanPlan",
     "choose_plan",
-    "meaning",
+    "describe_metric",
 ]
 
 
@@ -449,7 +449,7 @@ class Explanation(msgspec.Struct, frozen=True):
             # Conditions are sentences: one line each.
             for each in value if key == "conditions" else [value]:
                 label = "condition" if key == "conditions" else key.replace("_", " ")
-                lines.append(f"{label:>{width}}  {each}  ({meaning(key)})")
+                lines.append(f"{label:>{width}}  {each}  ({describe_metric(key)})")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -467,6 +467,6 @@ def _settled_by(snapshot: LogSnapshot) -> str:
     return "manifest" if snapshot.mirrored else "log"
 
 
-def meaning(name: str) -> str:
+def describe_metric(name: str) -> str:
     """Return a short description of a row of an explanation."""
     return _PLAN_MEANINGS.get(name) or MEANINGS.get(name.removeprefix(_PREFIX), "")

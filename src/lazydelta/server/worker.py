@@ -225,7 +225,7 @@ class _Worker:
                 send_frame(self._sock, ERROR, failure)
 
     def _answer(self, asked: Request) -> None:
-        open_table = _once(self._open)
+        open_table = _opened_once(self._open)
         if asked.verb == "describe":
             schema, parameters = self._described(asked, open_table)
             if len(schema) > _MOST_COLUMNS:
@@ -293,7 +293,7 @@ def _told(error: BaseException) -> bytes:
     return error_in_json(told, str(told.args[0]))
 
 
-def _once(open_table: Callable[[str], DeltaTable]) -> Callable[[str], DeltaTable]:
+def _opened_once(open_table: Callable[[str], DeltaTable]) -> Callable[[str], DeltaTable]:
     opened: dict[str, DeltaTable] = {}
 
     def once(name: str) -> DeltaTable:

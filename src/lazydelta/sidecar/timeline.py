@@ -30,7 +30,7 @@ from lazydelta.sidecar.format.manifest import RangeText, SidecarError, range_key
 from lazydelta.sidecar.format.part_file import part_footer
 from lazydelta.sidecar.handle import Snapshot
 from lazydelta.sidecar.reading.discovery import open_manifest
-from lazydelta.sidecar.reading.group_choice import surviving
+from lazydelta.sidecar.reading.group_choice import matching_groups
 
 __all__ = ["Timeline", "exact_timeline", "manifest_timeline", "row_groups", "time_column_of"]
 
@@ -93,9 +93,9 @@ def row_groups(snapshot: Snapshot, predicate: Predicate | None) -> list[ShownGro
         return []
     _, numbers, ranges = found
     first, last = _ends(column, ranges)
-    kept = set(surviving(predicate, ranges))
+    kept = set(matching_groups(predicate, ranges))
     parts = predicate.parts if isinstance(predicate, And) else () if predicate is None else (predicate,)
-    alone = [(str(each), set(surviving(each, ranges))) for each in parts]
+    alone = [(str(each), set(matching_groups(each, ranges))) for each in parts]
     return [
         ShownGroup(
             float(first[index]),

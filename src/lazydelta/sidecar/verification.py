@@ -58,7 +58,7 @@ from lazydelta.sidecar.format.rows import from_rows, key_at, ranges_of, sortable
 from lazydelta.sidecar.handle import TableHandle
 from lazydelta.sidecar.reading.discovery import check_single, read_single
 from lazydelta.sidecar.reading.foreign import ForeignGroup, ForeignSidecar, open_foreign
-from lazydelta.sidecar.reading.group_choice import surviving
+from lazydelta.sidecar.reading.group_choice import matching_groups
 from lazydelta.stats import combine, file_partition_ranges, partition_ranges, stats_ranges
 from lazydelta.storage import Store
 
@@ -136,7 +136,7 @@ class PredicateCheck:
         kept = np.ones(len(groups), np.bool_)
         for above in ([each.by_part for each in groups], [each.by_group for each in groups]):
             known = [(place, ranges) for place, ranges in enumerate(above) if ranges is not None]
-            alive = {known[place][0] for place in surviving(predicate, [ranges for _, ranges in known])}
+            alive = {known[place][0] for place in matching_groups(predicate, [ranges for _, ranges in known])}
             kept[[place for place, _ in known if place not in alive]] = False
         return kept
 

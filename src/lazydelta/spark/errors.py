@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from lazydelta import errors
 from lazydelta.errors import LazyDeltaError, WriteError
 
-__all__ = ["error_of_ours", "in_sparks_words", "ours_first", "sentence_first"]
+__all__ = ["error_of_ours", "ours_first", "sentence_first", "with_spark_names"]
 
 
 # lazydelta errors for Spark users: the message comes first, and hints use the names of Spark's options.
@@ -73,7 +73,7 @@ def error_of_ours(error: Exception, what: str = "the ingestion") -> LazyDeltaErr
     return WriteError(message, hint=hint)
 
 
-def in_sparks_words(error: LazyDeltaError) -> LazyDeltaError:
+def with_spark_names(error: LazyDeltaError) -> LazyDeltaError:
     """Return the same error, with the names of Spark's options and functions in its hint."""
     if error.hint is None:
         return error
@@ -102,7 +102,7 @@ def sentence_first() -> Iterator[None]:
     except LazyDeltaError as error:
         if "_said" in vars(error):
             raise
-        raise _beginning_with_its_sentence(in_sparks_words(error)).with_traceback(error.__traceback__) from None
+        raise _beginning_with_its_sentence(with_spark_names(error)).with_traceback(error.__traceback__) from None
 
 
 def _beginning_with_its_sentence(error: LazyDeltaError) -> LazyDeltaError:

@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 from lazydelta.errors import LazyDeltaError, OptionError, SchemaMismatchError, WriteError
 from lazydelta.protocol.actions import Txn
 from lazydelta.protocol.schema import TableSchema
-from lazydelta.spark.errors import in_sparks_words, sentence_first
+from lazydelta.spark.errors import sentence_first, with_spark_names
 from lazydelta.spark.ingest import ResultNote, taken_note
 from lazydelta.spark.maintenance import in_session, is_run_again, maintain_written, settings_of_task, task_number
 from lazydelta.spark.reader import open_reader, read_schema
@@ -242,7 +242,7 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         try:
             _ = self._job
         except LazyDeltaError as error:
-            raise _RefusedError(f"{type(error).__name__}: {in_sparks_words(error)}") from None
+            raise _RefusedError(f"{type(error).__name__}: {with_spark_names(error)}") from None
         return self.__dict__
 
     @sentence_first()

@@ -125,9 +125,9 @@ def ranges_from_json(
     if len(fields) < _FIELDS_WORTH_WHILE:
         return _decoded(stats, columns, fields, only_bounds=only_bounds)
     # Few scans need it, and importing it would delay the first file.
-    from lazydelta.stats.similar_json import alike_or_decoded  # noqa: PLC0415
+    from lazydelta.stats.similar_json import parse_similar  # noqa: PLC0415
 
-    return alike_or_decoded(
+    return parse_similar(
         stats,
         columns,
         lambda texts: _decoded(texts, columns, fields, only_bounds=only_bounds),

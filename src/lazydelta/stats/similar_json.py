@@ -23,7 +23,7 @@ from lazydelta.runtime.threads import give_way
 from lazydelta.stats.collector import has_range
 from lazydelta.stats.ranges import ColumnRange, Ranges, narrowed_floats
 
-__all__ = ["alike_or_decoded", "shape_of"]
+__all__ = ["parse_similar", "shape_of"]
 
 
 # ``Shape``: the constant part of the JSON statistics that one writer produces for one table.
@@ -467,7 +467,7 @@ class _UnlikeError(Exception):
     """A column has values that only the decoder can read."""
 
 
-def alike_or_decoded(
+def parse_similar(
     stats: pa.Array,
     columns: Sequence[Column],
     decoded: Callable[[pa.Array], Ranges],

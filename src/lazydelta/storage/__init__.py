@@ -24,7 +24,7 @@ from lazydelta.storage.location import (
     refuse_half_uri,
 )
 from lazydelta.storage.options import CREDENTIAL, LEFT_BEHIND, CarriedOptions, normalise, secrets_of, shipped_options
-from lazydelta.storage.store import ByteStream, IoCounters, ObjectInfo, Request, Store, Walk, observe
+from lazydelta.storage.store import ByteStream, IoCounters, ObjectInfo, ObjectWalk, Request, Store, observe
 
 if TYPE_CHECKING:
     import os
@@ -36,10 +36,10 @@ __all__ = [
     "CarriedOptions",
     "IoCounters",
     "ObjectInfo",
+    "ObjectWalk",
     "Pending",
     "Request",
     "Store",
-    "Walk",
     "expand_home",
     "folded",
     "has_known_scheme",

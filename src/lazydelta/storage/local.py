@@ -30,9 +30,9 @@ from lazydelta.storage.store import (
     ByteStream,
     Hides,
     ObjectInfo,
+    ObjectWalk,
     Parts,
     Store,
-    Walk,
     coalesced,
     walk_folder,
 )
@@ -273,8 +273,8 @@ class FileStore(Store):
                 if stat.S_ISREG(info.st_mode):
                     yield file_info(prefix + name, info)
 
-    def walk(self, hides: Hides, *, below: str = "", deep: bool = True) -> Walk:
-        walk = Walk()
+    def walk(self, hides: Hides, *, below: str = "", deep: bool = True) -> ObjectWalk:
+        walk = ObjectWalk()
 
         def found() -> Iterator[ObjectInfo]:
             self._guard("LIST", below, lambda: self._announce("LIST", below))

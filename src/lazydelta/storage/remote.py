@@ -31,9 +31,9 @@ from lazydelta.storage.store import (
     ByteStream,
     Hides,
     ObjectInfo,
+    ObjectWalk,
     Parts,
     Store,
-    Walk,
     coalesced,
     cut_out,
     get_options,
@@ -415,11 +415,11 @@ class ObjectStore(Store):
                 offset, floor, seen = jump, max(floor, previous), 0
                 pages = self._pages(folder, prefix, offset)
 
-    def walk(self, hides: Hides, *, below: str = "", deep: bool = True) -> Walk:
-        walk = Walk()
+    def walk(self, hides: Hides, *, below: str = "", deep: bool = True) -> ObjectWalk:
+        walk = ObjectWalk()
         return walk.over(self._everything_below(below, hides) if deep else self._level(below, hides, walk))
 
-    def _level(self, folder: str, hides: Hides, walk: Walk) -> Iterator[ObjectInfo]:
+    def _level(self, folder: str, hides: Hides, walk: ObjectWalk) -> Iterator[ObjectInfo]:
         prefix, root = self._key(folder), self._key("")
         above = len(root) + 1 if root else 0
         found = self._run("LIST", folder, lambda: self._client.level(prefix))

@@ -39,10 +39,10 @@ __all__ = [
     "Hides",
     "IoCounters",
     "ObjectInfo",
+    "ObjectWalk",
     "Parts",
     "Request",
     "Store",
-    "Walk",
     "coalesced",
     "cut_out",
     "get_options",
@@ -223,7 +223,7 @@ class ByteStream(ClosesItself):
         self.close()
 
 
-# ``Walk``: a stream of all objects below a store's root, used to find unreferenced files.
+# ``ObjectWalk``: a stream of all objects below a store's root, used to find unreferenced files.
 #
 # The caller may delete what a walk yields, so it never leaves the root: symbolic links are neither followed nor
 # yielded. A log may refer to a file of the same folder through a link, so the targets of links are reported.
@@ -233,7 +233,7 @@ Hides: TypeAlias = Callable[[str], bool]
 """Called with the path of a folder or object. Returns whether the walk skips it and everything below."""
 
 
-class Walk:
+class ObjectWalk:
     """An iterator over objects. Its lists are complete only once it is exhausted.
 
     ``linked`` holds the paths below the root that symbolic links point to, ``empty`` the empty folders, each with its
@@ -247,7 +247,7 @@ class Walk:
         self.folders: list[str] = []
         self._objects: Iterator[ObjectInfo] = iter(()) if objects is None else objects
 
-    def over(self, objects: Iterator[ObjectInfo]) -> Walk:
+    def over(self, objects: Iterator[ObjectInfo]) -> ObjectWalk:
         """Return this walk over ``objects``, which fill its lists as they are consumed."""
         self._objects = objects
         return self
@@ -272,7 +272,7 @@ def walk_folder(
     root: str,
     hides: Hides,
     info_of: Callable[[str, os.stat_result], ObjectInfo],
-    walk: Walk,
+    walk: ObjectWalk,
     *,
     below: str = "",
     deep: bool = True,
@@ -318,7 +318,7 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _note_link(real_root: str, link: str, walk: Walk) -> None:
+def _note_link(real_root: str, link: str, walk: ObjectWalk) -> None:
     target = os.path.realpath(link)
     if target == real_root or target.startswith(f"{real_root}/"):
         walk.linked.append(target[len(real_root) + 1 :])
@@ -435,7 +435,7 @@ class Store(ABC):
         return sorted(path.rpartition("/")[2] for path in walk.folders)
 
     @abstractmethod
-    def walk(self, hides: Hides, *, below: str = "", deep: bool = True) -> Walk:
+    def walk(self, hides: Hides, *, below: str = "", deep: bool = True) -> ObjectWalk:
         """Return all objects below the root, unordered, except those that ``hides`` skips. Pages are fetched as needed.
 
         ``below`` limits the walk to one folder. A walk that is not ``deep`` enters no folder below it and reports them

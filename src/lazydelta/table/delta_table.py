@@ -127,7 +127,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         """
         # A column can be requested twice; it is read once.
         columns = self._named(columns)
-        once = self._once(columns)
+        once = self._distinct(columns)
         found = self.rows(once, self._both(predicate, where), limit=limit).to_reader()
         if columns is None or once == columns:
             return found
@@ -301,7 +301,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         if partitions is not None:
             warn_of("`partitions` is deprecated; use `filters` instead")
         columns = self._named(columns)
-        once = self._once(columns)  # a column can be requested twice
+        once = self._distinct(columns)  # a column can be requested twice
         table = self.rows(once, self._both(partitions, filters, where), limit=limit).read_all()
         return table if columns is None or once == columns else table.select(columns)
 
@@ -554,7 +554,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
                     raise OptionError(message, hint=f"write where={name!r}") from None
         return names
 
-    def _once(self, columns: Sequence[str] | str | None) -> list[str] | None:
+    def _distinct(self, columns: Sequence[str] | str | None) -> list[str] | None:
         names = self._named(columns)
         return None if names is None else list(dict.fromkeys(names))
 

@@ -376,7 +376,7 @@ class WritePlan:
         self.note.check_seen(snapshot.transaction_version, transaction.store.uri)
         self._check_alignment(snapshot)
         if self.replaces_schema:
-            return self._replaced(transaction, snapshot, incoming)
+            return self._overwritten_metadata(transaction, snapshot, incoming)
         self._check_partitioning(snapshot)
         metadata = snapshot.metadata
         if self.merges:
@@ -399,7 +399,7 @@ class WritePlan:
                 stage_replacement(transaction, self.overwrite_where)
         return metadata
 
-    def _replaced(self, transaction: Transaction, snapshot: Snapshot, incoming: pa.Schema) -> Metadata:
+    def _overwritten_metadata(self, transaction: Transaction, snapshot: Snapshot, incoming: pa.Schema) -> Metadata:
         """Replace the columns, partitioning and all rows of the table with those of the data."""
         metadata = snapshot.metadata
         kept = metadata.partition_columns if self.partition_columns is None else self.partition_columns

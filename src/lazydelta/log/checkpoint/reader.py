@@ -46,7 +46,7 @@ from lazydelta.log.checkpoint.columns import (
 )
 from lazydelta.log.checkpoint.pages import MEMORY_BUDGET, BoundedBatches, Watches
 from lazydelta.log.commits import read_actions
-from lazydelta.log.file_batch import FileBatch, StatsColumns, with_later_stats
+from lazydelta.log.file_batch import FileBatch, StatsColumns, with_deferred_stats
 from lazydelta.log.segment import Checkpoint, LogSegment, checkpoints_from
 from lazydelta.protocol.actions import DomainMetadata, LogLine, Metadata, Protocol, SidecarFile, Txn
 from lazydelta.protocol.file_names import LOG, FileKind, LogFile
@@ -100,7 +100,7 @@ class StatsCursor:
                 found = self._read(first_row, count)
             return stats_of(found if live is None else pc.filter(found, live))
 
-        return with_later_stats(files, read)
+        return with_deferred_stats(files, read)
 
     def _read(self, first_row: int, count: int) -> pa.Array:
         start = self._held[0][0] if self._held else self._next_row
@@ -242,7 +242,7 @@ class CheckpointReader(msgspec.Struct, frozen=True):
                 return
             available = add_fields(parquet, part)
             columns = core_columns(parquet, available) + stats_columns(stats, available)
-            later = self._later_stats(part, available) if stats is None else None
+            later = self._deferred_stats(part, available) if stats is None else None
             codes = coded_partitions(parquet) if self.coded else []
             row, begun = 0, _RowGroups(parquet, self.groups)
             reasons: list[str] = []
@@ -309,7 +309,7 @@ class CheckpointReader(msgspec.Struct, frozen=True):
                     yield joined(paths.slice(0, count), None if more is None else more.slice(0, count), part)
                     paths, more = paths.slice(count), None if more is None else more.slice(count)
 
-    def _later_stats(self, part: LogFile, available: dict[str, pa.DataType]) -> StatsCursor | None:
+    def _deferred_stats(self, part: LogFile, available: dict[str, pa.DataType]) -> StatsCursor | None:
         columns = stats_columns(StatsWanted(), available)
         if not columns:
             return None

@@ -257,10 +257,10 @@ def write_deltas(
     run = _DeltaBuild(handle, at_least, memory_budget, check=check, progress=progress)
     for _ in range(_ROUNDS):
         try:
-            return run.once()
+            return run.publish()
         except (ObjectExistsError, ObjectChangedError):
             logger.info("another process has written the delta sidecars of %s meanwhile: looking again", handle.uri)
-    return run.once()
+    return run.publish()
 
 
 class _DeltaBuild:
@@ -284,7 +284,7 @@ class _DeltaBuild:
         self._snapshot = self._newest()
         self._state_at: StateAt = handle.snapshot
 
-    def once(self) -> DeltaResult:
+    def publish(self) -> DeltaResult:
         """Plan, write and publish; raise if another process published in the meantime."""
         self._snapshot = self._newest()
         self._state_at = functools.cache(self._handle.snapshot)

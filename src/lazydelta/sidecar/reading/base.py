@@ -33,9 +33,9 @@ from lazydelta.sidecar.format.manifest import (
     range_key,
 )
 from lazydelta.sidecar.format.rows import keys_from_text, sortable
-from lazydelta.sidecar.reading.delta_spans import ask_spans, find_spans
+from lazydelta.sidecar.reading.delta_spans import find_spans, prefetch_spans
 from lazydelta.sidecar.reading.discovery import Sidecar, SidecarCache, begin_state, find_sidecar, shared_cache
-from lazydelta.sidecar.reading.group_choice import ChosenGroup, is_undated, surviving
+from lazydelta.sidecar.reading.group_choice import ChosenGroup, is_undated, matching_groups
 from lazydelta.sidecar.reading.row_groups import EmittedGroup, RowGroups, sort_layout, sort_rows, without
 from lazydelta.storage import Store
 
@@ -58,7 +58,7 @@ def share_left(manifest: ManifestIndex, predicate: Predicate, enough: float) -> 
         return None
     key = range_key(manifest.sort[0].path)
     parts: Sequence[ManifestLeaf | ManifestPart] = manifest.stretches
-    numbers = surviving(predicate, _only(key, [part.ranges for part in parts]))
+    numbers = matching_groups(predicate, _only(key, [part.ranges for part in parts]))
     left = sum(parts[number].num_rows for number in numbers)
     oldest = next((number for number, part in enumerate(parts) if not is_undated(part)), None)
     if oldest is None:
@@ -70,7 +70,7 @@ def share_left(manifest: ManifestIndex, predicate: Predicate, enough: float) -> 
     groups = manifest.groups_of(numbers) if known else None
     if groups is None:
         return by_parts
-    kept = surviving(predicate, _only(key, [group.ranges for group in groups]))
+    kept = matching_groups(predicate, _only(key, [group.ranges for group in groups]))
     if any((groups[index].part, groups[index].index) == (oldest, 0) for index in kept):
         return None
     return sum(groups[index].num_rows for index in kept) / manifest.num_files
@@ -99,15 +99,15 @@ def on_older_sidecar(store: Store, snapshot: LogSnapshot, cache: SidecarCache) -
 
     Return None if the log could not be looked at.
     """
-    segment, ahead = snapshot.segment, snapshot.commits.ahead
+    segment, prefetch = snapshot.segment, snapshot.commits.prefetch
     checkpoint = segment.checkpoint
     if checkpoint is None or segment.base_bytes < _WORTH_A_LOOK:
         return snapshot
     try:
         if cache.manifest(store.identity, checkpoint) is None:
             newest = manifest_path(checkpoint.version)
-            ahead.ask(store, [newest])
-            if ahead.read(newest) is None:
+            prefetch.request(store, [newest])
+            if prefetch.read(newest) is None:
                 return _on_older(store, snapshot)
     except LazyDeltaError as error:
         logger.info("no older sidecar is looked for: %s", error)
@@ -118,16 +118,16 @@ def on_older_sidecar(store: Store, snapshot: LogSnapshot, cache: SidecarCache) -
 def _on_older(store: Store, snapshot: LogSnapshot) -> LogSnapshot:
     from lazydelta.sidecar.format.manifest import list_folder  # noqa: PLC0415 - few scans get here
 
-    segment, ahead = snapshot.segment, snapshot.commits.ahead
+    segment, prefetch = snapshot.segment, snapshot.commits.prefetch
     kept = [file for file in list_folder(store) if file.kind in {"manifest", "single"}]
     if any(file.version == segment.base_version for file in kept):
         return snapshot  # by its file alone
     versions = {file.version for file in kept if file.kind == "manifest" and file.version < segment.base_version}
     for version in sorted(versions, reverse=True)[:_CANDIDATES]:
         path = manifest_path(version)
-        ahead.ask(store, [path])
+        prefetch.request(store, [path])
         found = on_older_checkpoint(store, segment, version)
-        data = ahead.read(path)
+        data = prefetch.read(path)
         if found is None or found.checkpoint is None or data is None:
             continue
         try:
@@ -145,7 +145,7 @@ def _cost(store: Store, snapshot: LogSnapshot) -> int:
     """Return what the commits of a tail take, in bytes; a request counts as some."""
     segment, first = snapshot.segment, snapshot.segment.base_version + 1
     files: list[LogFile] = []
-    for span in snapshot.spans.found(store, segment, snapshot.commits.ahead):
+    for span in snapshot.spans.found(store, segment, snapshot.commits.prefetch):
         files += [*segment.cover(first, span.file.version - 1), span.file]
         first = span.file.end + 1
     return sum(each.info.size + _REQUEST_BYTES for each in (*files, *segment.cover(first, segment.version)))
@@ -168,17 +168,17 @@ class SidecarBase(msgspec.Struct, frozen=True):
         """Return the path of the manifest, unless it is cached: then prefetching it would be wasted."""
         return [] if not self.use_manifest or self.cache.knows(store.identity, version) else [manifest_path(version)]
 
-    def begin_state(self, store: Store, checkpoint: Checkpoint, ahead: Prefetch) -> PendingState | None:
+    def begin_state(self, store: Store, checkpoint: Checkpoint, prefetch: Prefetch) -> PendingState | None:
         """Start reading protocol and metadata from the manifest."""
-        return begin_state(store, checkpoint, ahead, self.cache) if self.use_manifest else None
+        return begin_state(store, checkpoint, prefetch, self.cache) if self.use_manifest else None
 
-    def ask_spans(self, store: Store, segment: LogSegment, ahead: Prefetch) -> None:
+    def prefetch_spans(self, store: Store, segment: LogSegment, prefetch: Prefetch) -> None:
         """Prefetch the manifest of the delta sidecars, if it will be needed."""
-        ask_spans(store, segment, ahead, self.cache)
+        prefetch_spans(store, segment, prefetch, self.cache)
 
-    def find_spans(self, store: Store, segment: LogSegment, ahead: Prefetch) -> FoundSpans:
+    def find_spans(self, store: Store, segment: LogSegment, prefetch: Prefetch) -> FoundSpans:
         """Return the delta sidecars of the tail whose commits match the listing."""
-        return find_spans(store, segment, ahead, self.cache, rows_from=self.store)
+        return find_spans(store, segment, prefetch, self.cache, rows_from=self.store)
 
     def settled(self, store: Store, snapshot: LogSnapshot) -> LogSnapshot:
         """Return the snapshot, or its checkpoint's version on an older one with a sidecar; the same for all scans."""
@@ -285,7 +285,7 @@ class SidecarBase(msgspec.Struct, frozen=True):
 
         groups = self._row_groups(scan, sidecar)
         try:
-            places = places_of_groups(sidecar, groups.surviving(), files)
+            places = places_of_groups(sidecar, groups.matching_groups(), files)
             if sidecar.proof is not None:
                 sidecar.proof.check()
         except (SidecarError, StorageError) as error:
@@ -309,10 +309,10 @@ class SidecarBase(msgspec.Struct, frozen=True):
             manifest = self.cache.manifest(store.identity, checkpoint)
             if manifest is None:
                 path = manifest_path(checkpoint.version)
-                data = snapshot.commits.ahead.read(path)
+                data = snapshot.commits.prefetch.read(path)
                 if data is None and not store.is_remote:
-                    snapshot.commits.ahead.ask(store, [path])
-                    data = snapshot.commits.ahead.read(path)
+                    snapshot.commits.prefetch.request(store, [path])
+                    data = snapshot.commits.prefetch.read(path)
                 manifest = None if data is None else ManifestIndex.decode(data)
             if manifest is None or not mirrors(manifest.checkpoint, checkpoint):
                 return None

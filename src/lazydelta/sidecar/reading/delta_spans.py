@@ -1,4 +1,4 @@
-"""``DeltaReading``: streams the row groups of one delta sidecar, with a bounded read-ahead."""
+"""``DeltaReader``: streams the row groups of one delta sidecar, with a bounded read-ahead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 from lazydelta.errors import LazyDeltaError, ObjectNotFoundError, StorageError
 from lazydelta.log.checkpoint.columns import StatsWanted
 from lazydelta.log.commits import Prefetch, read_actions
-from lazydelta.log.file_batch import FileBatch, StatsColumns, with_later_stats
+from lazydelta.log.file_batch import FileBatch, StatsColumns, with_deferred_stats
 from lazydelta.log.segment import LogSegment
 from lazydelta.log.tail_spans import FoundSpans, SpanError, SpanRows
 from lazydelta.protocol.actions import Add, LogLine
@@ -33,7 +33,7 @@ from lazydelta.storage import ObjectInfo, Pending, Store
 if TYPE_CHECKING:
     from lazydelta.sidecar.format.delta_file import DeltaManifest
 
-__all__ = ["LONG_TAIL", "WRITTEN_EVERY", "ask_spans", "find_spans"]
+__all__ = ["LONG_TAIL", "WRITTEN_EVERY", "find_spans", "prefetch_spans"]
 
 
 _WHOLE = 1 << 20  # files up to this size are read with one request
@@ -55,13 +55,13 @@ class DeltaSpan(msgspec.Struct, frozen=True):
         """Return the id of the table that it was built from."""
         return self.entry.table_id
 
-    def read(self, store: Store, wanted: StatsWanted | None) -> DeltaReading:
+    def read(self, store: Store, wanted: StatsWanted | None) -> DeltaReader:
         """Start reading the span."""
-        return DeltaReading(store, self.entry, self.commits, wanted, self.cache, lasting=self.lasting)
+        return DeltaReader(store, self.entry, self.commits, wanted, self.cache, lasting=self.lasting)
 
 
-class DeltaReading:
-    """A read of some versions of a delta sidecar (see ``log.tail_spans.SpanReading``).
+class DeltaReader:
+    """A read of some versions of a delta sidecar (see ``log.tail_spans.SpanReader``).
 
     ``lasting`` is a store that outlives the scan, for statistics that are requested later. ``commits`` are the commits
     themselves, the fallback source of statistics.
@@ -211,10 +211,10 @@ class DeltaReading:
             message = "it lacks a column that it should have"
             raise SidecarError(message) from error
         if self._wanted is None:
-            files = with_later_stats(files, partial(self._later_stats, files, footer, number))
+            files = with_deferred_stats(files, partial(self._deferred_stats, files, footer, number))
         return SpanRows(files.slice(start, end - start), ~flags(removed)[start:end], rest)
 
-    def _later_stats(self, files: FileBatch, footer: PartFooter, number: int) -> StatsColumns:
+    def _deferred_stats(self, files: FileBatch, footer: PartFooter, number: int) -> StatsColumns:
         """Return deferred statistics of a row group: from the delta sidecar, or else from its commits."""
         entry, group, layout = self._entry, self._entry.row_groups[number], footer.state.layout
         try:
@@ -277,20 +277,20 @@ WRITTEN_EVERY = 50
 _LEAST_COMMITS = 2  # a single commit is read just as fast from its JSON
 
 
-def ask_spans(store: Store, segment: LogSegment, ahead: Prefetch, cache: SidecarCache) -> None:
+def prefetch_spans(store: Store, segment: LogSegment, prefetch: Prefetch, cache: SidecarCache) -> None:
     """Prefetch the manifest in parallel with other reads, if it will be needed."""
     if _is_long(segment) and _known(store, segment, cache) is None:
-        ahead.ask(store, [DELTA_MANIFEST])
+        prefetch.request(store, [DELTA_MANIFEST])
 
 
 def find_spans(
-    store: Store, segment: LogSegment, ahead: Prefetch, cache: SidecarCache, *, rows_from: Store
+    store: Store, segment: LogSegment, prefetch: Prefetch, cache: SidecarCache, *, rows_from: Store
 ) -> FoundSpans:
     """Return the delta sidecars of the tail whose commits match the listing; ``rows_from`` outlives all scans."""
     if not _is_long(segment):
         return FoundSpans()
     try:
-        manifest = _known(store, segment, cache) or _read(store, ahead, cache)
+        manifest = _known(store, segment, cache) or _read(store, prefetch, cache)
     except ObjectNotFoundError:
         return FoundSpans()
     except (SidecarError, StorageError) as error:
@@ -321,12 +321,12 @@ def _known(store: Store, segment: LogSegment, cache: SidecarCache) -> DeltaManif
     return known if known is not None and segment.version - last < LONG_TAIL else None
 
 
-def _read(store: Store, ahead: Prefetch, cache: SidecarCache) -> DeltaManifest:
+def _read(store: Store, prefetch: Prefetch, cache: SidecarCache) -> DeltaManifest:
     from lazydelta.sidecar.format.delta_file import DeltaManifest  # noqa: PLC0415 - only for a long tail, see above
 
-    if DELTA_MANIFEST in ahead:
-        data = ahead.read(DELTA_MANIFEST)
-        ahead.drop(DELTA_MANIFEST)
+    if DELTA_MANIFEST in prefetch:
+        data = prefetch.read(DELTA_MANIFEST)
+        prefetch.drop(DELTA_MANIFEST)
         if data is None:  # most tables have none, and asking again would waste a round trip
             raise ObjectNotFoundError(DELTA_MANIFEST)
     else:

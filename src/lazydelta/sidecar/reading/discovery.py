@@ -14,7 +14,7 @@ from lazydelta.log.checkpoint.reader import current_checkpoint
 from lazydelta.log.commits import Prefetch
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import LogSnapshot
-from lazydelta.log.tail_spans import MirroredState, PendingState
+from lazydelta.log.tail_spans import BaseState, PendingState
 from lazydelta.protocol.actions import Metadata, Protocol
 from lazydelta.protocol.features import column_mapping_mode
 from lazydelta.protocol.schema import TableSchema
@@ -233,17 +233,17 @@ def find_sidecar(
     path = manifest_path(checkpoint.version)
     if manifest is not None and manifest.table_id == snapshot.metadata.id:
         # A manifest that was read to open this snapshot does not count as a cache hit.
-        return _by_manifest(manifest, None, from_cache=not snapshot.commits.ahead.drop(path))
+        return _by_manifest(manifest, None, from_cache=not snapshot.commits.prefetch.drop(path))
     data = b""
     try:
-        data = snapshot.commits.ahead.read(path) or store.get(path)
+        data = snapshot.commits.prefetch.read(path) or store.get(path)
         manifest, proof = open_manifest(store, data, checkpoint, cache, table_id=snapshot.metadata.id)
     except ObjectNotFoundError:
         return _alone(store, snapshot, checkpoint, failed)
     except UnsealedError:
         return _foreign(store, data, snapshot, checkpoint, failed)
     except OtherCheckpointError as error:
-        current = _replaced(store, snapshot, checkpoint) if look_again else None
+        current = _replacing_checkpoint(store, snapshot, checkpoint) if look_again else None
         if current is not None:
             return find_sidecar(store, snapshot, current, cache, look_again=False, failed=failed)
         logger.warning("%s is not used: %s", path, error)
@@ -271,7 +271,7 @@ def _foreign(
     return Sidecar(1, found.layout, (), lambda _: None, count, snapshot.metadata, snapshot.protocol, foreign=found)
 
 
-def _replaced(store: Store, snapshot: LogSnapshot, known: Checkpoint) -> Checkpoint | None:
+def _replacing_checkpoint(store: Store, snapshot: LogSnapshot, known: Checkpoint) -> Checkpoint | None:
     """Return the checkpoint that replaced the known one, if any."""
     try:
         found = current_checkpoint(store, snapshot.segment, known, ObjectNotFoundError(""))
@@ -370,29 +370,29 @@ def check_single(
 # mirrors this checkpoint. The last bytes are read in parallel with the tail. Without proof, the checkpoint is read.
 
 
-def begin_state(store: Store, checkpoint: Checkpoint, ahead: Prefetch, cache: SidecarCache) -> PendingState:
+def begin_state(store: Store, checkpoint: Checkpoint, prefetch: Prefetch, cache: SidecarCache) -> PendingState:
     """Start reading the manifest in place of the checkpoint's state, or start its proof if it is cached."""
     path = manifest_path(checkpoint.version)
     known = cache.manifest(store.identity, checkpoint)
     if known is not None:
         return lambda: _state(known, None, path)
-    if path in ahead:
-        opened = _opened_for_state(store, checkpoint, ahead, cache)
+    if path in prefetch:
+        opened = _opened_for_state(store, checkpoint, prefetch, cache)
         return lambda: None if opened is None else _state(*opened, path)
-    ahead.ask(store, [path])
+    prefetch.request(store, [path])
 
-    def later() -> MirroredState | None:
-        opened = _opened_for_state(store, checkpoint, ahead, cache)
+    def later() -> BaseState | None:
+        opened = _opened_for_state(store, checkpoint, prefetch, cache)
         return None if opened is None else _state(*opened, path)
 
     return later
 
 
 def _opened_for_state(
-    store: Store, checkpoint: Checkpoint, ahead: Prefetch, cache: SidecarCache
+    store: Store, checkpoint: Checkpoint, prefetch: Prefetch, cache: SidecarCache
 ) -> tuple[ManifestIndex, Proof | None] | None:
     path = manifest_path(checkpoint.version)
-    data = ahead.read(path)
+    data = prefetch.read(path)
     try:
         return None if data is None else open_manifest(store, data, checkpoint, cache)
     except (SidecarError, StorageError) as error:
@@ -400,14 +400,14 @@ def _opened_for_state(
         return None
 
 
-def _state(manifest: ManifestIndex, proof: Proof | None, path: str) -> MirroredState | None:
+def _state(manifest: ManifestIndex, proof: Proof | None, path: str) -> BaseState | None:
     try:
         if proof is not None:
             proof.check()
     except (SidecarError, StorageError) as error:
         logger.debug("%s does not stand for the checkpoint: %s", path, error)
         return None
-    return MirroredState(manifest.protocol, manifest.meta_data, path)
+    return BaseState(manifest.protocol, manifest.meta_data, path)
 
 
 # ``PartFooters``: prefetched footers of a sidecar's parts, cached for the next scan.

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from lazydelta.errors import StorageError
 from lazydelta.log.checkpoint.columns import StatsWanted
-from lazydelta.log.file_batch import PARTITION_VALUES, FileBatch, StatsColumns, with_later_stats
+from lazydelta.log.file_batch import PARTITION_VALUES, FileBatch, StatsColumns, with_deferred_stats
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.protocol.actions import Count
@@ -31,7 +31,7 @@ from lazydelta.sidecar.format.columns import FOLDER, ColumnRole, SidecarLayout
 from lazydelta.sidecar.format.manifest import RangeText, SidecarError, file_identity, is_in_folder, range_key
 from lazydelta.sidecar.format.part_file import GroupFacts, PartFooter, SidecarState
 from lazydelta.sidecar.format.rows import from_rows, text_of
-from lazydelta.sidecar.reading.group_choice import surviving
+from lazydelta.sidecar.reading.group_choice import matching_groups
 from lazydelta.sidecar.reading.row_groups import from_checkpoint, stats_column_names
 from lazydelta.storage import Pending, Store
 
@@ -139,7 +139,7 @@ class ForeignSidecar:
 
     def files(self, scan: BaseScan, *, ahead: int, prune: bool) -> Generator[FileBatch]:
         """Yield the files, by row group, with the requested statistics."""
-        groups = list(self._surviving(scan) if prune else self.manifest.row_groups)
+        groups = list(self._matching_groups(scan) if prune else self.manifest.row_groups)
         scan.metrics.row_groups_pruned += len(self.manifest.row_groups) - len(groups)
         scan.metrics.files_pruned_by_groups += self.manifest.num_files - sum(each.num_rows for each in groups)
         if scan.newest_first:
@@ -155,14 +155,14 @@ class ForeignSidecar:
                 files = self._decoded(group, names, pending.result())
                 scan.metrics.row_groups_read += 1
                 if scan.wanted is None:
-                    later = partial(self._later_stats, scan.snapshot, group, files)
-                    files = with_later_stats(files, later)
+                    later = partial(self._deferred_stats, scan.snapshot, group, files)
+                    files = with_deferred_stats(files, later)
                 yield files
         finally:
             for _, pending in started:
                 pending.cancel()
 
-    def _surviving(self, scan: BaseScan) -> Iterator[ForeignGroup]:
+    def _matching_groups(self, scan: BaseScan) -> Iterator[ForeignGroup]:
         groups = self.manifest.row_groups
         ranges: list[dict[str, RangeText]] = []
         for each in groups:
@@ -170,7 +170,7 @@ class ForeignSidecar:
             # The range is that of the values there are; any group may hold nulls beside them.
             found = RangeText(each.event_hour_min, each.event_hour_max, has_null=True)
             ranges.append({self._range_key or "": found} if known else {})
-        return (groups[index] for index in surviving(scan.predicate, ranges))
+        return (groups[index] for index in matching_groups(scan.predicate, ranges))
 
     def _fetch(self, store: Store, group: ForeignGroup, names: Sequence[str]) -> Pending[list[bytes]]:
         return store.fetch_ranges(self.manifest.path, self._footer.spans(group.index, names))
@@ -203,7 +203,7 @@ class ForeignSidecar:
         ends = from_numpy(np.arange(rows + 1, dtype=np.int32) * np.int32(len(parts)), pa.int32())
         return pa.MapArray.from_arrays(ends, keys, items, type=PARTITION_VALUES)
 
-    def _later_stats(self, snapshot: LogSnapshot, group: ForeignGroup, files: FileBatch) -> StatsColumns:
+    def _deferred_stats(self, snapshot: LogSnapshot, group: ForeignGroup, files: FileBatch) -> StatsColumns:
         names = [*self.layout.names(core=True), *stats_column_names(self.layout, StatsWanted())]
         try:
             data = self._fetch(snapshot.store, group, names).result()

@@ -35,7 +35,7 @@ from lazydelta.sidecar.reading.discovery import PartFooters, Sidecar, SidecarCac
 from lazydelta.stats import ColumnRange, Ranges, has_range
 from lazydelta.storage import Pending
 
-__all__ = ["ChosenGroup", "GroupChoice", "dated_rows", "is_undated", "surviving"]
+__all__ = ["ChosenGroup", "GroupChoice", "dated_rows", "is_undated", "matching_groups"]
 
 
 # Newest first: reverse the sidecar order, with files without a sort key last. A sidecar is sorted in ascending order
@@ -108,7 +108,7 @@ class PathIndex:
 # Convert the ranges of a manifest's parts and row groups to the form that predicates are evaluated on.
 
 
-def surviving(predicate: Predicate | None, ranges: Sequence[Mapping[str, RangeText]]) -> list[int]:
+def matching_groups(predicate: Predicate | None, ranges: Sequence[Mapping[str, RangeText]]) -> list[int]:
     """Return the indices of the groups that can hold a matching file."""
     if predicate is None or not ranges:
         return list(range(len(ranges)))
@@ -293,7 +293,7 @@ class GroupChoice:
 
     def _left(self, stretches: _Stretches) -> list[int]:
         """Return the indices of leaves, parts or row groups that can hold a match or a file requested by path."""
-        kept = surviving(self._scan.predicate, [each.ranges for each in stretches])
+        kept = matching_groups(self._scan.predicate, [each.ranges for each in stretches])
         return [kept[place] for place in self._likely.among([stretches[index] for index in kept])]
 
     def _count_pruned(self, stretches: _Stretches) -> None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from lazydelta.errors import StorageError
 from lazydelta.log.checkpoint.columns import StatsWanted
 from lazydelta.log.checkpoint.reader import CheckpointReader
-from lazydelta.log.file_batch import FileBatch, StatsColumns, with_later_stats
+from lazydelta.log.file_batch import FileBatch, StatsColumns, with_deferred_stats
 from lazydelta.log.segment import Checkpoint
 from lazydelta.protocol.schema import TableSchema
 from lazydelta.runtime import compute as pc
@@ -376,7 +376,7 @@ class RowGroups:
         self._maps = sidecar.layout.name_of(ColumnRole.PARTITION_VALUES)
 
     def __iter__(self) -> Iterator[tuple[FileBatch, EmittedGroup]]:
-        groups = self.surviving()
+        groups = self.matching_groups()
         few = list(islice(groups, _FEW_GROUPS + 1))
         self._frugal = self._scan.limited or len(few) <= _FEW_GROUPS
         if few:
@@ -458,7 +458,7 @@ class RowGroups:
         self._choice.cancel()
         self._footers.cancel()
 
-    def surviving(self) -> Iterator[ChosenGroup]:
+    def matching_groups(self) -> Iterator[ChosenGroup]:
         """Yield the row groups that can hold a matching file, in scan order."""
         return iter(self._choice)
 
@@ -561,7 +561,7 @@ class RowGroups:
         if self._scan.wanted is None:
             snapshot = self._scan.snapshot
             stats = GroupStats(snapshot.store, layout, part, groups, found.footer, snapshot.segment.checkpoint)
-            files = with_later_stats(files, partial(stats.read, files))
+            files = with_deferred_stats(files, partial(stats.read, files))
         if not self._scan.newest_first:
             return [(files, used[0])]
         # As with decoding: Arrow's allocator would reserve more for the copy than the rest of a short scan.

@@ -34,30 +34,30 @@ def store() -> Store:
 
 
 def test_an_answer_stays_until_it_is_dropped_and_is_asked_for_once(store: Store) -> None:
-    ahead, asked = Prefetch(), list[Request]()
+    prefetch, asked = Prefetch(), list[Request]()
     with observe(asked.append):
-        ahead.ask(store, ["a", "b"])
-        ahead.ask(store, ["a"])
-        assert (ahead.read("a"), ahead.read("a"), ahead.read("b")) == (b"first", b"first", b"second")
+        prefetch.request(store, ["a", "b"])
+        prefetch.request(store, ["a"])
+        assert (prefetch.read("a"), prefetch.read("a"), prefetch.read("b")) == (b"first", b"first", b"second")
     assert sorted(each.path for each in asked) == ["a", "b"]
-    assert "a" in ahead
-    assert [ahead.drop("a"), ahead.drop("a")] == [True, False]
-    assert ahead.read("a") is None
+    assert "a" in prefetch
+    assert [prefetch.drop("a"), prefetch.drop("a")] == [True, False]
+    assert prefetch.read("a") is None
 
 
 def test_what_does_not_exist_or_was_not_asked_for_is_left_to_the_caller(store: Store) -> None:
-    ahead = Prefetch()
-    ahead.ask(store, ["nothing"])
-    assert ahead.read("nothing") is None
-    assert ahead.read("a") is None
-    assert "nothing" not in ahead, "the next one asks again: it may be there by then"
+    prefetch = Prefetch()
+    prefetch.request(store, ["nothing"])
+    assert prefetch.read("nothing") is None
+    assert prefetch.read("a") is None
+    assert "nothing" not in prefetch, "the next one asks again: it may be there by then"
 
 
 def test_what_is_not_wanted_is_dropped(store: Store) -> None:
-    ahead = Prefetch()
-    ahead.ask(store, ["a", "b"])
-    ahead.keep_only({"b"})
-    assert (ahead.read("a"), ahead.read("b")) == (None, b"second")
+    prefetch = Prefetch()
+    prefetch.request(store, ["a", "b"])
+    prefetch.keep_only({"b"})
+    assert (prefetch.read("a"), prefetch.read("b")) == (None, b"second")
 
 
 def test_a_cache_that_is_full_keeps_what_came_first() -> None:

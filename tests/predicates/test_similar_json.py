@@ -13,7 +13,7 @@ import pytest
 from lazydelta.protocol.schema import Column
 from lazydelta.stats import ranges_from_json
 from lazydelta.stats.ranges import ColumnRange, Ranges
-from lazydelta.stats.similar_json import alike_or_decoded, shape_of
+from lazydelta.stats.similar_json import parse_similar, shape_of
 from tests.predicates import worlds
 
 SCHEMA = worlds.schema()
@@ -120,7 +120,7 @@ def read(texts: list[str], columns: list[Column], *, only_bounds: bool = False) 
         return by_decoder(some.to_pylist(), columns, only_bounds=only_bounds)
 
     stats = pa.array(texts, pa.string())
-    return alike_or_decoded(stats, columns, decoded, only_bounds=only_bounds, most_slots=1000), left
+    return parse_similar(stats, columns, decoded, only_bounds=only_bounds, most_slots=1000), left
 
 
 def by_decoder(texts: list[str], columns: list[Column], *, only_bounds: bool) -> Ranges:

@@ -10,7 +10,7 @@ import pytest
 
 import lazydelta
 from lazydelta.maintenance import after_commit
-from lazydelta.maintenance.after_commit import clear_left_behind
+from lazydelta.maintenance.after_commit import delete_orphaned_files
 from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import Request, observe
 from lazydelta.write.job import TaskResult, WriteJob
@@ -53,7 +53,7 @@ def _active(root: Path) -> set[str]:
 
 def _clear(root: Path) -> set[str]:
     handle = TableHandle.open(root)
-    return set(clear_left_behind(handle, handle.newest().version))
+    return set(delete_orphaned_files(handle, handle.newest().version))
 
 
 def test_what_a_driver_left_that_was_killed_goes_and_nothing_else(tmp_path: Path) -> None:
