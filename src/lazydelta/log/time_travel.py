@@ -12,13 +12,11 @@ from lazydelta.log.commits import decode_actions, read_actions
 from lazydelta.log.segment import LogSegment, available_versions, list_commits
 from lazydelta.protocol.actions import Metadata
 from lazydelta.protocol.file_names import LogFile
-from lazydelta.protocol.properties import is_true
+from lazydelta.protocol.properties import Key, is_true
 from lazydelta.storage import Store
 
 __all__ = ["commit_info", "history", "milliseconds", "version_at"]
 
-_ENABLED = "delta.enableInCommitTimestamps"
-_ENABLED_SINCE = "delta.inCommitTimestampEnablementVersion"
 _FIRST_LINE_BYTES = 64 << 10
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -125,13 +123,13 @@ def history(
 
 
 def _in_commit_since(metadata: Metadata) -> int | None:
-    if not is_true(metadata, _ENABLED):
+    if not is_true(metadata, Key.IN_COMMIT_TIMESTAMPS):
         return None
-    since = metadata.property(_ENABLED_SINCE, "0")
+    since = metadata.property(Key.IN_COMMIT_SINCE_VERSION, "0")
     try:
         return int(since or 0)
     except ValueError:
-        message = f"The table property {_ENABLED_SINCE} is {since!r}, which is not a version"
+        message = f"The table property {Key.IN_COMMIT_SINCE_VERSION} is {since!r}, which is not a version"
         raise CorruptLogError(message, path="metaData") from None
 
 

@@ -42,7 +42,7 @@ from lazydelta.maintenance.rewrite import (
 from lazydelta.predicates import Where
 from lazydelta.protocol.actions import Metadata
 from lazydelta.protocol.features import check_writable
-from lazydelta.protocol.properties import TableProperties
+from lazydelta.protocol.properties import Key, TableProperties
 from lazydelta.protocol.schema import TableSchema
 from lazydelta.runtime.arrays import string_array
 from lazydelta.runtime.compute import expression_text
@@ -75,7 +75,6 @@ OptimizeProgress: TypeAlias = Callable[[str, int, int | None], None]
 _COMMIT_BYTES = 4 << 30
 _COMMIT_FILES = 20_000
 _OFFERS = 10
-_TARGET = "delta.targetFileSize"
 _SIZE = re.compile(r"\s*(\d+)\s*([kmg]?)i?b?\s*", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -118,7 +117,7 @@ class OptimizeSettings:
 
 def target_size_of(metadata: Metadata) -> int:
     """Return the target file size of the table."""
-    text = metadata.property(_TARGET)
+    text = metadata.property(Key.TARGET_FILE_SIZE)
     match = None if text is None else _SIZE.fullmatch(text)
     size = 0 if match is None else int(match[1]) * _FACTORS[match[2].lower()]
     return size or TARGET_FILE_SIZE

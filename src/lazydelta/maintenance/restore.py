@@ -32,6 +32,7 @@ from lazydelta.log.time_travel import milliseconds, version_at
 from lazydelta.protocol.actions import Add, DeletionVector, Metadata
 from lazydelta.protocol.deletion_vectors import vector_path
 from lazydelta.protocol.features import check_writable
+from lazydelta.protocol.properties import Key
 from lazydelta.protocol.values import logged_path
 from lazydelta.runtime.arrays import boolean_array
 from lazydelta.runtime.threads import in_parallel
@@ -58,7 +59,6 @@ __all__ = [
 
 _THREADS = 8
 _ATTEMPTS = 5
-_MAX_ID = "delta.columnMapping.maxColumnId"
 _MANIFESTS = "_symlink_format_manifest"
 
 
@@ -261,10 +261,12 @@ def _refuse(path: str, version: int) -> None:
 
 def _with_highest_id(older: Metadata, newest: Metadata) -> Metadata:
     """Return restored metadata in which no id of a later column is given again."""
-    highest = max(int(each.property(_MAX_ID) or 0) for each in (older, newest))
-    if not highest or older.property(_MAX_ID) == str(highest):
+    highest = max(int(each.property(Key.MAX_COLUMN_ID) or 0) for each in (older, newest))
+    if not highest or older.property(Key.MAX_COLUMN_ID) == str(highest):
         return older
-    return msgspec.structs.replace(older, configuration=dict(older.configuration or {}) | {_MAX_ID: str(highest)})
+    return msgspec.structs.replace(
+        older, configuration=dict(older.configuration or {}) | {Key.MAX_COLUMN_ID: str(highest)}
+    )
 
 
 # REPAIR, also known as FSCK: files that are gone leave the log.
@@ -358,7 +360,7 @@ def _old_manifests(handle: TableHandle) -> Iterator[str]:
 
 _AT_ONCE = 10_000
 # When in-commit timestamps began is a property of one log.
-_OF_THE_LOG = frozenset({"delta.incommittimestampenablementversion", "delta.incommittimestampenablementtimestamp"})
+_OF_THE_LOG = frozenset({Key.IN_COMMIT_SINCE_VERSION.lower(), Key.IN_COMMIT_SINCE_TIMESTAMP.lower()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,7 @@ from lazydelta.maintenance.vacuum_files import (
     keep_removed,
 )
 from lazydelta.protocol.actions import Metadata, Protocol
-from lazydelta.protocol.features import check_writable
+from lazydelta.protocol.features import COPIED_FEATURES, check_writable
 from lazydelta.protocol.file_names import LOG
 from lazydelta.protocol.properties import TableProperties
 from lazydelta.runtime.threads import in_parallel
@@ -62,35 +62,6 @@ __all__ = ["VacuumProgress", "VacuumResult", "vacuum"]
 _TABLE_FEATURES_VERSION = 7
 # Store and client clocks differ by seconds. A larger skew means that the clock was never set.
 _MOST_SKEW = 5 * 60 * 1000
-# With these features, only `add` and `remove` actions and their deletion vectors reference files. Whether lazydelta may
-# commit to such a table is a separate check.
-_KNOWN = frozenset(
-    {
-        "allowColumnDefaults",
-        "appendOnly",
-        "changeDataFeed",
-        "checkConstraints",
-        "checkpointProtection",
-        "clustering",
-        "columnMapping",
-        "deletionVectors",
-        "domainMetadata",
-        "generatedColumns",
-        "icebergCompatV1",
-        "icebergCompatV2",
-        "identityColumns",
-        "inCommitTimestamp",
-        "invariants",
-        "rowTracking",
-        "timestampNtz",
-        "typeWidening",
-        "typeWidening-preview",
-        "v2Checkpoint",
-        "vacuumProtocolCheck",
-        "variantType",
-        "variantType-preview",
-    }
-)
 
 
 def check_vacuumable(protocol: Protocol, *, path: str) -> None:
@@ -99,7 +70,7 @@ def check_vacuumable(protocol: Protocol, *, path: str) -> None:
     The feature ``vacuumProtocolCheck`` requires this check; here it applies to every table.
     """
     version, features = protocol.min_writer_version, set(protocol.writer_features or ())
-    unknown = tuple(sorted(features - _KNOWN))
+    unknown = tuple(sorted(features - COPIED_FEATURES))
     if version > _TABLE_FEATURES_VERSION:
         unknown = (f"minWriterVersion {version}",)
     if unknown:

@@ -31,6 +31,7 @@ from lazydelta.log.segment import commits_in_order, list_commits
 from lazydelta.protocol.actions import DeletionVector, LogLine, Metadata, Remove
 from lazydelta.protocol.deletion_vectors import vector_path
 from lazydelta.protocol.file_names import LOG, FileKind, LogFile
+from lazydelta.protocol.properties import Key
 from lazydelta.protocol.schema import TableSchema
 from lazydelta.protocol.values import folder_prefix
 from lazydelta.runtime import compute as pc
@@ -282,7 +283,6 @@ def _vectors(removes: Iterable[dict[str, Any]]) -> Iterator[tuple[DeletionVector
 
 _OURS = ("_delta_index", "_change_data", TEMPORARY)
 _ICEBERG = "metadata"
-_FORMATS = "delta.universalFormat.enabledFormats"
 
 
 class TableNames:
@@ -309,8 +309,8 @@ class TableNames:
 
 def _serves_iceberg(metadata: Metadata) -> bool:
     properties = {key.lower(): value or "" for key, value in (metadata.configuration or {}).items()}
-    compatible = any(key.startswith("delta.enableicebergcompat") for key in properties)
-    return compatible or "iceberg" in properties.get(_FORMATS.lower(), "").lower()
+    compatible = any(key.startswith(Key.ICEBERG_COMPAT.lower()) for key in properties)
+    return compatible or "iceberg" in properties.get(Key.UNIVERSAL_FORMATS.lower(), "").lower()
 
 
 # The listing of a VACUUM: the files below the table's root, by one walk or by one walk per folder.

@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from lazydelta.errors import CorruptLogError, SchemaMismatchError, UnsupportedFeatureError
+from lazydelta.protocol.properties import Key
 from lazydelta.protocol.schema import TYPE_CHANGES, Array, DataType, Decimal, Field, Map, Primitive, Struct, TableSchema
 from lazydelta.runtime import compute as pc
 
@@ -141,8 +142,8 @@ def to_field(field: pa.Field, parent: str = "") -> dict[str, Any]:
         hint = "rename the column; a table with delta.columnMapping.mode = 'name' may have it"
         raise SchemaMismatchError(message, hint=hint)
     # deltalake hands generated columns over in the metadata of Arrow fields.
-    generation = (field.metadata or {}).get(b"delta.generationExpression")
-    metadata = {} if generation is None else {"delta.generationExpression": generation.decode()}
+    generation = (field.metadata or {}).get(Key.GENERATION.encode())
+    metadata = {} if generation is None else {Key.GENERATION: generation.decode()}
     return {"name": field.name, "type": to_type(field.type, place), "nullable": field.nullable, "metadata": metadata}
 
 

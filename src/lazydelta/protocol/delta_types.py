@@ -22,6 +22,7 @@ from lazydelta.errors import (
 )
 from lazydelta.protocol import schema as parsed
 from lazydelta.protocol.arrow_types import decoded_type, is_list, to_type
+from lazydelta.protocol.properties import Key
 
 __all__ = [
     "ArrayType",
@@ -458,7 +459,7 @@ def _large(kind: pa.DataType) -> pa.DataType:
 def _invariants(fields: Sequence[Field], parent: str) -> Iterator[tuple[str, str]]:
     for each in fields:
         place = f"{parent}{each.name}"
-        noted = each.metadata.get("delta.invariants")
+        noted = each.metadata.get(Key.INVARIANTS)
         if isinstance(noted, str):
             try:
                 yield place, str(_decoded(noted)["expression"]["expression"])

@@ -11,11 +11,12 @@ import msgspec
 from lazydelta.errors import CorruptLogError, UnsupportedFeatureError, WriteError
 from lazydelta.protocol.actions import Metadata, Protocol
 from lazydelta.protocol.arrow_types import check_type_changes
-from lazydelta.protocol.properties import is_true
+from lazydelta.protocol.properties import Key, TableProperties, is_true
 from lazydelta.protocol.schema import TYPE_CHANGES, Array, DataType, Field, Map, Primitive, Struct, TableSchema, Variant
 
 __all__ = [
     "CATALOG_FEATURES",
+    "COPIED_FEATURES",
     "FEATURES",
     "READER_FEATURES",
     "WRITER_FEATURES",
@@ -80,9 +81,9 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``writer_version`` is the protocol version that included it before feature lists existed. A table uses it in an
     unsupported way if ``switch`` (a property that is true) or ``column_mark`` (a prefix of a key in a column's
-    metadata; with ``nested_only``, in that of a field inside a column) is present. ``copied`` says that a checkpoint
-    needs only actions and fields for it that lazydelta copies. It does not say whether commits are possible, because a
-    checkpoint does not change the table.
+    metadata; with ``nested_only``, in that of a field inside a column) is present. ``copied`` says that
+    lazydelta copies all actions and fields that the feature needs in a checkpoint, and that VACUUM needs no other
+    actions to find the files in use. It does not say whether commits are possible, because neither changes the table.
     """
 
     name: str
@@ -102,7 +103,7 @@ FEATURES = (
         name="invariants",
         writing=Writing.DONE,
         writer_version=2,
-        column_mark="delta.invariants",
+        column_mark=Key.INVARIANTS,
         nested_only=True,
         note="`NOT NULL` and expressions are checked, the latter like CHECK constraints",
     ),
@@ -123,7 +124,7 @@ FEATURES = (
         name="generatedColumns",
         writing=Writing.DONE,
         writer_version=4,
-        column_mark="delta.generationExpression",
+        column_mark=Key.GENERATION,
         nested_only=True,
         note="computed or checked; an unsupported expression is refused, with the name of the column",
     ),
@@ -138,7 +139,7 @@ FEATURES = (
         name="identityColumns",
         writing=Writing.DONE,
         writer_version=6,
-        column_mark="delta.identity.",
+        column_mark=Key.IDENTITY,
         nested_only=True,
         note="values come from the table's sequence, or from the rows if the column is `BY DEFAULT`",
     ),
@@ -170,12 +171,12 @@ FEATURES = (
     Feature(
         name="typeWidening",
         reading=ReadSupport.DONE,
-        switch="delta.enableTypeWidening",
-        column_mark="delta.typeChanges",
+        switch=Key.TYPE_WIDENING,
+        column_mark=Key.TYPE_CHANGES,
     ),
     Feature(name="typeWidening-preview", reading=ReadSupport.DONE),
     Feature(name="v2Checkpoint", reading=ReadSupport.DONE),
-    Feature(name="rowTracking", switch="delta.enableRowTracking"),
+    Feature(name="rowTracking", switch=Key.ROW_TRACKING),
     Feature(name="clustering"),
     Feature(
         name="allowColumnDefaults",
@@ -197,7 +198,7 @@ READER_FEATURES = frozenset(each.name for each in FEATURES if each.reading is Re
 CATALOG_FEATURES = frozenset(each.name for each in FEATURES if each.reading is ReadSupport.WITH_LOG_TAIL)
 WRITER_FEATURES = frozenset(each.name for each in FEATURES if each.writing is Writing.DONE)
 LISTED_FEATURES = frozenset(each.name for each in FEATURES if each.writing is not Writing.REFUSED)
-CHECKPOINT_FEATURES = frozenset(each.name for each in FEATURES if each.copied)
+COPIED_FEATURES = frozenset(each.name for each in FEATURES if each.copied)
 
 
 # Reader support. Only the reader side of the protocol counts: writer-only features (``appendOnly``, ``rowTracking``,
@@ -237,7 +238,7 @@ def column_mapping_mode(metadata: Metadata, protocol: Protocol, *, path: str | N
     """
     if not _supports_column_mapping(protocol):
         return "none"
-    stored = metadata.property("delta.columnMapping.mode", "none") or "none"
+    stored = metadata.property(Key.COLUMN_MAPPING_MODE, "none") or "none"
     mode = _MODES.get(stored.lower())
     if mode is None:
         message = f"The table uses the column mapping mode {stored!r}, which lazydelta does not know"
@@ -285,8 +286,6 @@ def _check_names(features: tuple[str, ...], *, has_log_tail: bool, path: str | N
 # same features in the list of version 7, are no obstacle as long as the table does not use them.
 
 
-_CONSTRAINT = "delta.constraints."
-_MAPPING = "delta.columnMapping.mode"
 # Columns that the change data feed adds to those of the table.
 _OF_CHANGES = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 
@@ -308,7 +307,7 @@ def check_writable(protocol: Protocol, metadata: Metadata, *, path: str | None =
 
 def check_copyable(protocol: Protocol, *, path: str) -> None:
     """Raise unless a checkpoint by lazydelta keeps everything that the table's features store in it."""
-    unknown = tuple(feature for feature in protocol.writer_features or () if feature not in CHECKPOINT_FEATURES)
+    unknown = tuple(feature for feature in protocol.writer_features or () if feature not in COPIED_FEATURES)
     if protocol.min_writer_version > LISTS_SINCE["writer"]:
         unknown = (f"minWriterVersion {protocol.min_writer_version}",)
     if unknown:
@@ -319,12 +318,12 @@ def check_copyable(protocol: Protocol, *, path: str) -> None:
 
 def is_append_only(protocol: Protocol, metadata: Metadata) -> bool:
     """Return whether rows may never be deleted."""
-    return _supports(protocol, "appendOnly") and is_true(metadata, "delta.appendOnly")
+    return _supports(protocol, "appendOnly") and TableProperties.of(metadata, strict=False).append_only
 
 
 def uses_in_commit_timestamps(protocol: Protocol, metadata: Metadata) -> bool:
     """Return whether each commit must carry its own monotonic timestamp."""
-    return _supports(protocol, "inCommitTimestamp") and is_true(metadata, "delta.enableInCommitTimestamps")
+    return _supports(protocol, "inCommitTimestamp") and is_true(metadata, Key.IN_COMMIT_TIMESTAMPS)
 
 
 def check_removable(protocol: Protocol, metadata: Metadata, *, path: str | None = None) -> None:
@@ -357,17 +356,17 @@ def _active_features(protocol: Protocol, metadata: Metadata) -> Iterator[tuple[s
         if feature.switch is not None and is_true(metadata, feature.switch):
             yield feature.name, f"the property {feature.switch}"
     for key in metadata.configuration or {}:
-        if key.lower().startswith(_CONSTRAINT) and not _supports(protocol, "checkConstraints"):
+        if key.lower().startswith(Key.CONSTRAINT) and not _supports(protocol, "checkConstraints"):
             # Writers that follow the protocol would accept any row.
             yield "checkConstraints", f"the property {key}, and the protocol does not have the feature"
-    asked = (metadata.property(_MAPPING) or "none").lower()
+    asked = (metadata.property(Key.COLUMN_MAPPING_MODE) or "none").lower()
     if asked != column_mapping_mode(metadata, protocol):
         # Readers treat the columns as unmapped, and other writers may not.
-        yield "columnMapping", f"the property {_MAPPING}, and the protocol does not have the feature"
-    if (metadata.property("delta.checkpointPolicy") or "").lower() == "v2":
+        yield "columnMapping", f"the property {Key.COLUMN_MAPPING_MODE}, and the protocol does not have the feature"
+    if (metadata.property(Key.CHECKPOINT_POLICY) or "").lower() == "v2":
         yield "v2Checkpoint", "the property delta.checkpointPolicy"
     schema = TableSchema.parse(metadata.schema_string, partition_columns=metadata.partition_columns)
-    if is_true(metadata, "delta.enableChangeDataFeed"):
+    if is_true(metadata, Key.CHANGE_DATA_FEED):
         clashing = [each.name for each in schema.fields if each.name.lower() in _OF_CHANGES]
         if clashing:
             yield "changeDataFeed", f"change data has a column {clashing[0]!r} of its own"

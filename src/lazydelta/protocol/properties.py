@@ -1,17 +1,75 @@
-"""Table properties, typed: the few that a writer must honour, with Delta's defaults."""
+"""The keys of table properties and of column metadata, and the properties that lazydelta honours, with their types.
+
+A property that a writer must honour is a key in ``Key``, a field of ``TableProperties`` with Delta's default, and a
+line of ``PROPERTIES``. ``tests/project/test_properties.py`` refuses raw keys elsewhere.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 
 from lazydelta.errors import WriteError
 from lazydelta.protocol.actions import Metadata
 
-__all__ = ["ISOLATION_LEVELS", "TIMESTAMP_COLUMN", "TableProperties", "is_true", "parse_interval", "split_columns"]
+__all__ = [
+    "ISOLATION_LEVELS",
+    "PROPERTIES",
+    "TIMESTAMP_COLUMN",
+    "Key",
+    "TableProperties",
+    "is_true",
+    "parse_interval",
+    "split_columns",
+]
+
+
+class Key:
+    """Names of properties, as the protocol spells them; a table may spell them in another case."""
+
+    APPEND_ONLY = "delta.appendOnly"
+    AUTO_COMPACT = "delta.autoOptimize.autoCompact"
+    CHANGE_DATA_FEED = "delta.enableChangeDataFeed"
+    CHECKPOINT_INTERVAL = "delta.checkpointInterval"
+    CHECKPOINT_POLICY = "delta.checkpointPolicy"
+    CHECKPOINT_PROTECTED_BEFORE = "delta.requireCheckpointProtectionBeforeVersion"
+    COLUMN_MAPPING_MODE = "delta.columnMapping.mode"
+    CONSTRAINT = "delta.constraints."  # a prefix
+    DELETED_FILE_RETENTION = "delta.deletedFileRetentionDuration"
+    DELETION_VECTORS = "delta.enableDeletionVectors"
+    EXPIRED_LOG_CLEANUP = "delta.enableExpiredLogCleanup"
+    FEATURE = "delta.feature."  # a prefix
+    ICEBERG_COMPAT = "delta.enableIcebergCompat"  # a prefix
+    INDEXED_COLUMNS = "delta.dataSkippingNumIndexedCols"
+    IN_COMMIT_SINCE_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
+    IN_COMMIT_SINCE_VERSION = "delta.inCommitTimestampEnablementVersion"
+    IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
+    ISOLATION_LEVEL = "delta.isolationLevel"
+    LOG_RETENTION = "delta.logRetentionDuration"
+    MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
+    MIN_READER_VERSION = "delta.minReaderVersion"
+    MIN_WRITER_VERSION = "delta.minWriterVersion"
+    ROW_TRACKING = "delta.enableRowTracking"
+    STATS_AS_JSON = "delta.checkpoint.writeStatsAsJson"
+    STATS_AS_STRUCT = "delta.checkpoint.writeStatsAsStruct"
+    STATS_COLUMNS = "delta.dataSkippingStatsColumns"
+    TARGET_FILE_SIZE = "delta.targetFileSize"
+    TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
+    TYPE_WIDENING = "delta.enableTypeWidening"
+    UNIVERSAL_FORMATS = "delta.universalFormat.enabledFormats"
+
+    # In the metadata of a column.
+    COLUMN_ID = "delta.columnMapping.id"
+    GENERATION = "delta.generationExpression"
+    IDENTITY = "delta.identity."  # a prefix
+    INVARIANTS = "delta.invariants"
+    PHYSICAL_NAME = "delta.columnMapping.physicalName"
+    TYPE_CHANGES = "delta.typeChanges"
+
 
 TIMESTAMP_COLUMN = "lazydelta.timestampColumn"
 """The property that names the timestamp column of a time-aligned table."""
@@ -64,27 +122,19 @@ class TableProperties(msgspec.Struct, frozen=True):
     def parse(cls, configuration: Mapping[str, str | None], *, strict: bool = True) -> TableProperties:
         """Parse properties from a configuration; unless ``strict``, an invalid one gets its default."""
         # Delta's property names are case-insensitive.
-        given = {key.lower(): (key, value) for key, value in configuration.items() if value is not None}
-        read = _Reader(given, strict)
-        stats_columns = read.text("delta.dataSkippingStatsColumns")
-        return cls(
-            checkpoint_interval=read.number("delta.checkpointInterval", 10, least=1),
-            log_retention=read.interval("delta.logRetentionDuration", timedelta(days=30)),
-            deleted_file_retention=read.interval("delta.deletedFileRetentionDuration", timedelta(days=7)),
-            transaction_retention=read.optional_interval("delta.setTransactionRetentionDuration"),
-            append_only=read.flag("delta.appendOnly", default=False),
-            indexed_columns=read.number("delta.dataSkippingNumIndexedCols", 32, least=-1),
-            stats_columns=None if stats_columns is None else split_columns(stats_columns),
-            in_commit_timestamps=read.flag("delta.enableInCommitTimestamps", default=False),
-            expired_log_cleanup=read.flag("delta.enableExpiredLogCleanup", default=True),
-            stats_as_json=read.flag("delta.checkpoint.writeStatsAsJson", default=True),
-            stats_as_struct=read.flag("delta.checkpoint.writeStatsAsStruct", default=True),
-            protected_before=read.number("delta.requireCheckpointProtectionBeforeVersion", 0, least=0),
-            deletion_vectors=read.flag("delta.enableDeletionVectors", default=False),
-            serializable=read.choice("delta.isolationLevel", ISOLATION_LEVELS) == "serializable",
-            # Delta-Spark accepts more values, and none of them is a reason to refuse a write.
-            auto_compact=(read.text("delta.autoOptimize.autoCompact") or "").strip().lower() in {"true", "auto"},
-        )
+        given = {key.lower(): value for key, value in configuration.items() if value is not None}
+        found: dict[str, Any] = {}
+        for field, each in PROPERTIES.items():
+            value = given.get(each.key.lower())
+            if value is None:
+                continue
+            try:
+                found[field] = each.parse(value)
+            except ValueError as error:
+                if strict:
+                    message = f"The table property {each.key} is {value!r}, which is not valid"
+                    raise WriteError(message, hint=each.hint) from error
+        return cls(**found)
 
 
 def is_true(metadata: Metadata, name: str) -> bool:
@@ -122,58 +172,59 @@ def split_columns(text: str) -> tuple[str, ...]:
     return tuple(match[1] for match in re.finditer(_COLUMN, text))
 
 
-class _Reader(msgspec.Struct, frozen=True):
-    given: Mapping[str, tuple[str, str]]
-    strict: bool
+def _flag(text: str) -> bool:
+    if text.strip().lower() not in {"true", "false"}:
+        raise ValueError
+    return text.strip().lower() == "true"
 
-    def text(self, name: str) -> str | None:
-        found = self.given.get(name.lower())
-        return None if found is None else found[1]
 
-    def choice(self, name: str, choices: tuple[str, ...]) -> str | None:
-        text = self.text(name)
-        if text is None:
-            return None
-        if text.strip().lower() not in {each.lower() for each in choices}:
-            self._refuse(name, text, f"say one of {', '.join(choices)}")
-        return text.strip().lower()
-
-    def flag(self, name: str, *, default: bool) -> bool:
-        text = self.text(name)
-        if text is None:
-            return default
-        if text.strip().lower() not in {"true", "false"}:
-            self._refuse(name, text, "say true or false")
-            return default
-        return text.strip().lower() == "true"
-
-    def number(self, name: str, default: int, *, least: int) -> int:
-        text = self.text(name)
-        if text is None:
-            return default
-        try:
-            number = int(text)
-        except ValueError:
-            number = least - 1
-        if number < least:
-            self._refuse(name, text, f"give a number from {least}")
-            return default
+def _from(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if (number := int(text)) < least:
+            raise ValueError
         return number
 
-    def interval(self, name: str, default: timedelta) -> timedelta:
-        found = self.optional_interval(name)
-        return default if found is None else found
+    return parse
 
-    def optional_interval(self, name: str) -> timedelta | None:
-        text = self.text(name)
-        if text is None:
-            return None
-        found = parse_interval(text)
-        if found is None or found < timedelta():
-            self._refuse(name, text, "write it like 'interval 7 days'")
-            return None
-        return found
 
-    def _refuse(self, name: str, text: str, hint: str) -> None:
-        if self.strict:
-            raise WriteError(f"The table property {name} is {text!r}, which is not valid", hint=hint)
+def _retention(text: str) -> timedelta:
+    found = parse_interval(text)
+    if found is None or found < timedelta():
+        raise ValueError
+    return found
+
+
+def _is_serializable(text: str) -> bool:
+    if text.strip().lower() not in {each.lower() for each in ISOLATION_LEVELS}:
+        raise ValueError
+    return text.strip().lower() == "serializable"
+
+
+class Property(msgspec.Struct, frozen=True):
+    """How a property is parsed; ``parse`` raises a ``ValueError``, and ``hint`` says what is valid."""
+
+    key: str
+    parse: Callable[[str], Any]
+    hint: str = ""
+
+
+_FLAG, _INTERVALS = "say true or false", "write it like 'interval 7 days'"
+PROPERTIES = {
+    "append_only": Property(Key.APPEND_ONLY, _flag, _FLAG),
+    # Delta-Spark accepts more values, and none of them is a reason to refuse a write.
+    "auto_compact": Property(Key.AUTO_COMPACT, lambda text: text.strip().lower() in {"true", "auto"}),
+    "checkpoint_interval": Property(Key.CHECKPOINT_INTERVAL, _from(1), "give a number from 1"),
+    "deleted_file_retention": Property(Key.DELETED_FILE_RETENTION, _retention, _INTERVALS),
+    "deletion_vectors": Property(Key.DELETION_VECTORS, _flag, _FLAG),
+    "expired_log_cleanup": Property(Key.EXPIRED_LOG_CLEANUP, _flag, _FLAG),
+    "in_commit_timestamps": Property(Key.IN_COMMIT_TIMESTAMPS, _flag, _FLAG),
+    "indexed_columns": Property(Key.INDEXED_COLUMNS, _from(-1), "give a number from -1"),
+    "log_retention": Property(Key.LOG_RETENTION, _retention, _INTERVALS),
+    "protected_before": Property(Key.CHECKPOINT_PROTECTED_BEFORE, _from(0), "give a number from 0"),
+    "serializable": Property(Key.ISOLATION_LEVEL, _is_serializable, f"say one of {', '.join(ISOLATION_LEVELS)}"),
+    "stats_as_json": Property(Key.STATS_AS_JSON, _flag, _FLAG),
+    "stats_as_struct": Property(Key.STATS_AS_STRUCT, _flag, _FLAG),
+    "stats_columns": Property(Key.STATS_COLUMNS, split_columns),
+    "transaction_retention": Property(Key.TRANSACTION_RETENTION, _retention, _INTERVALS),
+}
+"""The properties that lazydelta honours, by the field of ``TableProperties``."""

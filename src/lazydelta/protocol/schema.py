@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from lazydelta.errors import CorruptLogError, UnknownColumnError, UnsupportedFeatureError
+from lazydelta.protocol.properties import Key
 
 __all__ = [
     "Array",
@@ -32,9 +33,7 @@ __all__ = [
     "split_name",
 ]
 
-_PHYSICAL_NAME = "delta.columnMapping.physicalName"
-_FIELD_ID = "delta.columnMapping.id"
-TYPE_CHANGES = "delta.typeChanges"
+TYPE_CHANGES = Key.TYPE_CHANGES
 _DECIMAL = r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)"
 _CHARACTERS = r"(?:var)?char\(\d+\)"
 _MAX_DEPTH = 100
@@ -386,8 +385,8 @@ class _Parser(msgspec.Struct, frozen=True):
             raise self._corrupt(f"has metadata of field {name!r} that is not an object")
         physical, field_id = name, None
         if self.mapped:
-            physical = metadata.get(_PHYSICAL_NAME, name)
-            field_id = metadata.get(_FIELD_ID)
+            physical = metadata.get(Key.PHYSICAL_NAME, name)
+            field_id = metadata.get(Key.COLUMN_ID)
             if not isinstance(physical, str) or not (field_id is None or isinstance(field_id, int)):
                 raise self._corrupt(f"has a bad column mapping for field {name!r}")
         return Field(

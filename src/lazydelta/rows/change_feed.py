@@ -23,7 +23,7 @@ from lazydelta.predicates import Where, parse_predicate, to_arrow_expression
 from lazydelta.protocol.actions import Add, DeletionVector, LogLine, Metadata, Remove
 from lazydelta.protocol.deletion_vectors import DeletedRows, read_deletion_vector
 from lazydelta.protocol.file_names import LogFile
-from lazydelta.protocol.properties import is_true
+from lazydelta.protocol.properties import Key, is_true
 from lazydelta.protocol.schema import Field, Primitive, TableSchema
 from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import from_numpy, int64_array, string_array, typed_array, typed_scalar
@@ -48,7 +48,7 @@ __all__ = [
 # false, such as those of OPTIMIZE, change nothing.
 
 
-ENABLED = "delta.enableChangeDataFeed"
+ENABLED = Key.CHANGE_DATA_FEED
 
 
 class _Cdc(msgspec.Struct, rename="camel", frozen=True):
@@ -199,7 +199,7 @@ class VersionRange:
         return self._within(store, metadata, files, newest)
 
     def _within(self, store: Store, metadata: Metadata, files: list[LogFile], newest: int) -> list[ChangeCommit]:
-        in_commit = is_true(metadata, "delta.enableInCommitTimestamps")
+        in_commit = is_true(metadata, Key.IN_COMMIT_TIMESTAMPS)
         found = [ChangeCommit(file, commit_time(store, file, in_commit=in_commit)) for file in files]
         since, until = self.since, self.until
         if since is not None and all(each.timestamp < since for each in found):

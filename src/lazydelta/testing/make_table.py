@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from lazydelta.errors import OptionError
 from lazydelta.log.hint import hint_checksum
+from lazydelta.protocol.properties import Key
 from lazydelta.runtime.arrays import from_numpy
 from lazydelta.testing.files import (
     CHOICE,
@@ -536,13 +537,13 @@ class _Maker:
         recipe = self._recipe
         configuration = {}
         if recipe.stats in {"struct", "both"}:
-            configuration["delta.checkpoint.writeStatsAsStruct"] = "true"
+            configuration[Key.STATS_AS_STRUCT] = "true"
         if recipe.stats in {"struct", "none"}:
-            configuration["delta.checkpoint.writeStatsAsJson"] = "false"
+            configuration[Key.STATS_AS_JSON] = "false"
         if recipe.deletion_vectors:
-            configuration["delta.enableDeletionVectors"] = "true"
+            configuration[Key.DELETION_VECTORS] = "true"
         if recipe.checkpoint == "v2":
-            configuration["delta.checkpointPolicy"] = "v2"
+            configuration[Key.CHECKPOINT_POLICY] = "v2"
         return {
             "id": self._uuids[0],
             "format": {"provider": "parquet", "options": {}},

@@ -26,6 +26,7 @@ from lazydelta.errors import (
 from lazydelta.protocol.actions import Metadata, Protocol
 from lazydelta.protocol.arrow_types import has_timestamp_ntz, to_field
 from lazydelta.protocol.delta_types import Field
+from lazydelta.protocol.properties import Key
 from lazydelta.protocol.schema import NameIndex
 from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.write.column_mapping import mapped_metadata, mapping_of, with_own_names
@@ -43,17 +44,14 @@ Change: TypeAlias = Callable[[Snapshot], State]
 """Computes the protocol and metadata that a table gets."""
 
 _ATTEMPTS = 5
-_CONSTRAINT = "delta.constraints."
-_BY_PROPERTY = "delta.feature."
 _LONGEST_NAME, _LONGEST_DESCRIPTION = 255, 4000
-_MAPPING = "delta.columnMapping.mode"
 _SWITCHES = {
-    "delta.enablechangedatafeed": "changeDataFeed",
-    "delta.enabledeletionvectors": "deletionVectors",
-    "delta.appendonly": "appendOnly",
+    Key.CHANGE_DATA_FEED.lower(): "changeDataFeed",
+    Key.DELETION_VECTORS.lower(): "deletionVectors",
+    Key.APPEND_ONLY.lower(): "appendOnly",
 }
 # What only writers set, and what a table cannot take back.
-_KEPT = frozenset({"delta.columnmapping.maxcolumnid", "delta.enableincommittimestamps"})
+_KEPT = frozenset({Key.MAX_COLUMN_ID.lower(), Key.IN_COMMIT_TIMESTAMPS.lower()})
 
 
 def alter_table(
@@ -131,7 +129,7 @@ class TableChange(msgspec.Struct, frozen=True, kw_only=True):
             schema = msgspec.json.decode(snapshot.metadata.schema_string)
             names = NameIndex(each["name"] for each in schema["fields"])
             for each, field in zip(given, fields, strict=True):
-                if "delta.generationExpression" in (each.get("metadata") or {}):
+                if Key.GENERATION in (each.get("metadata") or {}):
                     message = f"New columns cannot be a generated column, as {each['name']!r} is"
                     raise SchemaMismatchError(message, hint="recreate the table with it")
                 if names.positions(each["name"]):
@@ -233,10 +231,10 @@ class TableChange(msgspec.Struct, frozen=True, kw_only=True):
 
         def change(snapshot: Snapshot) -> State:
             configuration = dict(snapshot.metadata.configuration or {})
-            if _key_of(configuration, _CONSTRAINT + name) is not None:
+            if _key_of(configuration, Key.CONSTRAINT + name) is not None:
                 message = f"The table has a constraint {name!r} already"
                 raise WriteError(message, path=snapshot.store.uri, hint="drop it first, or give another name")
-            configuration[_CONSTRAINT + name] = text
+            configuration[Key.CONSTRAINT + name] = text
             metadata = msgspec.structs.replace(snapshot.metadata, configuration=configuration)
             return with_features(snapshot.protocol, ["checkConstraints"]), metadata
 
@@ -248,7 +246,7 @@ class TableChange(msgspec.Struct, frozen=True, kw_only=True):
 
         def change(snapshot: Snapshot) -> State:
             configuration = dict(snapshot.metadata.configuration or {})
-            key = _key_of(configuration, _CONSTRAINT + name)
+            key = _key_of(configuration, Key.CONSTRAINT + name)
             if key is None:
                 if must_exist:
                     message = f"Constraint with name doesn't exist: {name}"
@@ -266,7 +264,7 @@ class TableChange(msgspec.Struct, frozen=True, kw_only=True):
         """Set properties, or unset those that are None. Features that they need are added to the protocol."""
         for key, value in properties.items():
             low = key.lower()
-            if low in _KEPT or low.startswith(_CONSTRAINT):
+            if low in _KEPT or low.startswith(Key.CONSTRAINT):
                 message = f"The property {key} cannot be set"
                 hint = "the table keeps it as it is; constraints have a change of their own"
                 raise WriteError(message, hint=hint)
@@ -280,8 +278,8 @@ class TableChange(msgspec.Struct, frozen=True, kw_only=True):
                 known = _key_of(configuration, key)
                 if is_version_property(key):
                     continue
-                if key.lower().startswith(_BY_PROPERTY):
-                    protocol = with_features(protocol, [key[len(_BY_PROPERTY) :]])
+                if key.lower().startswith(Key.FEATURE):
+                    protocol = with_features(protocol, [key[len(Key.FEATURE) :]])
                     continue
                 if value is None:
                     configuration.pop(known or key, None)
@@ -295,7 +293,7 @@ class TableChange(msgspec.Struct, frozen=True, kw_only=True):
             if after != before:
                 if (before, after) != ("none", "name"):
                     message = f"The columns of a table are mapped by {before!r}, and cannot be by {after!r}"
-                    raise WriteError(message, hint=f"{_MAPPING} can be set to 'name' where it is 'none'")
+                    raise WriteError(message, hint=f"{Key.COLUMN_MAPPING_MODE} can be set to 'name' where it is 'none'")
                 protocol, changed = with_features(protocol, ["columnMapping"]), with_own_names(changed)
             return protocol, changed
 
@@ -368,7 +366,10 @@ def _check_mapped(snapshot: Snapshot, deed: str) -> None:
     if mapping_of(snapshot.metadata) == "none":
         message = f"Columns can be {deed} in tables whose columns are mapped, as files have their names"
         raise UnsupportedFeatureError(
-            message, features=("columnMapping",), path=snapshot.store.uri, hint=f"set the property {_MAPPING} to 'name'"
+            message,
+            features=("columnMapping",),
+            path=snapshot.store.uri,
+            hint=f"set the property {Key.COLUMN_MAPPING_MODE} to 'name'",
         )
 
 
@@ -382,12 +383,12 @@ def _check_unused(snapshot: Snapshot, column: str) -> None:
 
 
 def _naming(metadata: Metadata) -> Iterator[tuple[str, str]]:
-    named = ("lazydelta.", "delta.dataskippingstatscolumns", _CONSTRAINT)
+    named = ("lazydelta.", Key.STATS_COLUMNS.lower(), Key.CONSTRAINT)
     for key, value in (metadata.configuration or {}).items():
         if value and key.lower().startswith(named):
             yield key, value
     for field in schema_of(metadata).fields:
-        text = field.metadata.get("delta.generationExpression")
+        text = field.metadata.get(Key.GENERATION)
         if isinstance(text, str):
             yield f"the generated column {field.name!r}", text
 

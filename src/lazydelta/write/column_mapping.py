@@ -18,20 +18,16 @@ from lazydelta.errors import UnknownColumnError
 from lazydelta.log.replay import ReverseCommitReader
 from lazydelta.log.segment import list_commits
 from lazydelta.protocol.actions import Metadata
+from lazydelta.protocol.properties import Key
 from lazydelta.protocol.schema import Array, DataType, Field, Map, Struct, TableSchema
 from lazydelta.sidecar.handle import Snapshot
 
 __all__ = ["PhysicalColumns", "mapped_metadata", "mapping_of", "with_own_names"]
 
-_MODE = "delta.columnMapping.mode"
-_MAX_ID = "delta.columnMapping.maxColumnId"
-_ID = "delta.columnMapping.id"
-_NAME = "delta.columnMapping.physicalName"
-
 
 def mapping_of(metadata: Metadata) -> str:
     """Return the column mapping mode. The caller has checked that the protocol has the feature."""
-    return (metadata.property(_MODE) or "none").lower()
+    return (metadata.property(Key.COLUMN_MAPPING_MODE) or "none").lower()
 
 
 class PhysicalColumns:
@@ -68,10 +64,10 @@ def with_own_names(metadata: Metadata) -> Metadata:
     number = _highest_id(metadata)
     for each in _structs(schema):
         notes = each.get("metadata") or {}
-        if _NAME not in notes:
+        if Key.PHYSICAL_NAME not in notes:
             number += 1
-            each["metadata"] = notes | {_ID: number, _NAME: each["name"]}
-    configuration = dict(metadata.configuration or {}) | {_MAX_ID: str(number)}
+            each["metadata"] = notes | {Key.COLUMN_ID: number, Key.PHYSICAL_NAME: each["name"]}
+    configuration = dict(metadata.configuration or {}) | {Key.MAX_COLUMN_ID: str(number)}
     text = msgspec.json.encode(schema).decode()
     return msgspec.structs.replace(metadata, schema_string=text, configuration=configuration)
 
@@ -88,12 +84,12 @@ def mapped_metadata(metadata: Metadata, snapshot: Snapshot) -> Metadata:
     highest = max(_highest_id(metadata), _highest_logged_id(snapshot))
     for each in fields:
         notes = each.get("metadata") or {}
-        if _NAME not in notes:
+        if Key.PHYSICAL_NAME not in notes:
             highest += 1
             # Deterministic, so that preparing and committing a write agree. A table never reuses an id.
             unique = uuid.uuid5(uuid.NAMESPACE_OID, f"{metadata.id}/{highest}/{each['name']}")
-            each["metadata"] = notes | {_ID: highest, _NAME: f"col-{unique}"}
-    configuration = dict(metadata.configuration or {}) | {_MAX_ID: str(highest)}
+            each["metadata"] = notes | {Key.COLUMN_ID: highest, Key.PHYSICAL_NAME: f"col-{unique}"}
+    configuration = dict(metadata.configuration or {}) | {Key.MAX_COLUMN_ID: str(highest)}
     text = msgspec.json.encode(schema).decode()
     return msgspec.structs.replace(metadata, schema_string=text, configuration=configuration)
 
@@ -101,8 +97,8 @@ def mapped_metadata(metadata: Metadata, snapshot: Snapshot) -> Metadata:
 def _highest_id(metadata: Metadata) -> int:
     """Return the highest id in the schema or in the property."""
     fields = _structs(msgspec.json.decode(metadata.schema_string))
-    ids = [(each.get("metadata") or {}).get(_ID) for each in fields]
-    return max([int(metadata.property(_MAX_ID) or 0), *(each for each in ids if isinstance(each, int))])
+    ids = [(each.get("metadata") or {}).get(Key.COLUMN_ID) for each in fields]
+    return max([int(metadata.property(Key.MAX_COLUMN_ID) or 0), *(each for each in ids if isinstance(each, int))])
 
 
 def _highest_logged_id(snapshot: Snapshot) -> int:

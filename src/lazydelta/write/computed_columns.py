@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from lazydelta.errors import SchemaMismatchError, UnsupportedFeatureError, WriteError
+from lazydelta.protocol.properties import Key
 from lazydelta.protocol.schema import NameIndex, TableSchema
 from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import typed_scalar
@@ -25,7 +26,7 @@ from lazydelta.write.identity import IdentitySequence, identity_columns
 
 __all__ = ["GENERATED", "ComputedColumns", "Expression", "generated_columns"]
 
-GENERATED, DEFAULT = "delta.generationExpression", "CURRENT_DEFAULT"
+GENERATED, DEFAULT = Key.GENERATION, "CURRENT_DEFAULT"
 _NAIVE = pa.timestamp("us")
 
 

@@ -24,7 +24,7 @@ from lazydelta.protocol.actions import Metadata, Protocol
 from lazydelta.protocol.arrow_types import has_timestamp_ntz, to_schema_string
 from lazydelta.protocol.delta_types import Schema
 from lazydelta.protocol.features import FEATURES, LISTS_SINCE, READER_FEATURES, WRITER_FEATURES, check_writable
-from lazydelta.protocol.properties import TableProperties, is_true
+from lazydelta.protocol.properties import Key, TableProperties, is_true
 from lazydelta.protocol.schema import Array, Map, Struct, TableSchema, Variant
 from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.storage import Store
@@ -48,13 +48,12 @@ __all__ = [
 _WRITER_VERSION = 2
 # These features are implied by the writer version. A feature list must name them.
 _IN_WRITER_VERSION = frozenset(each.name for each in FEATURES if each.writer_version == _WRITER_VERSION)
-_BY_PROPERTY = "delta.feature."
 _BY_COLUMN = {
-    "delta.generationExpression": "generatedColumns",
-    "delta.identity.": "identityColumns",
+    Key.GENERATION: "generatedColumns",
+    Key.IDENTITY: "identityColumns",
     "CURRENT_DEFAULT": "allowColumnDefaults",
 }
-_VERSION_PROPERTIES = {"delta.minreaderversion": "reader", "delta.minwriterversion": "writer"}
+_VERSION_PROPERTIES = {Key.MIN_READER_VERSION.lower(): "reader", Key.MIN_WRITER_VERSION.lower(): "writer"}
 
 
 def create_table(  # noqa: PLR0913 - keyword-only options
@@ -204,7 +203,7 @@ def protocol_for(metadata: Metadata) -> Protocol:
     properties = TableProperties.of(metadata)
     if properties.in_commit_timestamps:
         features.add("inCommitTimestamp")
-    if is_true(metadata, "delta.enableChangeDataFeed"):
+    if is_true(metadata, Key.CHANGE_DATA_FEED):
         features.add("changeDataFeed")
     if properties.deletion_vectors:
         features.add("deletionVectors")
@@ -302,7 +301,7 @@ def _with(protocol: Protocol, name: str) -> Protocol:
 
 def _asked_for(configuration: Mapping[str, Any]) -> set[str]:
     asked = {
-        key[len(_BY_PROPERTY) :] for key in configuration if key.lower().startswith(_BY_PROPERTY) and configuration[key]
+        key[len(Key.FEATURE) :] for key in configuration if key.lower().startswith(Key.FEATURE) and configuration[key]
     }
     unknown = tuple(sorted(asked - WRITER_FEATURES))
     if unknown:

@@ -24,6 +24,7 @@ from lazydelta.protocol.arrow_types import (
     to_field,
     with_child,
 )
+from lazydelta.protocol.properties import Key
 from lazydelta.protocol.schema import NameIndex
 from lazydelta.runtime import compute as pc
 
@@ -66,7 +67,7 @@ def _grow_fields(known: list[dict[str, Any]], given: Iterable[pa.Field], above: 
         if found:
             grown |= _grow_type(known[found[0]]["type"], field.type, place)
         else:
-            if b"delta.generationExpression" in (field.metadata or {}):
+            if Key.GENERATION.encode() in (field.metadata or {}):
                 message = "Schema evolved fields cannot have generated expressions. Recreate the table to achieve this."
                 raise SchemaMismatchError(message, hint=f"or write {place!r} without its metadata")
             # Existing rows have no value for it.

@@ -19,6 +19,7 @@ import pyarrow as pa
 from lazydelta.data_files.reader import RowReader
 from lazydelta.errors import UnsupportedFeatureError, WriteError
 from lazydelta.protocol.actions import Add, Metadata
+from lazydelta.protocol.properties import Key
 from lazydelta.protocol.schema import Field, NameIndex, TableSchema
 from lazydelta.runtime.arrays import from_numpy
 from lazydelta.storage import Store
@@ -35,7 +36,7 @@ __all__ = [
     "with_used",
 ]
 
-IDENTITY = "delta.identity."
+IDENTITY = Key.IDENTITY
 _START, _STEP, _MARK = (f"{IDENTITY}{name}" for name in ("start", "step", "highWaterMark"))
 _EXPLICIT = f"{IDENTITY}allowExplicitInsert"
 _INT64 = 1 << 63

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from lazydelta.errors import OptionError
 from lazydelta.predicates import Where
 from lazydelta.protocol.actions import Txn
-from lazydelta.protocol.properties import split_columns
+from lazydelta.protocol.properties import PROPERTIES, Key, split_columns
 from lazydelta.storage import CarriedOptions, shipped_options
 from lazydelta.write.data_files import COMPRESSIONS, MEMORY_BUDGET, TARGET_FILE_SIZE
 from lazydelta.write.plan import Creation, MaxRejected, WritePlan
@@ -36,21 +36,8 @@ _OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
 # The option that ``partitionBy(…)`` of a Spark writer sets, as JSON.
 _PARTITION_COLUMNS = "__partition_columns"
 # Spark lowercases option names, but Delta properties must be spelled as Delta does.
-_PROPERTIES = (
-    "delta.appendOnly",
-    "delta.autoOptimize.autoCompact",
-    "delta.checkpoint.writeStatsAsJson",
-    "delta.checkpoint.writeStatsAsStruct",
-    "delta.checkpointInterval",
-    "delta.dataSkippingNumIndexedCols",
-    "delta.dataSkippingStatsColumns",
-    "delta.deletedFileRetentionDuration",
-    "delta.enableDeletionVectors",
-    "delta.enableExpiredLogCleanup",
-    "delta.enableInCommitTimestamps",
-    "delta.logRetentionDuration",
-    "delta.setTransactionRetentionDuration",
-    "delta.targetFileSize",
+_PROPERTIES = sorted(
+    {each.key for each in PROPERTIES.values()} - {Key.CHECKPOINT_PROTECTED_BEFORE} | {Key.TARGET_FILE_SIZE}
 )
 
 
@@ -149,7 +136,7 @@ class WriteOptions:
         """Return the plan of the write."""
         properties = dict(self.properties)
         if self.stats_columns is not None:
-            properties["delta.dataSkippingStatsColumns"] = ",".join(self.stats_column_names or ())
+            properties[Key.STATS_COLUMNS] = ",".join(self.stats_column_names or ())
         return WritePlan.of(
             mode=mode,
             partition_by=self.partition_by,

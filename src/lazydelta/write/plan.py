@@ -27,6 +27,7 @@ from lazydelta.predicates.tree import IsNull, leaves
 from lazydelta.protocol.actions import Add, Metadata
 from lazydelta.protocol.arrow_types import has_timestamp_ntz
 from lazydelta.protocol.delta_types import Schema
+from lazydelta.protocol.properties import Key
 from lazydelta.protocol.schema import Field, Primitive, TableSchema
 from lazydelta.runtime import compute as pc
 from lazydelta.sidecar.handle import Snapshot
@@ -48,7 +49,6 @@ __all__ = ["Creation", "MaxRejected", "RowConstraints", "WritePlan", "is_merging
 # differently from Spark is refused by name before anything is written.
 
 
-_PREFIX = "delta.constraints."
 _CHARACTERS = re.compile(r"(?:var)?char\(\s*(\d+)\s*\)", re.IGNORECASE)
 # Functions whose result depends on time, place or user.
 _UNSTABLE = re.compile(
@@ -77,11 +77,11 @@ class RowConstraints:
 
     def __init__(self, metadata: Metadata, table: TableSchema) -> None:
         self._constraints = [
-            _constraint(key[len(_PREFIX) :], text or "", table)
+            _constraint(key[len(Key.CONSTRAINT) :], text or "", table)
             for key, text in (metadata.configuration or {}).items()
-            if key.lower().startswith(_PREFIX)
+            if key.lower().startswith(Key.CONSTRAINT)
         ]
-        if "delta.invariants" in metadata.schema_string:
+        if Key.INVARIANTS in metadata.schema_string:
             invariants = Schema.from_json(metadata.schema_string).invariants
             self._constraints += [_constraint(f"of column {name}", text, table) for name, text in invariants]
         self._lengths = dict(filter(None, (_length(each) for each in table.fields)))

@@ -19,6 +19,7 @@ from lazydelta.kql.execution.query import reached
 from lazydelta.kql.execution.tables import KqlTables, Queryable
 from lazydelta.kql.language import syntax
 from lazydelta.kql.language.syntax import QueryText
+from lazydelta.protocol.properties import Key
 from lazydelta.scan.file import DataFile
 from lazydelta.table.delta_table import DeltaTable
 
@@ -109,7 +110,7 @@ def _edited(text: str, edits: list[tuple[int, int, str]]) -> str:
 
 
 def _files(query: QueryText, at: int, table: DeltaTable, asked: list[Pushed], left: int) -> list[DataFile]:
-    mode = (table.metadata().configuration or {}).get("delta.columnMapping.mode") or "none"
+    mode = (table.metadata().configuration or {}).get(Key.COLUMN_MAPPING_MODE) or "none"
     if mode != "none":
         message = f"The table {table.table_uri} maps its columns by {mode}, which externaldata cannot follow"
         raise UnsupportedFeatureError(message, features=("columnMapping",), hint="query it with lazydelta itself")

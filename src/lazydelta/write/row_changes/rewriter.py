@@ -24,7 +24,7 @@ from lazydelta.predicates import Where, parse_predicate, stats_columns
 from lazydelta.predicates.tree import Opaque, leaves
 from lazydelta.protocol.actions import Add, Metadata
 from lazydelta.protocol.deletion_vectors import VectorFile, read_deletion_vector
-from lazydelta.protocol.properties import TableProperties, is_true
+from lazydelta.protocol.properties import Key, TableProperties, is_true
 from lazydelta.protocol.schema import Field, Primitive, TableSchema
 from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import flags, from_numpy, typed_scalar
@@ -352,7 +352,7 @@ class RowsDeleted:
 def records_changes(transaction: Transaction) -> bool:
     """Return whether the table has change data enabled."""
     metadata = transaction.metadata
-    return metadata is not None and is_true(metadata, "delta.enableChangeDataFeed")
+    return metadata is not None and is_true(metadata, Key.CHANGE_DATA_FEED)
 
 
 def stage_deletion(
