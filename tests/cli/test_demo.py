@@ -22,7 +22,7 @@ from lazydelta.cli.demo import printer
 from lazydelta.demo.pipeline import Growth
 from lazydelta.demo.queries import Comparison, Query
 from lazydelta.demo.story import Ending, Folders, Ingested
-from lazydelta.storage.local import TEMPORARY
+from lazydelta.storage.atomic_files import TEMPORARY
 from tests.support.spark import use_java
 
 if TYPE_CHECKING:

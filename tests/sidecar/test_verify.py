@@ -13,7 +13,7 @@ import pytest
 
 from lazydelta import sidecar
 from lazydelta.sidecar.format.columns import manifest_path, sidecar_path
-from lazydelta.sidecar.verification import RowDigest
+from lazydelta.sidecar.row_digest import RowDigest
 from lazydelta.testing import make_table
 from tests.scan.hand_log import HandLog
 from tests.sidecar.conftest import Split

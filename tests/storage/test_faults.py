@@ -232,7 +232,7 @@ def test_errors_of_the_system_are_ours(
     def fail(*_: object, **__: object) -> int:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("lazydelta.storage.local.os.open", fail)
+    monkeypatch.setattr("lazydelta.storage.atomic_files.os.open", fail)
     for call in (lambda: store.get("a"), lambda: store.put("a", b"1")):
         with pytest.raises(kind, match=said) as caught:
             call()
@@ -245,7 +245,7 @@ def test_a_failed_write_leaves_no_litter(tmp_path: Path, monkeypatch: pytest.Mon
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "full")
 
-    monkeypatch.setattr("lazydelta.storage.local.os.replace", fail)
+    monkeypatch.setattr("lazydelta.storage.atomic_files.os.replace", fail)
     with pytest.raises(StorageError, match="disk is full"):
         store.put("a", b"1")
     assert list(tmp_path.iterdir()) == []

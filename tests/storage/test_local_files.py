@@ -16,7 +16,7 @@ import lazydelta
 from lazydelta.errors import LazyDeltaError, ObjectExistsError, StorageError
 from lazydelta.maintenance.optimize import optimize
 from lazydelta.sidecar.handle import TableHandle
-from lazydelta.storage import Request, local, observe, open_store
+from lazydelta.storage import Request, atomic_files, observe, open_store
 from lazydelta.write.row_changes.statements import delete_rows
 from tests.maintenance.old_tables import OldTable
 from tests.maintenance.test_vacuum_safety import run
@@ -104,7 +104,7 @@ def test_the_root_of_a_table_may_be_a_link(tmp_path: Path) -> None:
 def test_an_interrupt_on_the_way_into_a_folder_closes_no_file_of_another_thread(tmp_path: Path) -> None:
     """A number that is closed twice may be the file of another thread. Here no thread takes it, so closing it fails."""
     (tmp_path / "a" / "b").mkdir(parents=True)
-    code = local.opened_folder.__wrapped__.__code__  # type: ignore[attr-defined]
+    code = atomic_files.opened_folder.__wrapped__.__code__  # type: ignore[attr-defined]
     lines = sorted({line for _, _, line in code.co_lines() if line is not None and line != code.co_firstlineno})
     assert len(lines) > 5
     for chosen in lines:
@@ -120,7 +120,7 @@ def test_an_interrupt_on_the_way_into_a_folder_closes_no_file_of_another_thread(
         before = sys.gettrace()
         sys.settrace(trace)
         try:
-            with suppress(KeyboardInterrupt), local.opened_folder(str(tmp_path), "a/b"):
+            with suppress(KeyboardInterrupt), atomic_files.opened_folder(str(tmp_path), "a/b"):
                 pass
         finally:
             sys.settrace(before)
@@ -253,7 +253,7 @@ def test_without_hard_links_a_table_is_written(tmp_path: Path) -> None:
 def test_without_any_atomic_put_the_message_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "_RENAME", None)
+    monkeypatch.setattr(atomic_files, "_RENAME", None)
     with pytest.raises(StorageError, match=r"neither hard links nor renames .* another disk") as caught:
         open_store(tmp_path).put_if_absent("x.json", b"{}")
     assert "owner" not in str(caught.value)

@@ -26,7 +26,7 @@ from lazydelta.protocol.actions import Txn
 from lazydelta.scan.request import table_retention_guard
 from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import Request, Store, observe
-from lazydelta.write import transaction as publish
+from lazydelta.write import publication
 from lazydelta.write.file_commit import stage_files
 from tests.write.commits import append, begin, files, new_table, put_file, removal, rows, versions
 
@@ -186,7 +186,7 @@ def test_a_restore_that_lands_in_a_freed_place_is_refused(store: Store) -> None:
 
 
 def test_a_checkpoint_that_cannot_be_read_decides_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publish, "_PAUSES", (0.0,))
+    monkeypatch.setattr(publication, "_PAUSES", (0.0,))
     slow = begin(store)
     slow.add_own([put_file(store, [9])])
     damage = _Once(_is_list_after_commit(), lambda: store.put(f"_delta_log/{3:020}.checkpoint.parquet", b"PAR1"))

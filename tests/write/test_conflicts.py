@@ -16,12 +16,13 @@ import lazydelta
 from lazydelta.errors import CommitConflictError, LazyDeltaError, StorageError, WriteError
 from lazydelta.protocol.actions import DomainMetadata
 from lazydelta.sidecar.handle import TableHandle
-from lazydelta.storage import Store, local
+from lazydelta.storage import Store, atomic_files
+from lazydelta.write import publication
 from lazydelta.write import transaction as transactions
+from lazydelta.write.publication import publish
 from lazydelta.write.row_changes.choice import RowChoice
 from lazydelta.write.row_changes.rewriter import stage_deletion
 from lazydelta.write.row_changes.statements import delete_rows
-from lazydelta.write.transaction import publish
 from tests.write.commits import append, begin, commit_info, files, new_table, put_file, removal, rows, versions
 
 if TYPE_CHECKING:
@@ -341,16 +342,16 @@ def test_a_commit_for_which_the_disk_has_no_room_leaves_no_data_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise each attempt would take more of a disk on which not even VACUUM can record its start."""
-    monkeypatch.setattr(transactions, "_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(publication, "_PAUSES", (0.0, 0.0))
     lazydelta.write_arrow(tmp_path / "t", pa.table({"id": [1]}))
-    real = local.flush
+    real = atomic_files.flush
 
     def flush(path: str, fd: int | None = None) -> None:
         if path.endswith(".json"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(path, fd)
 
-    monkeypatch.setattr(local, "flush", flush)
+    monkeypatch.setattr(atomic_files, "flush", flush)
     with pytest.raises(StorageError, match=r"the disk is full.*nothing was committed") as caught:
         lazydelta.write_arrow(tmp_path / "t", pa.table({"id": [2]}))
     assert caught.value.is_full

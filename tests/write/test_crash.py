@@ -17,7 +17,7 @@ from lazydelta.errors import StorageError, StorageTimeoutError
 from lazydelta.protocol.actions import Txn
 from lazydelta.storage import Request, Store, observe
 from lazydelta.storage.local import FileStore
-from lazydelta.write import transaction as publish
+from lazydelta.write import publication
 from tests.support.points import KINDS, Points
 from tests.write.commits import append, begin, files, new_table, parquet, put_file, removal, rows, versions
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:Depreca
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publish, "_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(publication, "_PAUSES", (0.0, 0.0))
 
 
 def _check(store: Store, expected: list[int]) -> None:

@@ -26,10 +26,10 @@ from lazydelta.storage import observe
 from lazydelta.write import transaction as transactions
 from lazydelta.write.job import WriteJob
 from lazydelta.write.options import WriteOptions
+from lazydelta.write.publication import publish as publication
 from lazydelta.write.row_changes import rewriter
 from lazydelta.write.row_changes.choice import touched_files
 from lazydelta.write.row_changes.statements import delete_rows
-from lazydelta.write.transaction import publish as publication
 from tests.maintenance.deleted_rows import delete_rows as delete_by_vector
 from tests.maintenance.old_tables import data_files
 from tests.write.test_mapped_columns import adds, mapped

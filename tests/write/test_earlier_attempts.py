@@ -12,7 +12,7 @@ import pytest
 import lazydelta
 from lazydelta.errors import StorageError
 from lazydelta.protocol.actions import Add
-from lazydelta.storage import local, open_store
+from lazydelta.storage import atomic_files, open_store
 from lazydelta.storage.local import FileStore
 from lazydelta.write.job import TaskResult, WriteJob, clear_earlier_attempts
 from lazydelta.write.options import WriteOptions
@@ -102,8 +102,10 @@ def test_files_of_a_partition_that_shares_its_folder_with_another_spelling_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file system that folds case lists the files of p=A in p=a, too."""
-    opened, listed = local._entered, FileStore._file
-    monkeypatch.setattr(local, "_entered", lambda fd, name, place, *, make: opened(fd, name.lower(), place, make=make))
+    opened, listed = atomic_files._entered, FileStore._file
+    monkeypatch.setattr(
+        atomic_files, "_entered", lambda fd, name, place, *, make: opened(fd, name.lower(), place, make=make)
+    )
     monkeypatch.setattr(FileStore, "_file", lambda self, path: listed(self, path.lower()))
     store = open_store(tmp_path)
     names = [f"part-00000-01234567-89ab-cdef-0000-00000000000{number}.c000.parquet" for number in range(3)]

@@ -48,7 +48,8 @@ Rows = list[tuple[int, str]]
 _COMMIT = (Transaction, "commit")
 _PACKING = (optimizing._Optimize, "_stage")  # just before the compaction commits
 _MANIFEST = (Publication, "put_manifest")
-_PUT, _STAGED, _OPTIMIZE = "storage/local.py", "storage/staged_files.py", "maintenance/optimize.py"
+_PUT = ("storage/local.py", "storage/atomic_files.py")
+_STAGED, _OPTIMIZE = "storage/staged_files.py", "maintenance/optimize.py"
 _SIDECAR = ("sidecar/building/publish.py", "sidecar/building/distributed.py")
 _ERRORS = (KeyboardInterrupt, MemoryError, OSError)
 
@@ -266,7 +267,7 @@ def _described(root: Path) -> Rows:
 WRITERS = {
     "append": Writer(
         lambda root: lazydelta.write_arrow(root, _rows(50, 51)),
-        owners=("write/job.py", "write/file_commit.py", "write/transaction.py", _PUT),
+        owners=("write/job.py", "write/file_commit.py", "write/transaction.py", "write/publication.py", *_PUT),
     ),
     "append behind a rival": Writer(lambda root: lazydelta.write_arrow(root, _rows(50, 51)), rival=_rival_append),
     "create": Writer(lambda root: lazydelta.write_arrow(root / "new", _rows(50))),
@@ -302,7 +303,7 @@ WRITERS = {
     "checkpoint": Writer(
         lambda root: DeltaTable(root).create_checkpoint(sidecar=False),
         start=(checkpoint_writer, "_written"),
-        owners=("write/checkpoint/writer.py", "write/checkpoint/writer.py", _PUT),
+        owners=("write/checkpoint/writer.py", "write/checkpoint/writer.py", *_PUT),
     ),
     "checkpoint in parts": Writer(_spread_checkpoint, _two_checkpoints, start=(distributed._Spread, "_reserved")),
     "sidecar": Writer(sidecar.build, _checkpointed, _MANIFEST, check=_sidecar_is_whole),

@@ -12,7 +12,7 @@ import pytest
 from lazydelta.errors import StorageError
 from lazydelta.protocol.actions import Txn
 from lazydelta.storage import open_store
-from lazydelta.write import transaction as publish
+from lazydelta.write import publication
 from tests.write.commits import append, begin, files, new_table, put_file, removal, rows, versions
 from tests.write.lossy import Loss, LossyService
 
@@ -36,7 +36,7 @@ def service(azurite: Azurite) -> Iterator[LossyService]:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publish, "_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(publication, "_PAUSES", (0.0, 0.0))
 
 
 def _stores(azurite: Azurite, service: LossyService, retries: int, timeout: float) -> tuple[Store, Store]:

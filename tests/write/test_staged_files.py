@@ -17,7 +17,7 @@ from lazydelta.protocol.actions import Txn
 from lazydelta.storage import open_store
 from lazydelta.storage.local import FileStore
 from lazydelta.storage.staged_files import StagedFiles
-from lazydelta.write import transaction
+from lazydelta.write import publication
 from lazydelta.write.file_commit import named_files
 from lazydelta.write.job import TaskResult, WriteJob
 from lazydelta.write.options import WriteOptions
@@ -29,7 +29,7 @@ _FIRST = [0, 1, 2, 50, 51, 52]
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction, "_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(publication, "_PAUSES", (0.0, 0.0))
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from lazydelta.protocol.actions import DeletionVector, Protocol, Remove, Txn
 from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import Request, Store, observe, open_store
 from lazydelta.storage.local import FileStore
-from lazydelta.write import transaction as publish
+from lazydelta.write import publication
 from lazydelta.write import transaction as transactions
 from lazydelta.write.transaction import Transaction
 from tests.scan.hand_log import HandLog, add, vector, watching
@@ -215,7 +215,7 @@ def test_there_is_nothing_to_commit_to_without_a_table(tmp_path: Path) -> None:
 def test_a_commit_whose_place_cannot_be_checked_is_a_storage_error_that_says_so(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publish, "_PAUSES", (0.0,))
+    monkeypatch.setattr(publication, "_PAUSES", (0.0,))
     transaction = begin(store)
     transaction.add(put_file(store, [1]))
     asked: list[Request] = []
@@ -470,7 +470,7 @@ def test_a_commit_that_meets_itself_is_a_success(store: Store) -> None:
 def test_an_outcome_that_stays_unknown_is_a_storage_error_that_says_so(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publish, "_PAUSES", (0.0,))
+    monkeypatch.setattr(publication, "_PAUSES", (0.0,))
     transaction = begin(store)
     transaction.add(put_file(store, [1]))
 

@@ -15,6 +15,7 @@ from lazydelta import DeltaTable, write_arrow
 from lazydelta.log.checkpoint.reader import CheckpointReader
 from lazydelta.protocol.deletion_vectors import VectorFile, read_deletion_vector
 from lazydelta.storage import open_store
+from lazydelta.write import publication
 from lazydelta.write import transaction as transactions
 from tests.write.peers import duckdb_peer
 
@@ -155,7 +156,7 @@ def test_a_checkpoint_that_lacks_a_vector_rules_its_commit_out(root: Path) -> No
     DeltaTable(root).delete("id = 3")
     data = (root / "_delta_log" / f"{2:020}.json").read_bytes()
     reader = CheckpointReader(store, _checkpoint(root, 1))
-    assert transactions._is_reflected(reader, data) is False
+    assert publication._is_reflected(reader, data) is False
     DeltaTable(root).create_checkpoint()
     newer = CheckpointReader(store, _checkpoint(root, 2))
-    assert transactions._is_reflected(newer, data) is True
+    assert publication._is_reflected(newer, data) is True

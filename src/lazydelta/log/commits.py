@@ -135,7 +135,7 @@ class Prefetch:
     def __contains__(self, path: str) -> bool:
         return path in self._requests
 
-    def ask(self, store: Store, paths: Iterable[str]) -> None:
+    def request(self, store: Store, paths: Iterable[str]) -> None:
         """Request objects that may exist, except those already requested."""
         for path in paths:
             with self._lock:

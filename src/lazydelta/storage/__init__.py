@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lazydelta.errors import OptionError
+from lazydelta.storage.atomic_files import TEMPORARY
 from lazydelta.storage.bridge import Pending
 from lazydelta.storage.faults import redact
 from lazydelta.storage.input import open_native
-from lazydelta.storage.local import TEMPORARY, FileStore
+from lazydelta.storage.local import FileStore
 from lazydelta.storage.location import (
     Location,
     Settings,
