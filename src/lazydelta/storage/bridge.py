@@ -22,7 +22,7 @@ from lazydelta.runtime.threads import Task, Workers
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from lazydelta.storage.remote import EventLoop
+    from lazydelta.storage.event_loop import EventLoop
 
 __all__ = ["Pending", "in_thread", "run", "submit"]
 
@@ -143,7 +143,7 @@ def _the_loop() -> EventLoop:
         with state.lock:
             if state.loop is None:
                 # asyncio and the client account for a third of the package's import time. Local tables need neither.
-                from lazydelta.storage.remote import EventLoop  # noqa: PLC0415
+                from lazydelta.storage.event_loop import EventLoop  # noqa: PLC0415
 
                 _hook_process()
                 state.loop = EventLoop()
