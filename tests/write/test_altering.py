@@ -23,6 +23,7 @@ from lazydelta.errors import (
 )
 from lazydelta.protocol.actions import Protocol
 from lazydelta.schema import Field, PrimitiveType, StructType
+from lazydelta.write import publication
 from lazydelta.write import transaction as transactions
 from lazydelta.write.create import with_features
 
@@ -81,7 +82,7 @@ def test_a_constraint_holds_for_all_rows(root: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(WriteError, match="CHECK constraint 'few'"):
         table.alter.add_constraint({"few": "id < 5"})
     assert table.version() == 1
-    real, rivals = transactions.publish, [lambda: deltalake.write_deltalake(root, _rows(77), mode="append")]
+    real, rivals = publication.publish, [lambda: deltalake.write_deltalake(root, _rows(77), mode="append")]
 
     def publish(*arguments: Any) -> bool:
         if rivals:
@@ -255,7 +256,7 @@ def test_a_version_whose_files_are_gone_is_not_restored(root: Path) -> None:
 def test_a_restoration_undoes_what_others_commit_meanwhile(
     rival: Callable[[Path], Any], root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, rivals = transactions.publish, [lambda: rival(root)]
+    real, rivals = publication.publish, [lambda: rival(root)]
 
     def publish(*arguments: Any) -> bool:
         if rivals:

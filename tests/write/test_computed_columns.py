@@ -21,7 +21,7 @@ from lazydelta.errors import SchemaMismatchError, UnsupportedFeatureError, Write
 from lazydelta.protocol.schema import TableSchema
 from lazydelta.schema import Field, PrimitiveType, Schema
 from lazydelta.storage import Store
-from lazydelta.write import transaction
+from lazydelta.write import publication, transaction
 from lazydelta.write.identity import IdentitySequence
 
 # Expressions of Spark, the type of their column, and the same in DuckDB.
@@ -282,7 +282,7 @@ def test_writers_at_the_same_time_get_different_values_of_an_identity_column(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create_table(tmp_path, identity(explicit=False))
-    publish, others = transaction.publish, [1, 2, 3]
+    publish, others = publication.publish, [1, 2, 3]
 
     def beaten(store: Store, version: int, data: bytes, txn_id: str) -> bool:
         if others:

@@ -20,7 +20,7 @@ import pytest
 import lazydelta
 from lazydelta import DeltaTable
 from lazydelta.errors import CommitConflictError
-from lazydelta.write import transaction
+from lazydelta.write import publication, transaction
 from tests.support.delta_spark import DeltaSpark
 from tests.write.history_work import SCHEMA, Killable, Operation, applied, do, is_blind_append, operation
 from tests.write.peers import DeltaRs, DuckDb, Polars
@@ -112,7 +112,7 @@ class History:
         while other["kind"] in {"vacuum", "add_column"}:  # files that nothing names yet; the same column twice
             other = self._operation()
         self.done.append(other)
-        before, publish, waiting = self.rows, transaction.publish, [other]
+        before, publish, waiting = self.rows, publication.publish, [other]
 
         def beaten(store: Store, version: int, data: bytes, txn_id: str) -> bool:
             if waiting:

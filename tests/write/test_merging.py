@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from lazydelta import DeltaTable, write_arrow, write_deltalake
 from lazydelta.errors import LazyDeltaError, OptionError, PredicateError, QueryError, UnknownColumnError, WriteError
 from lazydelta.storage import observe
+from lazydelta.write import publication
 from lazydelta.write import transaction as transactions
 from tests.write import test_deleting as deleting
 
@@ -231,7 +232,7 @@ def test_an_append_only_table_takes_inserts(tmp_path: Path) -> None:
 
 def test_a_merge_begins_again_behind_a_change_of_its_rows(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, rivals = (
-        transactions.publish,
+        publication.publish,
         [lambda: deltalake.DeltaTable(root).update({"x": "'rival'"}, predicate="id = 5")],
     )
 

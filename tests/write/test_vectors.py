@@ -114,7 +114,7 @@ def test_duckdb_leaves_the_same_rows_out(root: Path) -> None:
 
 
 def test_two_deletions_in_one_file_are_both_done(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, rivals = transactions.publish, [lambda: DeltaTable(root).delete("id = 2")]
+    real, rivals = publication.publish, [lambda: DeltaTable(root).delete("id = 2")]
 
     def publish(*arguments: Any) -> bool:
         if rivals:
