@@ -90,7 +90,7 @@ distclean: clean  ## also remove the environments
 # Stamp files: each is written when its step is whole, so an interrupted setup goes on where it stopped. `scripts/step`
 # says in a line what is done; what tools print goes to build/setup.log, and is shown where they fail.
 
-# A working environment that somebody made by hand is adopted as it is.
+# An existing environment is adopted as it is.
 $(VENV)/.venv: scripts/find_python
 	@if ! $(PY) -m pip --version >/dev/null 2>&1; then \
 	    python="$(PYTHON)"; [ -n "$$python" ] || python=$$(scripts/find_python) || exit 1; \

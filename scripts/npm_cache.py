@@ -98,7 +98,7 @@ class NpmPackage:
         try:
             scratch.rename(target)
         except OSError:
-            # Somebody else was faster, or an incomplete folder is in the way.
+            # Another process was faster, or an incomplete folder is in the way.
             if not self.entry_point(target).exists():
                 shutil.rmtree(target, ignore_errors=True)
                 scratch.rename(target)
