@@ -1,9 +1,10 @@
 """Lightweight ``pyarrow.compute``: wraps functions of Arrow's registry when they are first called.
 
-On import, PyArrow's module creates three hundred functions with signatures and docstrings, which takes a third of the
-time of the rest of PyArrow. Finding the files of an hour calls a dozen of them. The functions here behave the same, and
-unknown names are taken from PyArrow's module. Methods of arrays and batches that compute (``filter``, ``take``,
-``cast``, ``fill_null``) load that module too, so code on the way to the first file calls these functions instead.
+On import, PyArrow's module creates three hundred functions with signatures and docstrings, which takes 0.034 s of CPU,
+a third of the time of the rest of PyArrow. Finding the files of an hour calls a dozen of them. The functions here
+behave the same, and unknown names are taken from PyArrow's module. Methods of arrays and batches that compute
+(``filter``, ``take``, ``cast``, ``fill_null``) load that module too, so code on the way to the first file calls these
+functions instead.
 """
 
 from __future__ import annotations

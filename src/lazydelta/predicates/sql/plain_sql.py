@@ -1,4 +1,4 @@
-"""Parse common SQL without a parser library, which takes longer to load than most scans.
+"""Parse common SQL without sqlglot: 0.003 s of CPU instead of 0.077 s and 10 MB for the first condition of a process.
 
 Supports comparisons, AND, OR, NOT, IN, BETWEEN, IS NULL, LIKE, literals, casts, intervals and the functions that
 lazydelta evaluates. For anything else `parse_plain` returns None and sqlglot parses the condition, and also words the
