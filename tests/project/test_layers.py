@@ -43,7 +43,8 @@ NAMES_ALONE = frozenset(
     {"_internal", "_util", "exceptions", "fs", "query", "schema", "telemetry", "transaction", "writer"}
 )
 MOST_LAYERS = 24
-MOST_LINES = 750
+MOST_LINES = 700
+LISTS = {"kql/language/syntax.py"}  # of all kinds of nodes
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
@@ -160,4 +161,4 @@ def test_every_package_says_what_it_is() -> None:
 
 def test_no_module_is_giant() -> None:
     lengths = {str(module.relative_to(PACKAGE)): len(module.read_text("utf-8").splitlines()) for module in MODULES}
-    assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES} == {}
+    assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES and name not in LISTS} == {}
