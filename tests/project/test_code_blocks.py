@@ -69,7 +69,10 @@ WITH_SPARK = {
     ("docs/cli.md", "lazydelta ingest ./incoming ./telemetry --timestamp-column timestamp"),
     ("docs/spark.md", "from lazydelta.spark import ingest_stream, start_session, write"),
     ("docs/spark.md", "from lazydelta.spark import attach, read"),
-    ("docs/spark.md", 'stream = spark.readStream.format("lazydelta").option("maxFilesPerTrigger", "200").load(uri)'),
+    (
+        "docs/spark-reference.md",
+        'stream = spark.readStream.format("lazydelta").option("maxFilesPerTrigger", "200").load(uri)',
+    ),
     ("docs/spark-production.md", "from lazydelta.spark.source import LazyDeltaSource"),
 }
 # Run with a Ray of its own, in tests/engines/test_fragments_elsewhere.py.

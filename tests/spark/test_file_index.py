@@ -321,23 +321,35 @@ def test_sessions_without_a_file_index_get_the_data_source(
 
 @pytest.mark.parametrize("number", [40, pytest.param(10_000, marks=LONG)])
 def test_frames_that_are_dropped_leave_nothing(number: int, spark: SparkSession, tmp_path: Path) -> None:
-    """Neither proxies in Python's pool, nor connections of threads of the JVM that have ended."""
+    """Neither objects and py4j's proxies in Python, nor connections of ended threads, nor memory in the JVM."""
     write_arrow(tmp_path, pa.table({"id": range(10)}))
     jvm: Any = spark._jvm
     pool: dict[str, Any] = spark.sparkContext._gateway.gateway_property.pool  # type: ignore[union-attr]
-    before = len(pool)
-    for index in range(number):
-        frame = read(spark, str(tmp_path))
-        if index % (number // 4) == 0:  # with a shuffle, so that adaptive execution plans in threads of its own
-            assert frame.join(frame.groupBy("id").count(), "id").count() == 10
-    del frame
-    for _ in range(20):
-        gc.collect()
-        jvm.java.lang.System.gc()
-        jvm.java.lang.System.runFinalization()
-        if len(pool) <= before + 5:
-            break
-    assert len(pool) <= before + 5
+    heap = jvm.java.lang.management.ManagementFactory.getMemoryMXBean()
+
+    def left(most: int) -> tuple[int, int, int]:
+        for _ in range(20):
+            gc.collect()
+            jvm.java.lang.System.gc()
+            jvm.java.lang.System.runFinalization()
+            if len(pool) <= most:
+                break
+        return len(pool), len(gc.get_objects()), heap.getHeapMemoryUsage().getUsed()
+
+    def make(number: int) -> None:
+        for index in range(number):
+            frame = read(spark, str(tmp_path))
+            if index % 10 == 0:  # with a shuffle, so that adaptive execution plans in threads of its own
+                assert frame.join(frame.groupBy("id").count(), "id").count() == 10
+
+    start = len(pool)
+    make(number // 4)
+    before = left(start + 5)
+    make(number)
+    after = left(start + 5)
+    assert after[0] <= start + 5
+    assert after[1] - before[1] < 1000 + number // 10  # a DataFrame is dozens of objects
+    assert after[2] - before[2] < (4 << 20) + 200 * number
     internals = SparkInternals.of(spark)
     internals.close_ended()
     assert internals.connections

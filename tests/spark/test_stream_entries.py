@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import LongType, StructField, StructType
@@ -103,23 +104,26 @@ def test_an_unknown_trigger_is_named() -> None:
 # --- partition columns
 
 
-def test_what_a_stream_says_by_partition_by_never_arrives_and_the_option_does(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_stream_may_name_its_partition_columns_in_three_ways(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark tells a data source in Python nothing of its own ``partitionBy``."""
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "a.json").write_text('{"id": 1, "dev": "x"}\n{"id": 2, "dev": "y"}')
     stream = spark.readStream.schema("id long, dev string").json(str(tmp_path / "source"))
 
-    def columns(name: str, **options: str) -> list[str]:
-        writer = stream.writeStream.format("lazydelta").option("checkpointLocation", str(tmp_path / f"{name} notes"))
-        if not options:
-            writer = writer.partitionBy("dev")
-        writer.options(**options).trigger(availableNow=True).start(str(tmp_path / name)).awaitTermination()
+    def columns(name: str, *by_call: Any, **options: str) -> list[str]:
+        writer = stream.writeStream.option("checkpointLocation", str(tmp_path / f"{name} notes"))
+        if by_call:
+            writer = writer.partitionBy(*by_call)
+        writer = writer.format("lazydelta").options(**options).trigger(availableNow=True)
+        writer.start(str(tmp_path / name)).awaitTermination()
         found: list[str] = actions(tmp_path / name, 0, "metaData")[0]["partitionColumns"]
         return found
 
-    assert columns("by call") == []  # Spark drops it on the way: the day that this fails, the documents can change
+    assert columns("by call", "dev") == ["dev"]
+    assert columns("by a list", ["dev"]) == ["dev"]
     assert columns("by option", partitionBy="dev") == ["dev"]
+    with pytest.raises(PySparkException, match="differ"):
+        columns("by both", "dev", partitionBy="id")
     ingest_stream(
         stream,
         str(tmp_path / "by function"),

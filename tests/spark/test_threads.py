@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lazydelta.spark import ingest, ingest_files, ingest_stream, start_session, use_session
@@ -70,20 +68,19 @@ def test_a_thread_that_has_a_session_keeps_it(spark: SparkSession, tmp_path: Pat
     assert ids(tmp_path / "t") == [0, 1, 2]
 
 
-@pytest.mark.parametrize("entry", ["use_session", "start_session"])
-def test_the_format_is_found_in_a_thread_that_uses_the_session(entry: str, spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("entry", [None, use_session, lambda _: start_session()])
+def test_the_format_is_found_in_any_thread(
+    entry: Callable[[SparkSession], None] | None, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark itself finds it in a thread with an active session only."""
+    counts: list[int] = []
+
     def work() -> None:
-        if entry == "use_session":
-            use_session(spark)
-        else:
-            start_session()
+        if entry is not None:
+            entry(spark)
         write(spark.range(3), tmp_path / "t")
+        counts.append(spark.read.load(str(tmp_path / "t"), format="lazydelta").count())
 
     _in_a_thread(work)
     assert ids(tmp_path / "t") == [0, 1, 2]
-
-
-def test_the_format_alone_is_not_found_in_a_thread_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
-    # The day that this fails, nobody needs to call `use_session` any more.
-    with pytest.raises((PySparkException, Py4JJavaError), match="DATA_SOURCE_NOT_FOUND"):
-        _in_a_thread(lambda: write(spark.range(3), tmp_path / "t"))
+    assert counts == [3]

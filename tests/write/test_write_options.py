@@ -18,7 +18,7 @@ from lazydelta.storage import open_store
 from lazydelta.write.job import WriteJob
 from lazydelta.write.options import WriteOptions
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "spark-reference.md"
 ROWS = pa.table({"id": [1, 2]})
 # Something other than the default for each.
 GIVEN: dict[str, Any] = {

@@ -177,15 +177,14 @@ def ingest_stream(
     """Start writing a stream to a table, one commit per micro-batch, and return the query.
 
     ``trigger`` takes the arguments of Spark's ``trigger``, for example ``{"availableNow": True}``; a continuous trigger
-    is rejected. The other options are the fields of `IngestOptions`. They include ``partition_by``, because Spark does
-    not pass a stream's own ``partitionBy(…)`` to a Python data source.
+    is rejected. The other options are the fields of `IngestOptions`.
     """
     when = checked_trigger(trigger)
-    writer = df.writeStream.format("lazydelta").options(**WriteOptions.from_keywords(options).to_spark())
-    writer = writer.option("checkpointLocation", checkpoint_location)
-    if when:
-        writer = writer.trigger(**when)
-    if query_name is not None:
-        writer = writer.queryName(query_name)
     with active_session(df.sparkSession):
+        writer = df.writeStream.format("lazydelta").options(**WriteOptions.from_keywords(options).to_spark())
+        writer = writer.option("checkpointLocation", checkpoint_location)
+        if when:
+            writer = writer.trigger(**when)
+        if query_name is not None:
+            writer = writer.queryName(query_name)
         return writer.start(uri)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrameReader, DataFrameWriter, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from lazydelta.errors import OptionError
 
@@ -39,8 +42,7 @@ def start_session(
 ) -> SparkSession:
     """Start Spark, or return the existing session. ``conf`` overrides the defaults set here.
 
-    On a cluster, ``spark-submit`` sets the master, and its settings are kept. ``format("lazydelta")`` is available in
-    the calling thread; use `use_session` in other threads.
+    On a cluster, ``spark-submit`` sets the master, and its settings are kept.
     """
     prepare_environment()
     submitted = _is_submitted()
@@ -65,7 +67,8 @@ def start_session(
 def use_session(session: SparkSession) -> None:
     """Let Spark find Python data sources such as ``format("lazydelta")`` in the calling thread.
 
-    Spark looks them up in the thread's active session, and a thread that did not start the session has none.
+    Spark looks them up in the thread's active session, and a thread that did not start the session has none. PySpark's
+    ``format("lazydelta")`` does this by itself once `lazydelta.spark` is imported; Spark's SQL does not.
     """
     active = _sessions_of(session)
     if active is not None:
@@ -94,6 +97,48 @@ def _sessions_of(session: SparkSession) -> Any:
     """Return the JVM's session registry, or None for Spark Connect, which has no JVM."""
     jvm = getattr(session, "_jvm", None)
     return None if jvm is None else jvm.org.apache.spark.sql.classic.SparkSession
+
+
+# Spark looks for data sources in Python only in a thread with an active session, and drops what ``partitionBy`` says of
+# a stream, without a word. Both are known on the driver only, to PySpark's readers and writers.
+
+
+def _before(kind: Any, name: str, first: Callable[..., None]) -> None:
+    """Let a method of PySpark's call a function first, with the same arguments."""
+    plain = getattr(kind, name)
+
+    @wraps(plain)
+    def method(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        first(self, *arguments, **keywords)
+        return plain(self, *arguments, **keywords)
+
+    setattr(kind, name, method)
+
+
+def _note_format(entry: Any, source: str) -> None:
+    entry._is_lazydelta = str(source).lower() == "lazydelta"  # noqa: SLF001 - a mark on PySpark's object
+    active = _sessions_of(entry._spark) if entry._is_lazydelta else None  # noqa: SLF001
+    if active is not None and not active.getActiveSession().isDefined():
+        use_session(entry._spark)  # noqa: SLF001
+    _pass_on_columns(entry)
+
+
+def _note_columns(writer: Any, *columns: Any) -> None:
+    writer._lazydelta_columns = columns  # noqa: SLF001 - as above
+    _pass_on_columns(writer)
+
+
+def _pass_on_columns(entry: Any) -> None:
+    """Give the columns as the option in which Spark has them for sources that are not in Python."""
+    columns = vars(entry).get("_lazydelta_columns")
+    if columns is not None and vars(entry).get("_is_lazydelta"):
+        names = columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
+        entry.option("__partition_columns", json.dumps(list(names)))
+
+
+for _kind in (DataFrameReader, DataFrameWriter, DataStreamReader, DataStreamWriter):
+    _before(_kind, "format", _note_format)
+_before(DataStreamWriter, "partitionBy", _note_columns)
 
 
 def prepare_environment() -> None:

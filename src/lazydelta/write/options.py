@@ -2,7 +2,7 @@
 
 The Spark name is the field name in camel case (``merge_schema``, ``mergeSchema``), unless the field sets another one.
 The field type determines how the option string from Spark is parsed. A new option is one line here, and one in
-docs/spark.md.
+docs/spark-reference.md.
 """
 
 from __future__ import annotations
