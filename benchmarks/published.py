@@ -121,11 +121,14 @@ def _is_rung(contender: str) -> bool:
 
 def _by_size(records: Sequence[Record], question: str, value: Callable[[Record], float | None]) -> list[Series]:
     points: dict[str, list[tuple[float, float]]] = {}
+    synthetic: dict[str, set[float]] = {}
     for each in records:
-        found = value(each)
+        found, files = value(each), float(each.variant["files"])
         if each.question == question and found:
-            points.setdefault(each.contender, []).append((float(each.variant["files"]), float(found)))
-    return [Series(name, sorted(places)) for name, places in points.items()]
+            points.setdefault(each.contender, []).append((files, float(found)))
+            if each.variant.get("synthetic"):
+                synthetic.setdefault(each.contender, set()).add(files)
+    return [Series(name, sorted(places), frozenset(synthetic.get(name, ()))) for name, places in points.items()]
 
 
 def page(runs: Sequence[Run]) -> str:

@@ -22,10 +22,11 @@ _STYLE = "font-family='sans-serif' font-size='12'"
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A line with its name; points have positive coordinates."""
+    """A line with its name; points have positive coordinates. ``synthetic`` are the x of points of made-up tables."""
 
     name: str
     points: Sequence[tuple[float, float]]
+    synthetic: frozenset[float] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +65,17 @@ def line_plot(
     for value in ys:
         _, y = place(xs[0], value)
         parts += [_line(_LEFT, y, right, y), _text(_LEFT - 8, y + 4, up(value), anchor="end")]
-    parts.append(_text((_LEFT + right) / 2, _HEIGHT - 10, axis, anchor="middle"))
+    noted = f"{axis} (hollow: synthetic manifest)" if any(each.synthetic for each in drawn) else axis
+    parts.append(_text((_LEFT + right) / 2, _HEIGHT - 10, noted, anchor="middle"))
     ends = _apart([place(*each.points[-1])[1] for each in drawn])
     for number, each in enumerate(drawn):
         colour = _COLOURS[number % len(_COLOURS)]
         places = [place(*point) for point in each.points]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         parts.append(f"<polyline points='{path}' fill='none' stroke='{colour}' stroke-width='2.5'/>")
-        parts += [f"<circle cx='{x:.1f}' cy='{y:.1f}' r='3.5' fill='{colour}'/>" for x, y in places]
+        for (at, _), (x, y) in zip(each.points, places, strict=True):
+            fill = f"#ffffff' stroke='{colour}" if at in each.synthetic else colour
+            parts.append(f"<circle cx='{x:.1f}' cy='{y:.1f}' r='3.5' fill='{fill}'/>")
         label = f"{each.name}: {up(each.points[-1][1])}"
         parts.append(_text(places[-1][0] + 10, ends[number] + 4, label, colour=colour))
     return _svg(_WIDTH, _HEIGHT, parts)

@@ -84,6 +84,15 @@ def test_a_line_goes_where_its_points_are() -> None:
         _rising([])
 
 
+def test_points_of_synthetic_tables_are_hollow_and_the_axis_says_so() -> None:
+    line = Series("s", [(10.0, 1.0), (100.0, 10.0)], frozenset({100.0}))
+    text = line_plot("t", "x", [line], across=count_text, up=seconds_text)
+    measured, made = (each for each in ET.fromstring(text).iter() if each.tag.endswith("circle"))  # noqa: S314 - our own
+    assert made.attrib["fill"] == "#ffffff"
+    assert made.attrib["stroke"] == measured.attrib["fill"]
+    assert "x (hollow: synthetic manifest)" in text
+
+
 def test_bars_are_as_long_as_their_values_say() -> None:
     bars = [Bar("<a>", 1.0, ours=True), Bar("b", 100.0), Bar("c", None, "not done")]
     text = bar_plot("t", bars, across=seconds_text)
