@@ -60,6 +60,7 @@ _KQL = [
     "importlib.import_module('lazydelta.kql').rewrite('print 1', {})",
 ]
 _SERVE = ["told('serve', '--table', 't=' + uri)", "importlib.import_module('lazydelta.server.flight')"]
+_HTTP = ["told('ui', uri, '--no-open')"]
 _SPARK = [
     "told('ingest', uri, uri + '-2')",
     "told('demo')",
@@ -95,7 +96,8 @@ _CAPI = ["importlib.import_module('lazydelta.capi.build').build(importlib.import
 CASES: dict[str, tuple[list[str], dict[str, list[str]]]] = {
     "duckdb": (["duckdb"], {"duckdb": _DUCKDB, "kql": _KQL, "serve": _SERVE}),
     "lark": (["lark"], {"kql": _KQL, "serve": _SERVE}),
-    "protobuf": (["google.protobuf"], {"serve": _SERVE}),
+    "protobuf": (["google.protobuf"], {"serve": _SERVE, "http": _HTTP}),
+    "starlette": (["starlette"], {"http": _HTTP}),
     "prometheus": (["prometheus_client"], {"serve": _SERVE[:1]}),
     "pyspark": (["pyspark", "py4j"], {"spark": _SPARK}),
     "the others": (

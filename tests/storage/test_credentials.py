@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.errors import LazyDeltaError, ObjectNotFoundError, OptionError
+from lazydelta.errors import AccessDeniedError, LazyDeltaError, ObjectNotFoundError, OptionError
 from lazydelta.sidecar.handle import TableHandle
 from lazydelta.storage import open_store
 
@@ -199,3 +199,10 @@ def test_other_credentials_have_connections_of_their_own(noted: Noted) -> None:
     noted.ask(credential=lambda: ("one", time.time() + 3600))
     noted.ask(credential=lambda: ("two", time.time() + 3600))
     assert noted.tokens == ["Bearer one", "Bearer two"]
+
+
+def test_az_login_without_the_azure_cli_says_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    table = "abfss://c@account.dfs.core.windows.net/t"
+    with pytest.raises(AccessDeniedError, match=r"Azure CLI gave no token .* \(install it, and run az login\)"):
+        DeltaTable(table, credential="cli").version()

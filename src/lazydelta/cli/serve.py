@@ -21,7 +21,7 @@ from lazydelta.cli.parameters import (
     refuse_extra_arguments,
     storage_option,
 )
-from lazydelta.errors import OptionError
+from lazydelta.errors import OptionError, require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,8 +113,10 @@ def ui(*, tables: tuple[str, ...], port: int, opens: bool, storage_option: dict[
 
     The page is for this machine only; Ctrl-C ends it. `serve --http` offers the same to others.
     """
-    from lazydelta.server.flight import until_told  # noqa: PLC0415 - as below
-    from lazydelta.server.http.listening import address_of, served  # noqa: PLC0415 - an optional extra
+    # Before the server names the extra of Flight alone.
+    require("http", "duckdb", "lark", "google.protobuf", "starlette", "uvicorn")
+    from lazydelta.server.flight import until_told  # noqa: PLC0415 - an optional extra
+    from lazydelta.server.http.listening import address_of, served  # noqa: PLC0415
 
     refuse_extra_arguments()
     named = dict(_named(each) for each in tables)

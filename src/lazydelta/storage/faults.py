@@ -170,6 +170,9 @@ def _changed(error: BaseException, attempt: Attempt) -> StorageError:
 
 def _denied(error: BaseException, attempt: Attempt) -> StorageError:
     """Return the error without the server's message, which quotes the signature and the signed string."""
+    if "az account get-access-token" in str(error):
+        message = f"The Azure CLI gave no token to read {attempt.uri}"
+        return AccessDeniedError(message, path=attempt.path, hint="install it, and run az login")
     code = re.search(_CODE, str(error))
     said = f" ({code.group(1)})" if code else ""
     return AccessDeniedError(
