@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lazydelta import DeltaTable
+from lazydelta.log import replay
 from lazydelta.log.file_batch import FileBatch
 from tests.oracle.replay import commit_name, file_key
 from tests.scan.hand_log import HandLog, add, remove, vector, watching
@@ -78,6 +79,32 @@ def test_a_long_tail_gives_what_a_plain_replay_gives(seed: int, strategy: str, t
     assert {key: (file.version, (file.stats or {})["minValues"]["id"]) for key, file in found} == expected
     versions = [file.version for file in files if file.version is not None]
     assert versions == sorted(versions, reverse=True), "newest first, joined or not"
+
+
+@both
+@pytest.mark.parametrize("seed", range(3))
+def test_later_scans_of_a_table_know_what_its_short_tail_comes_to(
+    seed: int, strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second scan remembers the outcome, and later ones decode no commit, also under another predicate or limit."""
+    log = lively(tmp_path, 60, seed)
+    expected = {key: version or None for key, (version, _) in replayed(log).items()}
+    decoded: list[str] = []
+    decode = replay.decode_whole
+    monkeypatch.setattr(replay, "decode_whole", lambda *given: decoded.append(given[1]) or decode(*given))
+    table, counts = DeltaTable(tmp_path), []
+    for where in ("id >= 0", "id >= 0", "id >= 0 and id < 5000"):
+        decoded.clear()
+        stream = table.files(where, strategy=strategy)
+        files = stream.collect()
+        keys = [file_key({"path": file.path, "deletionVector": file.deletion_vector}) for file in files]
+        assert len(keys) == len(expected)
+        assert {key: file.version for key, file in zip(keys, files, strict=True)} == expected
+        counts.append((len(decoded), stream.metrics.commits_scanned))
+    assert counts == [(60, 60), (60, 60), (0, 60)]
+    few = table.files("id >= 0", strategy=strategy, limit=3).collect()
+    assert [(file.path, file.version) for file in few] == [(file.path, file.version) for file in files[:3]]
+    assert len(decoded) == 0
 
 
 @both

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from itertools import islice
+from threading import Lock
 
 import msgspec
 import numpy as np
@@ -28,6 +30,7 @@ from lazydelta.storage import ObjectInfo, Pending, Store
 __all__ = [
     "KEY_MEMORY",
     "LEAST_PARALLELISM",
+    "ReplayedTails",
     "ReverseCommitReader",
     "TailCommit",
     "TailReader",
@@ -243,6 +246,7 @@ class _JoinedCommits:
 
     def __init__(self, *, extra: bool) -> None:
         self._extra = extra
+        self.keys: list[tuple[pa.Array, Hashes]] = []  # of the files that were emitted or removed last
         self._clear()
 
     def _clear(self) -> None:
@@ -281,9 +285,9 @@ class _JoinedCommits:
             removed = path, hash_keys(path, vector)
             ranked[:, ~is_add] = removed[1]
         fresh = first_occurrence(ranked)[is_add] & ~seen.contains(added)
-        seen.add_hashed(batch.path, added)
-        if removed is not None:
-            seen.add_hashed(*removed)
+        self.keys = [(batch.path, added)] if removed is None else [(batch.path, added), removed]
+        for each in self.keys:
+            seen.add_hashed(*each)
         if fresh.any():
             known = set(versions)
             batch = (
@@ -292,6 +296,65 @@ class _JoinedCommits:
                 else batch.with_versions(versions)
             )
             yield batch if fresh.all() else batch.filter(boolean_array(fresh))
+
+
+class _ReplayedTail(msgspec.Struct, frozen=True):
+    """The active files of a short tail, and the keys of all of its actions."""
+
+    files: tuple[FileBatch, ...]
+    keys: Sequence[tuple[pa.Array, Hashes]]
+    commits: int
+    unknown: int
+
+    @classmethod
+    def of(cls, commits: Iterable[TailCommit]) -> _ReplayedTail | None:
+        """Replay the commits; None if they do not fit one batch."""
+        joined, metrics = _JoinedCommits(extra=False), ScanMetrics()
+        for commit in commits:
+            lines = next(commit.actions, [])
+            if commit.rows is not None or len(joined) + len(lines) > _MOST_ACTIONS:
+                return None
+            metrics.count_commits(1 + commit.file.end - commit.file.version)
+            joined.add(lines, _version_of(commit.file), metrics)
+        with closing(RemoveSet()) as seen:
+            files = tuple(joined.active(seen))
+        return cls(files, joined.keys, metrics.commits_scanned, metrics.unknown_actions)
+
+    def replay(self, seen: RemoveSet, metrics: ScanMetrics) -> Iterator[FileBatch]:
+        """Do what ``active_tail_files`` does with the commits."""
+        metrics.count_commits(self.commits)
+        metrics.unknown_actions += self.unknown
+        for each in self.keys:
+            seen.add_hashed(*each)
+        metrics.remove_set_size = len(seen)
+        yield from self.files
+
+
+class ReplayedTails:
+    """The outcome of the short tails of a snapshot, for scans that find all of their commits in memory.
+
+    Replaying twenty commits takes ten times as long as everything else in a scan that finds its row groups by a cached
+    manifest. The first scan leaves nothing here, because most snapshots are scanned once.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], _ReplayedTail | None] = {}
+        self._scanned: set[tuple[int, int]] = set()
+        self._lock = Lock()
+
+    def of(
+        self, segment: LogSegment, cache: CommitCache, commits: Callable[[], Iterable[TailCommit]]
+    ) -> _ReplayedTail | None:
+        """Return the outcome of the tail of a segment, from its second scan on; None if the commits are to be read."""
+        key = segment.base_version, segment.version
+        with self._lock:
+            if key not in self._known and key in self._scanned:
+                known = [cache.known(file.path, file.info.etag) for file in islice(segment.tail(), _MOST_ACTIONS)]
+                held = sum(len(each) for each in known if each is not None)
+                is_short = all(known) and held <= CHUNK_SIZE
+                self._known[key] = _ReplayedTail.of(commits()) if is_short else None
+            self._scanned.add(key)
+            return self._known.get(key)
 
 
 def _large_commit(

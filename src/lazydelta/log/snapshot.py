@@ -17,7 +17,7 @@ from lazydelta.log.checkpoint.reader import checkpoint_actions, current_checkpoi
 from lazydelta.log.checksum.reader import VersionChecksum, read_checksum
 from lazydelta.log.commits import CommitCache
 from lazydelta.log.hint import HINT_PATH, CheckpointHint, read_hint
-from lazydelta.log.replay import KEY_MEMORY, LEAST_PARALLELISM, TailCommit, TailReader, is_small
+from lazydelta.log.replay import KEY_MEMORY, LEAST_PARALLELISM, ReplayedTails, TailCommit, TailReader, is_small
 from lazydelta.log.segment import WINDOW, LogSegment, load_segment
 from lazydelta.log.tail_spans import LogBase, PendingState, TailSpans
 from lazydelta.protocol.actions import DomainMetadata, LogLine, Metadata, Protocol, Txn
@@ -184,6 +184,7 @@ class LogSnapshot(msgspec.Struct, frozen=True, eq=False, dict=True):
     opening: OpeningCost = msgspec.field(default_factory=OpeningCost)
     spans: TailSpans = msgspec.field(default_factory=TailSpans)
     scanned_base: ScannedBase = msgspec.field(default_factory=ScannedBase)
+    replayed_tails: ReplayedTails = msgspec.field(default_factory=ReplayedTails)
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         # Caches and counters are not pickled. The other process reads the same objects by name. It does not list the

@@ -15,7 +15,7 @@ from lazydelta.errors import FallbackDisabledError, RetentionGuardError
 from lazydelta.log.checksum.check import ChecksumCheck
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.keys import RemoveSet
-from lazydelta.log.replay import active_tail_files, unmasked_stretches
+from lazydelta.log.replay import TailReader, active_tail_files, unmasked_stretches
 from lazydelta.log.segment import LogSegment
 from lazydelta.log.snapshot import Charge, LogSnapshot
 from lazydelta.options import Options
@@ -116,7 +116,7 @@ class Limits:
 
 logger = logging.getLogger(__name__)
 
-_READ_AHEAD_BATCHES = 2
+_READ_AHEAD_BATCHES = 1
 _RELEASE_EVERY = 32
 _NAMED_SPANS = 3
 
@@ -249,16 +249,22 @@ class LazyDeltaScanner:
     def _tail(
         self, snapshot: LogSnapshot, store: Store, seen: RemoveSet, pruner: Pruner, check: ChecksumCheck | None
     ) -> Iterator[FileBatch]:
-        commits = snapshot.tail(
-            store,
-            self.options.keys_in_memory,
-            whole=self.plan.whole,
-            spans=not self.request.extra,  # copying actions needs everything that the commits contain
-            wanted=pruner.wanted,
-        )
-        tail = active_tail_files(
-            commits if check is None else check.watch(commits), seen, self.metrics, extra=self.request.extra
-        )
+        def commits() -> TailReader:
+            return snapshot.tail(
+                store,
+                self.options.keys_in_memory,
+                whole=self.plan.whole,
+                spans=not self.request.extra,  # copying actions needs everything that the commits contain
+                wanted=pruner.wanted,
+            )
+
+        tails = None if check is not None or self.request.extra else snapshot.replayed_tails
+        known = None if tails is None else tails.of(snapshot.segment, snapshot.commits, commits)
+        if known is not None:
+            tail = known.replay(seen, self.metrics)
+        else:
+            read = commits() if check is None else check.watch(commits())
+            tail = active_tail_files(read, seen, self.metrics, extra=self.request.extra)
         for batch in tail:
             if self.within is None:
                 yield pruner.prune(batch)
