@@ -1,7 +1,7 @@
 """Many scans at once through the C interface: ``python -m benchmarks.c_scans [--files N]``.
 
-A C program opens a table once and asks it from 1, 2 and 8 threads: for one hour of files, which is a small share of the
-sidecar, and for all of them. What several threads gain over one is what runs outside Python's lock.
+A C program opens the table of the ladder once and asks it from 1, 2 and 8 threads: for one hour of files, which is a
+small share of the sidecar, and for all of them. What several threads gain over one is what runs outside Python's lock.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.ladder_tables import LADDER_TABLE, indexed_table
 from lazydelta.capi.build import build as build_library
-from lazydelta.sidecar.building.build import build as build_sidecar
-from lazydelta.testing import make_table
 
 THREADS = (1, 2, 8)
 QUESTIONS = {"one hour": ('{"where": {"_event_hour": "2026021012"}}', 40), "all files": ("{}", 4)}
@@ -78,10 +77,9 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3, help="the fastest one counts")
     given = parser.parse_args()
+    table, _ = indexed_table(given.files, **LADDER_TABLE)
     with tempfile.TemporaryDirectory(prefix="lazydelta-c-scans-") as folder:
         home = Path(folder)
-        make_table(home / "table", files=given.files, hours=720, tail=2, checksum=True)
-        build_sidecar(home / "table")
         build_library(home / "lib")
         (home / "host.c").write_text(PROGRAM, encoding="ascii")
         host = [shutil.which("cc") or "cc", "-O2", str(home / "host.c"), "-o", str(home / "host"), f"-I{home / 'lib'}"]
@@ -92,7 +90,7 @@ def main() -> None:
         )
         for name, (question, scans) in QUESTIONS.items():
             for threads in THREADS:
-                command = [str(home / "host"), str(home / "table"), question, str(max(scans, threads)), str(threads)]
+                command = [str(home / "host"), str(table), question, str(max(scans, threads)), str(threads)]
                 outputs = [subprocess.check_output(command) for _ in range(given.rounds)]
                 best = min(map(json.loads, outputs), key=lambda each: each["seconds"] / each["scans"])
                 rate = best["scans"] / best["seconds"]

@@ -8,8 +8,10 @@ the latency times the round trips: what is left of the time when nothing is comp
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +24,7 @@ from benchmarks.records import Record, record_of
 from lazydelta.sidecar import build, build_deltas
 from lazydelta.storage import open_store
 from lazydelta.testing import MadeTable, make_table
-from tests.support.azurite import Azurite, azurite_script, running_azurite
+from tests.support.azurite import Azurite, AzuriteToStop, azurite_script, running_azurite
 from tests.support.latency import LatencyProxy
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ _NAMES = ("one hour", "take 100")
 _OURS = ("lazydelta", "pyarrow.parquet", "obstore")
 _BY_COMMIT = "lazydelta, one commit at a time"
 _BYTES_PER_SECOND = 100e6
+_COMMITS, _CHUNK = (".json", ".crc"), 8 << 20
 _LONG_TAIL, _MOST_REMOVES = 1_000, 1_000_000
 # Where the base is read from. Warm is the second query of a process.
 _BASES: dict[str, dict[str, Any]] = {
@@ -103,9 +106,14 @@ def _tables(azurite: Azurite, folder: Path, files: int) -> Iterator[tuple[str, M
         yield *known[key], each
 
 
-def uploaded(azurite: Azurite, folder: Path, files: int, wanted: Circumstances) -> tuple[str, MadeTable]:
-    """Make a table, put it on the store and build its sidecar there."""
-    name, local = wanted.name, folder / wanted.name
+def uploaded(
+    azurite: Azurite, folder: Path, files: int, wanted: Circumstances, name: str | None = None
+) -> tuple[str, MadeTable]:
+    """Make a table, put it on the store and build its sidecar there.
+
+    Where a table of this ``name`` is there already, only its commits are replaced: the checkpoint has the same bytes.
+    """
+    local = folder / (name or wanted.name)
     made = make_table(
         local,
         files=files,
@@ -116,11 +124,18 @@ def uploaded(azurite: Azurite, folder: Path, files: int, wanted: Circumstances) 
         seed=5,
     )
     container = azurite.container("benchmark")
-    uri = f"abfss://{container}@{azurite.account}.dfs.core.windows.net/{name}"
+    uri = f"abfss://{container}@{azurite.account}.dfs.core.windows.net/{local.name}"
     store = open_store(uri, azurite.storage_options())
+    there = [each.path for each in store.list("_delta_log")]
+    for path in there:
+        if path.endswith(_COMMITS):
+            store.delete(path)
     for file in sorted((local / "_delta_log").iterdir()):
-        if file.is_file():
-            store.put(f"_delta_log/{file.name}", file.read_bytes())
+        path = f"_delta_log/{file.name}"
+        if file.is_file() and (path not in there or path.endswith(_COMMITS)):
+            with file.open("rb") as opened:
+                store.put_stream(path, iter(partial(opened.read, _CHUNK), b""))
+    shutil.rmtree(local)  # ten million files take two gigabytes
     build(uri, storage_options=azurite.storage_options())
     return uri, made
 
@@ -152,13 +167,14 @@ def bases(files: int) -> Iterator[Record]:
         click.echo("  Azurite is not installed: nothing is measured over an object store", err=True)
         return
     removes = min(_MOST_REMOVES, files // 2)
-    with tempfile.TemporaryDirectory(prefix="lazydelta-bench-azurite-") as name, running_azurite(Path(name)) as azurite:
+    with tempfile.TemporaryDirectory(prefix="lazydelta-bench-azurite-") as name, AzuriteToStop(Path(name)) as server:
+        azurite = server.service
         for wanted, log, names in (
             (Circumstances(), "10 commits", ("one hour", "take 100", "all files")),
-            (Circumstances(tail=_LONG_TAIL), "1,000 commits", ("one hour", "take 100")),
             (Circumstances(removes=removes), f"{removes:,} removes", ("one hour", "all files")),
+            (Circumstances(tail=_LONG_TAIL), "1,000 commits", ("one hour", "take 100")),
         ):
-            uri, made = uploaded(azurite, Path(name), files, wanted)
+            uri, made = uploaded(azurite, Path(name), files, wanted, "bases")
             asked = [each for each in questions(made) if each.name in names]
             yield from _by_bases(azurite, uri, asked, log, files)
             if wanted.tail == _LONG_TAIL:
