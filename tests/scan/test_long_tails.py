@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lazydelta import DeltaTable
-from lazydelta.log import replay
+from lazydelta.log.commits import decode_whole
 from lazydelta.log.file_batch import FileBatch
 from tests.oracle.replay import commit_name, file_key
 from tests.scan.hand_log import HandLog, add, remove, vector, watching
@@ -90,8 +90,12 @@ def test_later_scans_of_a_table_know_what_its_short_tail_comes_to(
     log = lively(tmp_path, 60, seed)
     expected = {key: version or None for key, (version, _) in replayed(log).items()}
     decoded: list[str] = []
-    decode = replay.decode_whole
-    monkeypatch.setattr(replay, "decode_whole", lambda *given: decoded.append(given[1]) or decode(*given))
+
+    def noted(data: bytes, path: str, version: int) -> Iterator[Any]:
+        decoded.append(path)
+        return decode_whole(data, path, version)
+
+    monkeypatch.setattr("lazydelta.log.replay.decode_whole", noted)
     table, counts = DeltaTable(tmp_path), []
     for where in ("id >= 0", "id >= 0", "id >= 0 and id < 5000"):
         decoded.clear()
