@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from tests.support.golden import find_golden, unpack
 from tests.support.rounds import leave_to_soak
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 give_children_default_signals()
@@ -42,6 +43,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if fixture in _MARKER_OF_FIXTURE:
                 item.add_marker(_MARKER_OF_FIXTURE[fixture])
     leave_to_soak(items)
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let Ctrl-C reach Python: nohup ignores it, and a JVM that another test started in this process takes it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    if before is not None:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

@@ -193,6 +193,7 @@ def test_ctrl_c_ends_a_query_in_the_middle_of_a_join(arguments: list[str], tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_that_the_thread_of_the_query_receives_stops_it() -> None:
     background, stopped = Background(), threading.Event()
     background.halt = stopped.set

@@ -339,20 +339,18 @@ def test_ctrl_c_while_a_query_in_kql_is_set_up_stays_ctrl_c(forty: MadeTable, mo
         DeltaTable(forty.uri).kql("self | where true")
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_while_a_database_is_opened_stays_ctrl_c() -> None:
     """A long statement in place of the short ones with which every database begins, so that the signal meets it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
     timer.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            # With several threads DuckDB itself may wait for ever; see `run_interruptibly`.
-            database.connect("SELECT sum(a.range * b.range) FROM range(10_000_000) a, range(1_000_000) b", threads=1)
-    finally:
-        timer.join()
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        # With several threads DuckDB itself may wait for ever; see `run_interruptibly`.
+        database.connect("SELECT sum(a.range * b.range) FROM range(10_000_000) a, range(1_000_000) b", threads=1)
+    timer.join()
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("call", ["sql", "kql"])
 def test_ctrl_c_ends_a_query_of_several_threads(forty: MadeTable, call: str) -> None:
     """Several times, because DuckDB itself waited for its threads for ever about every third time."""
@@ -360,13 +358,9 @@ def test_ctrl_c_ends_a_query_of_several_threads(forty: MadeTable, call: str) -> 
     numbers = "range r from 1 to 100000000 step 1 | extend k = 1"
     in_sql = "SELECT sum(b.range) FROM self, range(1_000_000_000_000) b"
     in_kql = f"self | extend k = 1 | join kind=inner ({numbers}) on k | summarize sum(r)"
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        for _ in range(5):
-            timer = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
-            timer.start()
-            with pytest.raises(KeyboardInterrupt):
-                (table.sql(in_sql) if call == "sql" else table.kql(in_kql)).read_all()
-            timer.join()
-    finally:
-        signal.signal(signal.SIGINT, before)
+    for _ in range(5):
+        timer = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            (table.sql(in_sql) if call == "sql" else table.kql(in_kql)).read_all()
+        timer.join()

@@ -21,8 +21,6 @@ from lazydelta.storage import Request, observe
 from tests.maintenance.old_tables import data_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from click.testing import Result
 
 
@@ -71,15 +69,6 @@ def test_all_rows_go_only_if_that_is_said(table: Path) -> None:
 def test_a_predicate_that_makes_no_sense_deletes_nothing(table: Path) -> None:
     assert "nothing" in _invoke("delete", table, "--where", "nothing = 1", code=2).output
     assert lazydelta.DeltaTable(table).version() == 0
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Let Ctrl-C reach Python: a JVM that another test started in this process takes it for itself."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    if before is not None:
-        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("interruptible")
