@@ -30,6 +30,7 @@ from lazydelta.rows.flow import ReadingPool
 from lazydelta.rows.scanner import RowFragment
 from lazydelta.rows.stream import RowStream
 from lazydelta.runtime import database
+from lazydelta.runtime.threads import start_thread
 from lazydelta.sidecar.handle import snapshot_of
 from tests.rows.made_table import MadeTable, make_rich_table, make_table
 from tests.rows.watching import hand_out_one_file_a_pull, no_threads_are_left, watch
@@ -348,6 +349,28 @@ def test_ctrl_c_while_a_database_is_opened_stays_ctrl_c() -> None:
         # With several threads DuckDB itself may wait for ever; see `run_interruptibly`.
         database.connect("SELECT sum(a.range * b.range) FROM range(10_000_000) a, range(1_000_000) b", threads=1)
     timer.join()
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_ctrl_c_while_the_thread_of_a_query_starts_ends_the_query(
+    forty: MadeTable, monkeypatch: pytest.MonkeyPatch, *, has_begun: bool
+) -> None:
+    begun = threading.Event()
+
+    def interrupted(run: Callable[[], None], name: str) -> None:
+        def running() -> None:
+            begun.set()
+            run()
+
+        if has_begun:
+            start_thread(running, name)
+            begun.wait()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(database, "start_thread", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        DeltaTable(forty.uri).sql("SELECT sum(b.range) FROM self, range(1_000_000_000_000) b")
 
 
 @pytest.mark.usefixtures("interruptible")

@@ -73,10 +73,11 @@ def run_interruptibly(con: Any, work: Callable[[], T]) -> T:
     if threading.current_thread() is not threading.main_thread() or not callable(signal.getsignal(signal.SIGINT)):
         return work()
     task = Task(work)
-    start_thread(task.run, "lazydelta-query")
     try:
+        start_thread(task.run, "lazydelta-query")
         return task.result()
     except KeyboardInterrupt:
+        task.cancel()  # unless its thread has begun
         # Again and again, because an interrupt before the query began has no effect.
         while not task.done():
             con.interrupt()

@@ -12,7 +12,7 @@ from lazydelta.errors import OptionError, ServerBusyError, StreamClosedError
 
 __all__ = ["Budgets"]
 
-# Room wakes a waiting request at once. It looks around only for a client that has left, and every look costs the others.
+# Room wakes a waiting request at once. It looks around only for a client that has left, and a look costs the others.
 _LOOK_AROUND_SECONDS = 0.25
 _NEWEST_SHARE = 0.2
 
