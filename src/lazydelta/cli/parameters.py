@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, TypeAlias, TypeVar
@@ -167,6 +167,15 @@ def refuse_extra_arguments() -> None:
         raise click.UsageError(message, ctx)
 
 
+def decorated(
+    command: Callable[..., None], decorators: Sequence[Callable[[Callable[..., None]], Callable[..., None]]]
+) -> Callable[..., None]:
+    """Apply decorators as if they stood above the command, the first on top."""
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
+
+
 def table_command(function: Callable[Concatenate[TableSource, ...], None]) -> Callable[..., None]:
     """Add the URI and the options that all table commands share."""
 
@@ -201,10 +210,7 @@ def table_command(function: Callable[Concatenate[TableSource, ...], None]) -> Ca
         json_option,
         debug_option,
     ]
-    decorated: Callable[..., None] = command
-    for decorate in reversed(decorators):
-        decorated = decorate(decorated)
-    return decorated
+    return decorated(command, decorators)
 
 
 def scan_options(function: Callable[..., None]) -> Callable[..., None]:

@@ -25,6 +25,7 @@ from lazydelta.cli.parameters import (
     check_uri,
     csv_option,
     debug_option,
+    decorated,
     external_option,
     json_option,
     library_option,
@@ -367,10 +368,7 @@ def query_command(function: Callable[..., None]) -> Callable[..., None]:
         json_option,
         debug_option,
     ]
-    decorated: Callable[..., None] = command
-    for decorate in reversed(decorators):
-        decorated = decorate(decorated)
-    return decorated
+    return decorated(command, decorators)
 
 
 @click.command("query", context_settings=CONTEXT)

@@ -35,8 +35,8 @@ from lazydelta.protocol.schema import TableSchema
 from lazydelta.rows.stream import BatchStream
 from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import boolean_array, numpy_of
-from lazydelta.runtime.results import ArrowStream
 from lazydelta.scan.file import DataFile, data_files
+from lazydelta.scan.stream import FileResults
 
 __all__ = ["DeliveredFiles", "DeliveredRows", "RemoteFileStream", "RemoteRowStream", "ResumedStream"]
 
@@ -233,7 +233,7 @@ class ResumedStream:
 # ``RemoteFileStream``: files found by a server, with the API of ``FileStream``.
 
 
-class RemoteFileStream(ArrowStream):
+class RemoteFileStream(FileResults):
     """The files of a scan on a server. It can be consumed once, and closing or dropping it ends the scan.
 
     A file's ``path`` is as logged. Servers do not reveal its ``uri``. It has only the statistics that were requested.
@@ -293,22 +293,6 @@ class RemoteFileStream(ArrowStream):
         """Return the files as Arrow record batches, without a Python object per file."""
         self._start()
         return self._all()
-
-    def _export(self) -> Iterator[pa.RecordBatch]:
-        yield from self.batches()
-
-    def collect(self) -> list[DataFile]:
-        """Return all files as a list."""
-        return list(self)
-
-    def to_list(self) -> list[DataFile]:
-        """Return all files as a list."""
-        return list(self)
-
-    def first(self) -> DataFile | None:
-        """Return the first file, or None if there is none, and close the stream."""
-        with self:
-            return next(iter(self), None)
 
     def close(self) -> None:
         """End the scan on the client and the server. It has no effect once the scan has ended."""

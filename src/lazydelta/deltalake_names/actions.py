@@ -313,9 +313,12 @@ class _Lenient:
     made: ColumnValues
 
     def __call__(self, rows: pa.RecordBatch) -> pa.Array:
-        names = [each for each in rows.schema.names if each.lower() == self.column.lower()]
-        kind = rows.schema.field(self.column if self.column in names else names[0]).type
-        return _fitting(self.made(rows), kind)
+        return _fitting(self.made(rows), _type_of(self.column, rows.schema))
+
+
+def _type_of(column: str, schema: pa.Schema) -> pa.DataType:
+    names = [each for each in schema.names if each.lower() == column.lower()]
+    return schema.field(column if column in names else names[0]).type
 
 
 def _fitting(values: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -336,8 +339,7 @@ class _Same:
     value: Any
 
     def __call__(self, rows: pa.RecordBatch) -> pa.Array:
-        names = [each for each in rows.schema.names if each.lower() == self.column.lower()]
-        kind = rows.schema.field(self.column if self.column in names else names[0]).type
+        kind = _type_of(self.column, rows.schema)
         try:
             return pa.array([self.value] * rows.num_rows, kind)
         except (pa.ArrowException, TypeError, OverflowError, ValueError) as error:

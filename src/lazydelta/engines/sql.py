@@ -31,7 +31,7 @@ from lazydelta.runtime.database import is_interrupt, run_interruptibly
 from lazydelta.scan.request import ScanRequest, ScanStrategy
 from lazydelta.sidecar.handle import PinnedVersion, snapshot_of
 
-__all__ = ["SqlResult", "sql"]
+__all__ = ["SqlResult", "nodes_of", "sql"]
 
 _ABOUT = re.compile(r"^\s*(describe|desc|summarize|show)\s+(.+?)\s*;?\s*$", re.IGNORECASE | re.DOTALL)
 _NO_TABLE = re.compile(r"Table with name (\S+) does not exist")
@@ -226,7 +226,7 @@ def _fill_in(con: Any, tree: Any, params: Sequence[Any] | Mapping[str, Any] | No
     else:
         given = {str(number): value for number, value in enumerate(params, 1)}
     used: set[str] = set()
-    for node in list(_nodes(tree)):
+    for node in list(nodes_of(tree)):
         if node.get("class") != "PARAMETER":
             continue
         name = str(node.get("identifier"))
@@ -277,7 +277,8 @@ def _literal(value: Any) -> str:
     )
 
 
-def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+def nodes_of(tree: Any) -> Iterator[dict[str, Any]]:
+    """Yield every object of a syntax tree of DuckDB's."""
     pending = [tree]
     while pending:
         each = pending.pop()
@@ -306,8 +307,8 @@ class _Pruning:
 
     def apply(self) -> None:
         """Add the conditions to the datasets."""
-        nodes = [each for each in _nodes(self._tree) if each.get("type") == "SELECT_NODE"]
-        reads = [each["table_name"].lower() for each in _nodes(self._tree) if each.get("type") == "BASE_TABLE"]
+        nodes = [each for each in nodes_of(self._tree) if each.get("type") == "SELECT_NODE"]
+        reads = [each["table_name"].lower() for each in nodes_of(self._tree) if each.get("type") == "BASE_TABLE"]
         top = self._tree["statements"][0]["node"]
         for node in nodes:
             source = node.get("from_table") or {}
@@ -330,7 +331,7 @@ class _Pruning:
             if each.get("type") == "CONJUNCTION_AND":
                 pending += each["children"]
                 continue
-            if not any(_is_computed(node) for node in _nodes(each)):
+            if not any(_is_computed(node) for node in nodes_of(each)):
                 continue  # DuckDB pushes down comparisons of columns itself
             text = self._text(each, source, dataset)
             try:
@@ -345,7 +346,7 @@ class _Pruning:
         condition = msgspec.json.decode(msgspec.json.encode(node))
         names = {name.lower() for name in dataset.schema.names}
         called = {str(source.get("alias") or source.get("table_name")).lower()} - names
-        for each in _nodes(condition):
+        for each in nodes_of(condition):
             if each.get("class") in {"SUBQUERY", "WINDOW", "LAMBDA", "PARAMETER"}:
                 return None
             columns = each.get("column_names") or []
@@ -380,7 +381,7 @@ class _Pruning:
 
 def _is_computed(node: dict[str, Any]) -> bool:
     """Return whether an expression computes something of a column."""
-    return node.get("class") in {"FUNCTION", "CAST"} and any(each.get("column_names") for each in _nodes(node))
+    return node.get("class") in {"FUNCTION", "CAST"} and any(each.get("column_names") for each in nodes_of(node))
 
 
 def _as_prefix(like: dict[str, Any]) -> bool:
@@ -409,7 +410,7 @@ def _top_rows(node: dict[str, Any]) -> tuple[list[str], int] | None:
         return None
     if any(node.get(part) for part in ("where_clause", "group_expressions", "having", "qualify", "sample")):
         return None
-    selected = list(_nodes(node["select_list"]))
+    selected = list(nodes_of(node["select_list"]))
     if any(
         each.get("class") not in _PLAIN and not (each.get("class") == "FUNCTION" and each.get("is_operator"))
         for each in selected

@@ -34,7 +34,7 @@ from lazydelta.protocol.schema import Column, Primitive
 from lazydelta.protocol.values import is_float
 from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import bitmap, boolean_array, typed_array, typed_scalar
-from lazydelta.stats.ranges import ColumnRange, Ranges, partition_ranges, partition_texts, text_range
+from lazydelta.stats.ranges import ColumnRange, Ranges, cast_or_none, partition_ranges, partition_texts, text_range
 
 if TYPE_CHECKING:
     import numpy.typing as npt  # builds its docstrings on import
@@ -85,7 +85,7 @@ class Bounds(msgspec.Struct, frozen=True):
     def of(cls, column: Column, known: ColumnRange) -> Bounds:
         """Widen logged bounds to bounds that are true."""
         kind = column.type.to_arrow()
-        lower, upper = _native(known.min, kind), _native(known.max, kind)
+        lower, upper = cast_or_none(known.min, kind), cast_or_none(known.max, kind)
         if is_float(column.type):
             lower, upper = _without_nan(lower), _without_nan(upper)
         logged = None
@@ -183,15 +183,6 @@ class Bounds(msgspec.Struct, frozen=True):
             return None
         ends = [pc.starts_with(each, prefix) for each in (self.upper, *(strings for _, strings in self.prefixes))]
         return pc.and_kleene(pc.starts_with(self.lower, prefix), pc.coalesce(*ends))
-
-
-def _native(values: pa.Array | None, kind: pa.DataType) -> pa.Array | None:
-    if values is None or values.type == kind:
-        return values
-    try:
-        return pc.cast(values, kind)
-    except pa.ArrowException:
-        return None
 
 
 def _without_nan(values: pa.Array | None) -> pa.Array | None:

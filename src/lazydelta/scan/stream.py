@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any, Generic, Literal, TypeVar, overload
 
@@ -14,12 +15,39 @@ from lazydelta.runtime.results import ArrowStream
 from lazydelta.scan.file import DataFile, data_files, files_schema, to_record_batch
 from lazydelta.scan.scanner import Explanation, LazyDeltaScanner
 
-__all__ = ["FileStream"]
+__all__ = ["FileResults", "FileStream"]
 
 T = TypeVar("T")
 
 
-class FileStream(ArrowStream):
+class FileResults(ArrowStream):
+    """What streams of files offer, of this process or of a server."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[DataFile]: ...
+
+    @abstractmethod
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Return the files as Arrow record batches, without a Python object per file."""
+
+    def _export(self) -> Iterator[pa.RecordBatch]:
+        yield from self.batches()
+
+    def collect(self) -> list[DataFile]:
+        """Return all files as a list."""
+        return list(self)
+
+    def to_list(self) -> list[DataFile]:
+        """Return all files as a list."""
+        return list(self)
+
+    def first(self) -> DataFile | None:
+        """Return the first file, or None if there is none, and close the stream."""
+        with self:
+            return next(iter(self), None)
+
+
+class FileStream(FileResults):
     """The files of a scan. Iterate it once, as objects or as record batches.
 
     Nothing is read before the first file is requested. Closing the stream, leaving its ``with`` block or dropping it
@@ -133,22 +161,6 @@ class FileStream(ArrowStream):
         schema, reported = self._scanner.snapshot.schema, self._scanner.request.stats_columns
         self._begin(lambda batch: to_record_batch(batch, schema, reported))
         return _OneThread(self._record_batches())
-
-    def _export(self) -> Iterator[pa.RecordBatch]:
-        yield from self.batches()
-
-    def collect(self) -> list[DataFile]:
-        """Return all files as a list."""
-        return list(self)
-
-    def to_list(self) -> list[DataFile]:
-        """Return all files as a list."""
-        return list(self)
-
-    def first(self) -> DataFile | None:
-        """Return the first file, or None if there is none, and close the stream."""
-        with self:
-            return next(iter(self), None)
 
     def count(self) -> int:
         """Return the number of files without keeping any."""

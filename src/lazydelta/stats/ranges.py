@@ -19,6 +19,7 @@ __all__ = [
     "WRITTEN_HERE",
     "ColumnRange",
     "Ranges",
+    "cast_or_none",
     "combine",
     "narrowed_floats",
     "partition_ranges",
@@ -232,7 +233,7 @@ def ranges_from_parsed(stats_parsed: pa.Array | pa.ChunkedArray, columns: Sequen
     stats_parsed = one_array(stats_parsed)
     found: dict[tuple[str, ...], ColumnRange] = {}
     for column in columns:
-        null_count = _cast(_get(stats_parsed, ("nullCount", *column.physical_path)), pa.int64())
+        null_count = cast_or_none(_get(stats_parsed, ("nullCount", *column.physical_path)), pa.int64())
         lower = upper = None
         if has_range(column):
             lower = _bound(_get(stats_parsed, ("minValues", *column.physical_path)), column, up=False)
@@ -241,8 +242,8 @@ def ranges_from_parsed(stats_parsed: pa.Array | pa.ChunkedArray, columns: Sequen
             found[column.physical_path] = ColumnRange(lower, upper, null_count)
     return Ranges(
         len(stats_parsed),
-        _cast(_get(stats_parsed, ("numRecords",)), pa.int64()),
-        _cast(_get(stats_parsed, ("tightBounds",)), pa.bool_()),
+        cast_or_none(_get(stats_parsed, ("numRecords",)), pa.int64()),
+        cast_or_none(_get(stats_parsed, ("tightBounds",)), pa.bool_()),
         found,
     )
 
@@ -263,7 +264,8 @@ def _get(structs: pa.Array, path: tuple[str, ...]) -> pa.Array | None:
     return pc.struct_field(structs, positions) if positions else structs
 
 
-def _cast(values: pa.Array | None, kind: pa.DataType) -> pa.Array | None:
+def cast_or_none(values: pa.Array | None, kind: pa.DataType) -> pa.Array | None:
+    """Return the values in another type, or None if a value does not fit."""
     if values is None or values.type == kind:
         return values
     try:
@@ -279,9 +281,9 @@ def _bound(values: pa.Array | None, column: Column, *, up: bool) -> pa.Array | N
     if pa.types.is_timestamp(values.type) and pa.types.is_timestamp(kind):
         if values.type.unit == "ns":
             return _microseconds(values, up=up).view(kind)
-        wide = _cast(values, pa.timestamp("us", values.type.tz))
+        wide = cast_or_none(values, pa.timestamp("us", values.type.tz))
         return None if wide is None else wide.view(kind)
-    return _cast(values, kind)
+    return cast_or_none(values, kind)
 
 
 def _microseconds(nanoseconds: pa.Array, *, up: bool) -> pa.Array:

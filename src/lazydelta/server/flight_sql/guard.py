@@ -11,12 +11,13 @@ also locked, so a gap in these checks opens no file and no network connection.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
 
+from lazydelta.engines.sql import nodes_of
 from lazydelta.errors import QueryError
 
 __all__ = ["CATALOG", "MOST_TEXT", "SCHEMA", "CatalogView", "CheckedQuery", "SqlGuard"]
@@ -160,13 +161,15 @@ class SqlGuard:
             error.line = None if explain else error.line  # counted without EXPLAIN
             raise
         names = _by_small_letters(served)
-        own = {str(each["key"]).lower() for node in _dicts(tree) for each in (node.get("cte_map") or {}).get("map", [])}
+        own = {
+            str(each["key"]).lower() for node in nodes_of(tree) for each in (node.get("cte_map") or {}).get("map", [])
+        }
         if hidden := own & self._internal:
             raise QueryError(f"WITH gives {min(hidden)!r} a meaning that DuckDB has for itself", hint="rename it")
         used: dict[str, None] = {}
         views: dict[CatalogView, None] = {}
-        as_tables = {id(node["function"]) for node in _dicts(tree) if node.get("type") == "TABLE_FUNCTION"}
-        for node in _dicts(tree):
+        as_tables = {id(node["function"]) for node in nodes_of(tree) if node.get("type") == "TABLE_FUNCTION"}
+        for node in nodes_of(tree):
             self._check_node(node)
             if node.get("class") == "FUNCTION" and id(node) not in as_tables:
                 _check_growth(node)
@@ -237,7 +240,7 @@ class SqlGuard:
         """Name columns with parameters after their SQL, like DuckDB. Otherwise they would be named after a value."""
         alone = self._parsed("SELECT 1")
         for item in statement["node"].get("select_list", []):
-            if not item.get("alias") and any(each.get("class") == "PARAMETER" for each in _dicts(item)):
+            if not item.get("alias") and any(each.get("class") == "PARAMETER" for each in nodes_of(item)):
                 alone["statements"][0]["node"]["select_list"] = [item]
                 alone["statements"][0]["named_param_map"] = statement["named_param_map"]
                 item["alias"] = self.text_of(alone).removeprefix("SELECT ")
@@ -345,17 +348,6 @@ def _name_table(node: dict[str, Any], names: dict[str, str], own: set[str], used
     node |= {"catalog_name": "", "schema_name": "", "table_name": name}
     if "qualified_name" in node:
         node["qualified_name"] = {"path": [name]}
-
-
-def _dicts(tree: Any) -> Iterator[dict[str, Any]]:
-    pending = [tree]
-    while pending:
-        each = pending.pop()
-        if isinstance(each, list):
-            pending += each
-        elif isinstance(each, dict):
-            yield each
-            pending += each.values()
 
 
 def _first_line(error: Exception) -> str:
