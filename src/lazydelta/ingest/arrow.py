@@ -145,7 +145,8 @@ def open_data(data: ArrowData) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         return data.schema, _read(data)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "to_reader"):  # or a PyArrow scanner
         try:
-            reader = data.to_reader() if hasattr(data, "to_reader") else pa.RecordBatchReader.from_stream(data)
+            streams = not hasattr(data, "to_reader") or hasattr(data, "__arrow_c_stream__")
+            reader = pa.RecordBatchReader.from_stream(data) if streams else data.to_reader()  # type: ignore[union-attr]
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise OptionError(f"The data gives no stream of Arrow batches: {error}") from error
         return reader.schema, _read(reader)
