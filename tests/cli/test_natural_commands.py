@@ -7,6 +7,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lazydelta import write_arrow
@@ -36,6 +38,10 @@ RUN = [
     ("kql 't | count' t=T --csv", "Count\n9"),
     ("vacuum T --dry-run", "0 files"),
     ("optimize T --dry-run", "considered"),
+    ("optimize T --z-order id,device --dry-run", "packed"),
+    ("query 'select count(*) as n from T' T --csv", "n\n9"),
+    ("kql 'T | count' ./T --csv", "Count\n9"),
+    ("convert P --partition-by day:date", "is a table, at version 0"),
     ("-h", "Commands"),
     ("files -h", "--where"),
 ]
@@ -62,7 +68,12 @@ REFUSED = [
     ("files", "Missing argument 'URI'"),
     ("files nope", "check the URI"),
     ("files T --where 'nope = 3'", "it has: id, device"),
-    ("query 'select count(*) from T' T", "1 argument(s) too many"),
+    ("query 'select count(*) from T' nope", "1 argument(s) too many"),
+    ("query q.sql t=T", "Write --file q.sql."),
+    ("zorder T", "Write lazydelta optimize --z-order A,B."),
+    ("optimize T --sort-by id --z-order id", "exclude each other"),
+    ("restore T --to-version 0", "Write --version."),
+    ("alter T --add-column a:int", "Write --add."),
     ("query 'select * from nope'", "give nope=URI, or write delta('URI')"),
     ("query 'select * from nope' t=T", "known tables: t"),
 ]
@@ -72,6 +83,9 @@ REFUSED = [
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("commands")
     write_arrow(made / "T", {"id": list(range(9)), "device": list("aaabbbccc")})
+    (made / "q.sql").write_text("select count(*) from t")
+    (made / "P" / "day=2026-02-10").mkdir(parents=True)
+    pq.write_table(pa.table({"id": [1]}), made / "P" / "day=2026-02-10" / "a.parquet")
     return made
 
 

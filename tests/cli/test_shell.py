@@ -81,7 +81,7 @@ def test_quit_ends_it(table: Path) -> None:
     assert _lines(table, ".quit", "select 1").stdout == ""
 
 
-@pytest.mark.parametrize("arguments", [[], ["./no-name.d/"], ["x=a", "--server", "grpc://localhost:1"]])
+@pytest.mark.parametrize("arguments", [[], ["./2026.d/"], ["x=a", "--server", "grpc://localhost:1"]])
 def test_what_cannot_be_opened_is_told(arguments: list[str]) -> None:
     found = CliRunner().invoke(cli, ["shell", *arguments])
     assert found.exit_code == 2

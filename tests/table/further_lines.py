@@ -367,7 +367,7 @@ FURTHER_REFUSED: list[tuple[str, str]] = [
     ("t.rows(n_rows=3)", "write limit=3"),
     ("t.count_rows('device = \"a1\"')", "a string has single quotes: 'a1'"),
     ("t.rows(where=pl.col('device').str.contains('^b'))", "write SQL text, or filter the frame"),
-    ("t.sql('select id end from self')", "quote a name that is a word of SQL"),
+    ("t.sql('select id end from self')", "a name that is a keyword of SQL has double quotes"),
     ("t['id']", "use rows(['id']), or to_pandas() for a data frame"),
     ("t.limit(3)", "use head(n), or rows(limit=n)"),
     ("t.where('id > 3')", "use rows(where=…)"),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lazydelta.write.alter import TableChange
     from lazydelta.write.row_changes.merge_clauses import Action, Kind, MergeClause
 
-__all__ = ["alter", "clone", "generate", "merge", "repair", "restore"]
+__all__ = ["alter", "clone", "convert", "generate", "merge", "repair", "restore"]
 
 _MIB = 1 << 20
 _THEN = re.compile(
@@ -267,6 +267,24 @@ def clone(target: TableTarget, *, to: str, number: int | None) -> None:
 
 def _cloned(result: dict[str, Any]) -> Iterator[str]:
     yield f"Version {result['source_version']} was cloned: {result['files']:,} files, none of them copied"
+
+
+@click.command("convert", context_settings=CONTEXT)
+@target_command()
+@click.option(
+    "--partition-by", multiple=True, metavar="NAME:TYPE", help="A column that folders name=value hold; repeatable."
+)
+@click.option("--name", metavar="TEXT", help="Name the table.")
+def convert(target: TableTarget, *, partition_by: tuple[str, ...], name: str | None) -> None:
+    """Make a table of the Parquet files below URI, where they are, in one commit."""
+    from lazydelta.cli.write import _schema  # noqa: PLC0415 - not needed for --help
+    from lazydelta.ingest.conversion import convert_parquet  # noqa: PLC0415
+
+    columns = _schema(partition_by, None) if partition_by else None
+    with target.out.watch(lambda: "reading the footers of the files"):
+        done = convert_parquet(target.handle, partition_by=columns, name=name)
+    told = {"uri": target.handle.store.uri, "version": done.version}
+    target.out.tell(told, lambda result: (f"{result['uri']} is a table, at version {result['version']}",))
 
 
 @click.command("repair", context_settings=CONTEXT)

@@ -135,6 +135,9 @@ def doctor(ctx: click.Context, target: TableTarget, *, deep: bool, fix: bool, ye
 )
 @click.option("--sort-by", metavar="A,B", help="Sort the rows of what is packed by these columns.")
 @click.option(
+    "--z-order", metavar="A,B", help="Rewrite all files, with their rows along a Z-order curve of these columns."
+)
+@click.option(
     "--memory",
     type=click.IntRange(min=1),
     metavar="MIB",
@@ -150,6 +153,7 @@ def optimize(  # noqa: PLR0913 - each is an option
     where: str | None,
     target_size: int | None,
     sort_by: str | None,
+    z_order: str | None,
     memory: int,
     engine: str,
     master: str | None,
@@ -163,12 +167,15 @@ def optimize(  # noqa: PLR0913 - each is an option
     from lazydelta.maintenance import optimize as optimizing  # noqa: PLC0415
     from lazydelta.maintenance.after_commit import after_commit  # noqa: PLC0415
 
+    if sort_by and z_order:
+        raise click.UsageError("--sort-by and --z-order exclude each other.", click.get_current_context())
     handle = target.handle
     asked: dict[str, Any] = {
         "where": where,
         "settings": optimizing.OptimizeSettings(
             target_size=None if target_size is None else target_size * _MIB,
-            sort_by=[name for each in (sort_by or "").split(",") if (name := each.strip())],
+            sort_by=[name for each in (z_order or sort_by or "").split(",") if (name := each.strip())],
+            curve="z" if z_order else None,
             memory_budget=memory * _MIB,
         ),
         "dry_run": dry_run,

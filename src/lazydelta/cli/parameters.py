@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ __all__ = [
     "in_debug_mode",
     "json_option",
     "library_option",
+    "named_table",
     "pairs",
     "refuse_extra_arguments",
     "scan_options",
@@ -154,6 +156,15 @@ def check_uri(uri: str) -> None:
     except UnicodeEncodeError:
         message = f"The URI {printable(uri)} is not valid Unicode"
         raise OptionError(message, hint="rename the folder, or check the terminal's encoding") from None
+
+
+def named_table(given: str) -> tuple[str, str]:
+    """Return the name and URI of a table. Without a name, the last folder of the URI names it."""
+    name, equals, uri = given.partition("=")
+    if equals and "/" not in name and "\\" not in name and ":" not in name:
+        return name, uri
+    last = given.rstrip("/\\").replace("\\", "/").rpartition("/")[2]
+    return re.sub(r"[^A-Za-z0-9_]", "_", last).lstrip("_") or "table", given
 
 
 def refuse_extra_arguments() -> None:

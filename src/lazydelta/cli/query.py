@@ -29,6 +29,7 @@ from lazydelta.cli.parameters import (
     external_option,
     json_option,
     library_option,
+    named_table,
     pairs,
     refuse_extra_arguments,
     storage_option,
@@ -276,12 +277,12 @@ def _chart(asked: RunningQuery, file: str | None) -> None:
 
 
 def named_tables() -> dict[str, str]:
-    """Return the tables that stand behind the query as ``NAME=URI``. Refuse all other arguments."""
+    """Return the tables that stand behind the query as ``NAME=URI`` or ``URI``. Refuse all other arguments."""
     ctx = click.get_current_context()
-    found = dict(each.split("=", 1) for each in ctx.args if re.fullmatch(r"[^\W\d]\w*=.+", each))
-    if len(found) < len(ctx.args):
+    # Anything else may be a secret that was cut off its option.
+    if not all(re.fullmatch(r"[^\W\d]\w*=.+", each) or "://" in each or Path(each).is_dir() for each in ctx.args):
         refuse_extra_arguments()
-    return found
+    return dict(named_table(each) for each in ctx.args)
 
 
 def query_command(function: Callable[..., None]) -> Callable[..., None]:
@@ -513,6 +514,8 @@ def _text(text: str | None, file: str | None) -> str:
     if "-" in {text, file}:
         return sys.stdin.read()
     if file is None:
+        if str(text).endswith((".sql", ".kql")) and Path(str(text)).is_file():
+            raise click.UsageError(f"{text} is a file. Write --file {text}.")
         return text or ""
     try:
         return Path(file).read_text(encoding="utf-8")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 from typing import IO, TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from lazydelta.cli.parameters import (
     check_uri,
     debug_option,
     json_option,
+    named_table,
     pairs,
     refuse_extra_arguments,
     storage_option,
@@ -119,7 +119,7 @@ def ui(*, tables: tuple[str, ...], port: int, opens: bool, storage_option: dict[
     from lazydelta.server.http.listening import address_of, served  # noqa: PLC0415
 
     refuse_extra_arguments()
-    named = dict(_named(each) for each in tables)
+    named = dict(named_table(each) for each in tables)
     settings = _settings(None, named, {}, storage_option, dict.fromkeys((*_SERVER, *_MORE)))
     with until_told() as told, served(settings, host=settings.server.host, port=port) as server:
         location = address_of(settings, settings.server.host, server.port)
@@ -128,15 +128,6 @@ def ui(*, tables: tuple[str, ...], port: int, opens: bool, storage_option: dict[
         if opens:
             click.launch(location)
         told.wait()
-
-
-def _named(given: str) -> tuple[str, str]:
-    """Return the name and URI of a table. Without a name, the last folder of the URI names it."""
-    name, equals, uri = given.partition("=")
-    if equals and "/" not in name and "\\" not in name and ":" not in name:
-        return name, uri
-    last = given.rstrip("/\\").replace("\\", "/").rpartition("/")[2]
-    return re.sub(r"[^A-Za-z0-9_]", "_", last).lstrip("_") or "table", given
 
 
 @serve.group("token", cls=CommandGroup)

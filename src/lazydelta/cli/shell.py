@@ -21,6 +21,7 @@ from lazydelta.cli.parameters import (
     debug_option,
     external_option,
     library_option,
+    named_table,
     refuse_extra_arguments,
     storage_option,
 )
@@ -317,7 +318,11 @@ def shell(
         token = None if token_variable is None else os.environ.get(token_variable)
         source = Server(server, token)
     else:
-        named = dict(_named(each) for each in tables)
+        named = dict(named_table(each) for each in tables)
+        for name, uri in named.items():
+            if not name.isidentifier():
+                raise OptionError(f"The table {printable(uri)} has no name for a query", hint="write NAME=URI")
+            check_uri(uri)
         if not named:
             raise click.UsageError("Name the tables: lazydelta shell URI, or NAME=URI, or --server LOCATION.")
         question = Question(
@@ -338,16 +343,6 @@ def shell(
         for line in _joined(_typed(source) if is_terminal else sys.stdin):
             if not session.run(line):
                 return
-
-
-def _named(text: str) -> tuple[str, str]:
-    name, equals, uri = text.partition("=")
-    if not equals or "/" in name:
-        name, uri = text.rstrip("/").rpartition("/")[2], text
-    if not name.isidentifier():
-        raise OptionError(f"The table {printable(text)} has no name for a query", hint="write NAME=URI")
-    check_uri(uri)
-    return name, uri
 
 
 def _joined(lines: Iterable[str]) -> Iterator[str]:

@@ -153,7 +153,7 @@ def parsed(con: Any, sql: str) -> dict[str, Any]:
     tree: dict[str, Any] = msgspec.json.decode(_answer(con, "SELECT json_serialize_sql($1::VARCHAR)", sql))
     if tree.get("error"):
         said = str(tree.get("error_message"))
-        hint = 'quote a name that is a word of SQL: "at"'
+        hint = 'a name that is a keyword of SQL has double quotes: "end"'
         if said.startswith("Only SELECT statements"):
             said, hint = "it is not a SELECT", "give one SELECT; statements that change something are not run"
         raise QueryError(f"DuckDB cannot read the query: {said}", hint=hint)
