@@ -23,6 +23,7 @@ from lazydelta import DeltaTable, QueryBuilder
 from lazydelta.engines import datafusion as our_datafusion
 from lazydelta.engines import duckdb as our_duckdb
 from lazydelta.engines import polars as our_polars
+from lazydelta.engines.sql import SqlResult
 from lazydelta.errors import OptionError, QueryError, TableNotFoundError
 from lazydelta.kql.execution.tables import KqlTables
 from lazydelta.predicates.polars_expression import pruning_predicate
@@ -349,6 +350,10 @@ def test_ctrl_c_while_a_database_is_opened_stays_ctrl_c() -> None:
         # With several threads DuckDB itself may wait for ever; see `run_interruptibly`.
         database.connect("SELECT sum(a.range * b.range) FROM range(10_000_000) a, range(1_000_000) b", threads=1)
     timer.join()
+
+
+def test_a_query_that_was_interrupted_before_it_had_anything_closes_in_silence() -> None:
+    SqlResult.__new__(SqlResult).__del__()
 
 
 @pytest.mark.usefixtures("interruptible")

@@ -59,6 +59,8 @@ def sql(
 class SqlResult(BatchStream):
     """The result of a query, computed while it is read. Closing it stops the query and all reading."""
 
+    _closed = True  # until there is something to close
+
     def __init__(
         self,
         query: str,
@@ -70,7 +72,6 @@ class SqlResult(BatchStream):
         begun: Callable[[SqlResult], None] | None = None,
     ) -> None:
         """Start a query; ``open_table`` opens tables given by URI, ``begun`` is called before anything is read."""
-        self._closed = True  # until there is something to close
         self._open = open_table
         self._duckdb = load("duckdb", "duckdb")
         self._query = query
