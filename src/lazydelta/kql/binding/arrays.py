@@ -137,7 +137,7 @@ def _expanded(
             raise session.error(item.at, f"only a dynamic value has elements, and this is a {bound.kind}")
         identity = session.identity()
         found = _typed_elements(bound.sql, item.kind, as_pairs=kind == "array", most=most)
-        lists[identity] = call(item.kind or "dynamic", "elements", found, [bound])
+        lists[identity] = replace(call(item.kind or "dynamic", "elements", found, [bound]), value=most)
         name = item.name or bound.name or joins.unused("Column1", (each.name for each in shown))
         new = OutputColumn(name, item.kind or "dynamic", identity)
         made.append(new)

@@ -384,7 +384,7 @@ class _QueryRun:
 
     def prepare(self, relation: Relation) -> tuple[str, list[tuple[Scan, list[str], Pushed]]]:
         """Return the SQL of a relation, with its scans registered for one run."""
-        writer = PlanSql(self.tables.column_sql)
+        writer = PlanSql(self.tables.column_sql, self.tables.native_list)
         return writer.relation(relation), self._register(relation, writer)
 
     def _register(self, relation: Relation, writer: PlanSql) -> list[tuple[Scan, list[str], Pushed]]:
@@ -451,7 +451,7 @@ class _QueryRun:
         """Run a relation whose values the rest of the query depends on."""
         self.ran_first.append(relation)
         (column,) = relation.columns[:1]
-        writer = PlanSql(self.tables.column_sql)
+        writer = PlanSql(self.tables.column_sql, self.tables.native_list)
         as_text = f"CAST({column.identity} AS VARCHAR)"
         expression = {"datetime": f"epoch_us({column.identity}) * 10", "dynamic": as_text, "guid": as_text}
         inner = writer.inner(
@@ -473,7 +473,7 @@ class _QueryRun:
     def table(self, relation: Relation) -> str:
         """Store the rows of a relation that the query uses more than once."""
         self.ran_first.append(relation)
-        writer = PlanSql(self.tables.column_sql)
+        writer = PlanSql(self.tables.column_sql, self.tables.native_list)
         inner = writer.inner(relation, dict.fromkeys(each.identity for each in relation.columns))
         self._register(relation, writer)
         name = self._table("rows")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lazydelta.kql.binding.plan import (
     Aggregate,
@@ -56,11 +56,15 @@ class PlanSql:
 
     ``stages`` are the parts that Python computes, each with a writer of its own.
 
-    ``scan_column`` writes the conversion of a table column to its Kusto type.
+    ``scan_column`` writes the conversion of a table column to its Kusto type; ``native_list`` writes that of an array
+    to a list of another type, and is None where the elements need JSON.
     """
 
-    def __init__(self, scan_column: Callable[[Scan, str], str]) -> None:
+    def __init__(
+        self, scan_column: Callable[[Scan, str], str], native_list: Callable[[Scan, str, str], str | None]
+    ) -> None:
         self._scan_column = scan_column
+        self._native_list = native_list
         self.scans: dict[Scan, list[str]] = {}
         self.stages: list[Stage] = []
 
@@ -82,9 +86,11 @@ class PlanSql:
     ) -> str:
         match plan:
             case Scan():
-                used = [each for each in plan.columns if each in needed]
-                self.scans[plan] = used
-                return f"SELECT {_list(self._scan_column(plan, each) for each in used)} FROM {plan.view}"
+                lists = {each for each in plan.columns if f"{each}_" in needed}
+                self.scans[plan] = [each for each in plan.columns if each in needed or each in lists]
+                parts = [self._scan_column(plan, each) for each in plan.columns if each in needed]
+                parts += [f"{each} AS {each}_" for each in plan.columns if each in lists]
+                return f"SELECT {_list(parts)} FROM {plan.view}"
             case Rows(sql=sql):
                 return sql
             case Filter(source=source, condition=condition):
@@ -124,18 +130,45 @@ class PlanSql:
             case Staged():
                 return self._staged(plan, needed)
 
+    def _native(self, source: Plan, elements: Typed) -> Typed | None:
+        """Return the elements of a table's array as they are in the table, or None if they need JSON."""
+        match elements.arguments:
+            case (Typed(op="column", sql=identity),):
+                pass
+            case _:
+                return None
+        while not isinstance(source, Scan):
+            match source:
+                case Filter(source=source):
+                    pass
+                case Attach(source=below, columns=columns) | Window(source=below, columns=columns) if (
+                    identity not in columns
+                ):
+                    source = below
+                case _:
+                    return None
+        written = self._native_list(source, identity, elements.kind) if identity in source.columns else None
+        if written is None:
+            return None
+        # The scan has the array under this name beside, or instead of, its JSON.
+        name = f"{identity}_"
+        listed = f"CASE WHEN {name} IS NULL THEN [NULL] ELSE {written.format(name)} END"
+        most = "" if elements.value is None else f"[:{elements.value}]"
+        return replace(elements, sql=f"({listed}){most}", arguments=(), refs=frozenset({name}))
+
     def _expand(self, plan: Expand, needed: frozenset[str]) -> str:
         made = {*plan.lists, plan.index}
-        inner = self._sql(plan.source, (needed - made) | _refs(plan.lists.values()))
+        lists = {identity: self._native(plan.source, each) or each for identity, each in plan.lists.items()}
+        inner = self._sql(plan.source, (needed - made) | _refs(lists.values()))
         parts = [
             # A string is never null, also where another list is longer.
             f"coalesce(unnest({each.sql}), '') AS {identity}"
             if each.kind == "string"
             else f"unnest({each.sql}) AS {identity}"
-            for identity, each in plan.lists.items()
+            for identity, each in lists.items()
         ]
         if plan.index is not None:
-            longest = ", ".join(f"coalesce(len({each.sql}), 0)" for each in plan.lists.values())
+            longest = ", ".join(f"coalesce(len({each.sql}), 0)" for each in lists.values())
             parts.append(f"unnest(range(greatest({longest}, 0))) AS {plan.index}")
         return f"SELECT *, {', '.join(parts)} FROM ({inner})"
 
@@ -158,7 +191,7 @@ class PlanSql:
         )
 
     def _staged(self, plan: Staged, needed: frozenset[str]) -> str:
-        writer = PlanSql(self._scan_column)
+        writer = PlanSql(self._scan_column, self._native_list)
         kept = tuple(sorted(needed - plan.outputs.keys())) if plan.keeps else ()
         inner = writer._sql(plan.source, frozenset(kept) | plan.inputs.keys())
         taken = [f"{_given(kind, each)} AS i_{each}" for each, kind in plan.inputs.items()]

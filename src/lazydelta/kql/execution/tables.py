@@ -154,6 +154,22 @@ class KqlTables:
             sql = f"CAST({identity} AS {made})" if made else identity
         return f"{sql} AS {identity}"
 
+    def native_list(self, scan: Scan, identity: str, kind: str) -> str | None:
+        """Return SQL, with {} for an array of a table, of its elements as a kind; None if they need JSON."""
+        table = self.open(scan.table)
+        assert table is not None  # noqa: S101 - the plan was made from it
+        found = _schema(table).field(scan.columns[identity]).type
+        if not (pa.types.is_list(found) or pa.types.is_large_list(found)):
+            return None
+        inner = found.value_type
+        fits = {
+            "long": pa.types.is_signed_integer(inner),
+            "real": pa.types.is_float64(inner) or pa.types.is_signed_integer(inner),
+            "string": pa.types.is_string(inner) or pa.types.is_large_string(inner),
+        }
+        targets = {"long": "BIGINT", "real": "DOUBLE", "string": "VARCHAR"}
+        return f"CAST({{}} AS {targets[kind]}[])" if fits.get(kind, False) else None
+
     def reader(self, scan: Scan, identities: list[str], pushed: Pushed) -> pa.RecordBatchReader:
         """Return the rows of one table reference, with the identities as column names."""
         table = self.open(scan.table)
