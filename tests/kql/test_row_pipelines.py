@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -366,6 +367,33 @@ def test_conditions_reach_the_table_through_an_operator(steps: str, table: Delta
     with run(f"T | {steps} | where id >= 32 | count", {"T": table}) as result:
         (asked,) = result.explain()["tables"]
     assert asked["where"] == {"id": {">=": 32}}
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        *(f"mv-expand {name} to typeof({kind})" for name in ("l", "r", "s") for kind in ("long", "real", "string")),
+        "mv-expand with_itemindex=i a = l to typeof(long), s to typeof(string) limit 2",
+        "where id > 0 | extend b = l, n = array_length(l) | mv-expand l to typeof(long) | where isnull(l) or l > 0",
+        "mv-apply l to typeof(long) on (summarize sum(l))",
+    ],
+)
+def test_arrays_of_a_table_expand_as_their_json_does(steps: str, tmp_path: Path) -> None:
+    rows = pa.table(
+        {
+            "id": pa.array([0, 1, 2, 3]),
+            "l": pa.array([[1, None, -3], None, [], [1 << 62]], pa.list_(pa.int64())),
+            "r": pa.array([[1.5, None, math.nan], None, [], [math.inf, -0.0, 1e300]], pa.list_(pa.float64())),
+            "s": pa.array([["a", None, '7"'], None, [], ["", "é"]], pa.list_(pa.string())),
+        }
+    )
+    write_deltalake(tmp_path / "T", rows)
+    found = []
+    # After a sort the arrays are JSON.
+    for before in ("", "sort by id asc | "):
+        with run(f"T | {before}{steps}", {"T": DeltaTable(tmp_path / "T")}) as result:
+            found.append(sorted(map(repr, result.read_all().to_pylist())))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def _numbers(op: str, left: Typed, right: Typed) -> Typed:
     else:
         first, second, kind = as_kind(left, "long"), as_kind(right, "long"), "long"
     if op == "%":
-        sql = f"kql_mod({first}, {second})"
+        sql = f"{'kql_real_mod' if kind == 'real' else 'kql_mod'}({first}, {second})"
     elif op == "/" and kind == "long":
         sql = f"({first} // {second})"
     else:

@@ -19,7 +19,8 @@ _AMOUNT = r"^([+-]?\d+(?:\.\d+)?)(d|h|m|s|ms)?$"
 
 MACROS = {
     # The remainder is never negative, and a bin is the value minus the remainder.
-    "kql_mod(a, b)": "((a % b) + abs(b)) % abs(b)",
+    "kql_mod(a, b)": "CASE WHEN a % b < 0 THEN a % b + abs(b) ELSE a % b END",
+    "kql_real_mod(a, b)": "((a % b) + abs(b)) % abs(b)",
     "kql_bin(a, b)": "CASE WHEN b > 0 THEN a - kql_mod(a, b) END",
     "kql_bin_real(a, b)": "CASE WHEN b > 0 THEN floor(a / b) * b END",
     "kql_ticks(t)": f"(epoch_us(t) * 10 + {_T})",
