@@ -178,7 +178,22 @@ def _text(value: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    return re.sub(r"``([^`]+)``", r"`\1`", text)
+    """Return a docstring as Markdown: arguments and errors as lists, an example as a block that the suite runs."""
+    body, *sections = re.split(r"(?m)^(Args|Returns|Raises|Example):\n", text)
+    parts = [body.strip()]
+    for title, section in zip(sections[::2], sections[1::2], strict=True):
+        lines = inspect.cleandoc(section).splitlines()
+        if title == "Example":
+            code = "\n".join(line[4:] for line in lines if line.startswith((">>> ", "... ")))
+            parts.append(f"```python\n{code}\n```")
+        elif title == "Returns":
+            parts.append(f"Returns: {' '.join(lines)}")
+        else:
+            entries = [
+                re.sub(r"^(\S+):", r"- `\1`:", line) if line[:1] != " " else f"  {line.strip()}" for line in lines
+            ]
+            parts.append("\n".join([f"{'Arguments' if title == 'Args' else title}:", "", *entries]))
+    return re.sub(r"(?<!`)``([^`]+)``(?!`)", r"`\1`", "\n\n".join(parts))
 
 
 def _files_schema() -> str:

@@ -28,7 +28,8 @@ def public(cls: type) -> set[str]:
 
 def named(text: str) -> set[str]:
     """Return the words that stand in code."""
-    return {word for code in re.findall(r"`([^`]+)`", text) for word in re.findall(r"\w+", code)}
+    lines = re.sub(r"(?ms)^```.*?^```$", "", text)
+    return {word for code in re.findall(r"`([^`]+)`", lines) for word in re.findall(r"\w+", code)}
 
 
 def test_the_page_is_what_the_script_writes() -> None:

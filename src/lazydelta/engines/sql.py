@@ -52,6 +52,25 @@ def sql(
     list of dictionaries are tables as well, and so is ``delta('URI')`` in the query. ``params`` are the values of
     ``$name`` or of ``?`` and ``$1``. ``storage_options`` apply to tables given by URI. ``SHOW TABLES``, ``DESCRIBE t``
     and ``SUMMARIZE t`` work as in DuckDB. Statements that change something are refused.
+
+    Args:
+        query: One SELECT.
+        tables: Tables by the names that the query gives them.
+        params: Values of parameters.
+        storage_options: Credentials and settings for tables given by URI.
+        **named: Further tables by name.
+
+    Returns:
+        The result, computed while it is read.
+
+    Raises:
+        QueryError: If DuckDB refuses the query, or it fails.
+        TableNotFoundError: If there is no table.
+
+    Example:
+        >>> lazydelta.sql("SELECT max(value) AS highest FROM t", t="telemetry").to_list()
+        [{'highest': 239.0}]
+
     """
     return SqlResult(query, {**(tables or {}), **named}, params=params, storage_options=storage_options)
 

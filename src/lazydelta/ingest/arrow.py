@@ -61,6 +61,28 @@ def write_arrow(
     data files are deleted as far as the store allows. They are kept only if it is unknown whether the commit succeeded
     (``StorageError``). ``maintain`` writes the checkpoint and the sidecar when they are due. All options besides
     ``mode`` and ``schema_mode`` are fields of `WriteOptions`.
+
+    Args:
+        uri: Where the table is, or will be.
+        data: A table, a data frame, record batches, or dictionaries.
+        mode: ``append`` or ``overwrite``.
+        schema_mode: ``merge`` adds columns.
+        **options: Fields of ``WriteOptions``.
+
+    Returns:
+        The version of the commit.
+
+    Raises:
+        SchemaMismatchError: If the columns do not fit those of the table.
+        CommitConflictError: If another writer changed what an overwrite replaces.
+        WriteError: If nothing was committed for another reason.
+
+    Example:
+        >>> lazydelta.write_arrow("made", {"id": [1, 2]})
+        0
+        >>> lazydelta.write_arrow("made", {"id": [3]})
+        1
+
     """
     return commit_arrow(uri, data, WriteOptions(**options, merge_schema=is_merging(schema_mode)), mode).version
 

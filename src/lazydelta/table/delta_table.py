@@ -231,6 +231,23 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
 
         A column ``a.b`` is the struct ``a`` with only its field ``b``. Rows are in scan order file by file, newest
         files first with a limit, and within a file in file order.
+
+        Args:
+            columns: The columns to read; all by default.
+            where: Keep rows for which this holds: SQL, an expression, or tuples.
+            limit: Stop after this many rows.
+
+        Returns:
+            A stream of record batches. Nothing is read before it is consumed.
+
+        Raises:
+            PredicateError: If ``where`` cannot be parsed or evaluated.
+            UnknownColumnError: If the table has no column of that name.
+
+        Example:
+            >>> DeltaTable("telemetry").rows(["value"], "value >= 238").to_list()
+            [{'value': 238.0}, {'value': 239.0}]
+
         """
         return self._row_scanner(columns=self._named(columns), where=self._bound(where), limit=limit).stream()
 

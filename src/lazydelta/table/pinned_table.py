@@ -282,6 +282,31 @@ class PinnedTable(PinnedVersion):
         the same timestamp. A condition that cannot exclude any file issues a ``PredicateWarning``, and a version that
         was replaced longer ago than ``delta.deletedFileRetentionDuration`` a ``RetentionWarning``, because VACUUM may
         have deleted some of its files; ``strict`` makes both an error.
+
+        Args:
+            where: Keep files that can hold matching rows: SQL, an expression, or tuples.
+            limit: Stop after this many files.
+            row_limit: Stop once the files hold this many rows that match for certain.
+            strategy: The order of the files: ``reverse``, ``forward`` or ``auto``.
+            stats_columns: Columns whose statistics ``batches()`` has.
+            batch_size: The most files in a batch.
+            retention_guard: Rejects versions that the scan must not look below.
+            options: Options for this scan alone.
+            strict: Raise what would be a warning.
+            last: Keep the newest part of the table: ``"1h"``.
+            now: The end of that part.
+
+        Returns:
+            A stream of files. Memory does not grow with the size of the table.
+
+        Raises:
+            PredicateError: If ``where`` cannot be parsed or names a column that the table does not have.
+
+        Example:
+            >>> for file in DeltaTable("telemetry").files("timestamp >= '2026-02-10T23:00:00Z'"):
+            ...     print(file.partition_values, file.num_records)
+            {'_event_hour': '2026021023'} 60
+
         """
         snapshot = self._snapshot if options is None else self._snapshot.with_options(options)
         request = ScanRequest.of(
