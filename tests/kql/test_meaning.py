@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from pathlib import Path
 from typing import Any
@@ -188,3 +189,9 @@ def test_what_is_no_timestamp_is_null_and_no_literal(text: str) -> None:
     assert value_of(f"print isnull(todatetime('{text}'))") is True
     with pytest.raises(KqlError, match="is not a timestamp"):
         query(f"print datetime({text})")
+
+
+def test_one_table_is_called_t_and_now_may_be_a_string() -> None:
+    rows = pa.table({"x": [dt.datetime(2026, 2, day, tzinfo=dt.UTC) for day in (9, 11)]})
+    with query("T | where x < now() | count", rows, now="2026-02-10") as result:
+        assert result.read_all().to_pylist() == [{"Count": 1}]

@@ -27,24 +27,25 @@ SHARED = ("binding", "execution", "functions", "language", "package")
 
 def query(
     text: str,
-    tables: Mapping[str, Queryable] | None = None,
-    now: dt.datetime | None = None,
+    tables: Mapping[str, Queryable] | Queryable | None = None,
+    now: dt.datetime | str | None = None,
     *,
     parameters: Mapping[str, Any] | None = None,
 ) -> KqlResult:
     """Return the result of a KQL query as a stream of record batches.
 
-    ``tables`` maps the table names in the query to a ``DeltaTable``, the URI of one, or a ``pyarrow.Table``. ``now`` is
-    the time that ``now()`` and ``ago()`` use; it is fixed for the whole query. ``parameters`` are values of what the
-    query declares with ``declare query_parameters``, as texts of literals.
+    ``tables`` maps the table names in the query to a ``DeltaTable``, the URI of one, or a ``pyarrow.Table``; one table
+    alone is called ``T``. ``now`` is the time that ``now()`` and ``ago()`` use, also as ISO 8601; it is fixed for the
+    whole query. ``parameters`` are values of what the query declares with ``declare query_parameters``, as texts of
+    literals.
     """
-    return run(text, tables or {}, settings=QuerySettings(now, parameters or {}))
+    return run(text, _named(tables), settings=QuerySettings(_timestamp(now), parameters or {}))
 
 
 def query_all(
     text: str,
-    tables: Mapping[str, Queryable] | None = None,
-    now: dt.datetime | None = None,
+    tables: Mapping[str, Queryable] | Queryable | None = None,
+    now: dt.datetime | str | None = None,
     *,
     parameters: Mapping[str, Any] | None = None,
 ) -> Iterator[KqlResult]:
@@ -52,10 +53,23 @@ def query_all(
 
     A result is closed when the next one is asked for. Rows are read anew for each result.
     """
-    timestamp = now or dt.datetime.now(dt.UTC)
+    timestamp = _timestamp(now) or dt.datetime.now(dt.UTC)
     for number in range(result_count(text)):
-        with run(text, tables or {}, settings=QuerySettings(timestamp, parameters or {}, result=number)) as result:
+        with run(text, _named(tables), settings=QuerySettings(timestamp, parameters or {}, result=number)) as result:
             yield result
+
+
+def _named(tables: Mapping[str, Queryable] | Queryable | None) -> Mapping[str, Queryable]:
+    if tables is None or isinstance(tables, Mapping):
+        return tables or {}
+    return {"T": tables}
+
+
+def _timestamp(now: dt.datetime | str | None) -> dt.datetime | None:
+    if not isinstance(now, str):
+        return now
+    found = dt.datetime.fromisoformat(now)
+    return found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)
 
 
 class _CallablePackage(ModuleType):
@@ -68,14 +82,14 @@ class _CallablePackage(ModuleType):
     def __call__(
         self,
         text: str,
-        tables: Mapping[str, Queryable] | None = None,
-        now: dt.datetime | None = None,
+        tables: Mapping[str, Queryable] | Queryable | None = None,
+        now: dt.datetime | str | None = None,
         *,
         parameters: Mapping[str, Any] | None = None,
         **named: Queryable,
     ) -> KqlResult:
         """Return the result of a KQL query; see ``query``. ``named`` are further tables by keyword."""
-        return self.query(text, {**(tables or {}), **named}, now, parameters=parameters)
+        return self.query(text, {**_named(tables), **named}, now, parameters=parameters)
 
 
 package = cast("_CallablePackage", sys.modules[__name__])
