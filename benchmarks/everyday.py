@@ -6,7 +6,9 @@ Times by the clock are in the saved results; deltalake spreads some of the work 
 
 from __future__ import annotations
 
+import atexit
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +50,8 @@ def cases(columns: int) -> list[Case]:
     one = _made(folder / "one", lambda place: _rows_table(place, 1))
     eight = _made(folder / "eight", lambda place: _rows_table(place, 8))
     hundred = _made(folder / "hundred", lambda place: everyday_work.commits("deltalake", str(place), _SMALL_COMMITS))
-    work = folder / "work"
+    work = folder / f"work-{os.getpid()}"  # two runs side by side have one each
+    atexit.register(shutil.rmtree, work, ignore_errors=True)
     left = json.loads((one / "left.json").read_text())
 
     def case(

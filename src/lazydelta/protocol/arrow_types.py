@@ -126,6 +126,8 @@ _PRIMITIVES: dict[pa.DataType, str] = {
     pa.date32(): "date",
     pa.date64(): "date",
 }
+# By id, because PyArrow hashes a type by the string that describes it, which takes long for many columns.
+_PRIMITIVE_IDS = {kind.id: name for kind, name in _PRIMITIVES.items()}
 
 
 def to_schema_string(schema: pa.Schema) -> str:
@@ -135,16 +137,18 @@ def to_schema_string(schema: pa.Schema) -> str:
 
 def to_field(field: pa.Field, parent: str = "") -> dict[str, Any]:
     """Return one field in the JSON form of a schema; ``parent`` names its struct in errors."""
-    place = f"{parent}.{field.name}" if parent else field.name
-    if not _FORBIDDEN.isdisjoint(field.name):
-        shown = ", ".join(map(repr, sorted(_FORBIDDEN.intersection(field.name))))
-        message = f"The column name {field.name!r} holds {shown}, which other Delta readers do not take"
+    name = field.name
+    place = f"{parent}.{name}" if parent else name
+    if not _FORBIDDEN.isdisjoint(name):
+        shown = ", ".join(map(repr, sorted(_FORBIDDEN.intersection(name))))
+        message = f"The column name {name!r} holds {shown}, which other Delta readers do not take"
         hint = "rename the column; a table with delta.columnMapping.mode = 'name' may have it"
         raise SchemaMismatchError(message, hint=hint)
     # deltalake hands generated columns over in the metadata of Arrow fields.
-    generation = (field.metadata or {}).get(Key.GENERATION.encode())
+    given = field.metadata
+    generation = given.get(Key.GENERATION.encode()) if given else None
     metadata = {} if generation is None else {Key.GENERATION: generation.decode()}
-    return {"name": field.name, "type": to_type(field.type, place), "nullable": field.nullable, "metadata": metadata}
+    return {"name": name, "type": to_type(field.type, place), "nullable": field.nullable, "metadata": metadata}
 
 
 def has_timestamp_ntz(schema: pa.Schema) -> bool:
@@ -174,7 +178,7 @@ def _struct(fields: Iterable[pa.Field], parent: str) -> dict[str, Any]:
 
 def to_type(kind: pa.DataType, place: str) -> str | dict[str, Any]:
     """Return a type in the JSON form of a schema; ``place`` names the column in errors."""
-    known = _PRIMITIVES.get(kind) or _PRIMITIVES.get(kind := decoded_type(kind))
+    known = _PRIMITIVE_IDS.get(kind.id) or _PRIMITIVE_IDS.get((kind := decoded_type(kind)).id)
     if known is not None:
         return known
     if pa.types.is_fixed_size_binary(kind):

@@ -91,6 +91,9 @@ class Primitive(msgspec.Struct, frozen=True):
         return self.name
 
 
+_PRIMITIVES = {name: Primitive(name) for name in _ARROW}
+
+
 class Decimal(msgspec.Struct, frozen=True):
     """An exact decimal."""
 
@@ -399,8 +402,8 @@ class _Parser(msgspec.Struct, frozen=True):
         )
 
     def _primitive(self, name: str) -> DataType:
-        if name in _ARROW:
-            return Primitive(name)
+        if name in _PRIMITIVES:
+            return _PRIMITIVES[name]
         if name == "null":
             return Primitive("void")
         if name == "decimal":

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyarrow._compute import Expression
 
-__all__ = ["Expression", "cast", "expression_text", "fill_null", "take"]
+__all__ = ["Expression", "cast", "expression_text", "fill_null", "keep", "take"]
 
 # Functions written by hand in PyArrow do more than call the registered function of that name, so they are taken from
 # there.
@@ -72,6 +72,12 @@ def take(values: Any, indices: pa.Array, memory_pool: pa.MemoryPool | None = Non
     """Return the values or rows at these positions."""
     arrow = _arrow()
     return arrow.call_function("take", [values, indices], arrow.TakeOptions(), memory_pool)
+
+
+def keep(rows: Any, mask: pa.BooleanArray, memory_pool: pa.MemoryPool | None = None) -> Any:
+    """Return the values or rows for which the mask is true."""
+    arrow = _arrow()
+    return arrow.call_function("filter", [rows, mask], arrow.FilterOptions(), memory_pool)
 
 
 def expression_text(expression: object) -> str:

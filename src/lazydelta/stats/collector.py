@@ -104,8 +104,15 @@ def indexed_columns(
     schema: pa.Schema, properties: TableProperties | None = None, *, partition_columns: Sequence[str] = ()
 ) -> list[Path]:
     """Return the leaf columns that get statistics according to the table's properties, in schema order."""
-    leaves = [path for field in schema if field.name not in partition_columns for path in _leaves(field, ())]
-    return chosen_paths(leaves, properties or TableProperties())
+    settled = properties or TableProperties()
+    number = settled.indexed_columns
+    leaves: list[Path] = []
+    for field in schema:
+        if settled.stats_columns is None and 0 <= number <= len(leaves):
+            break  # the others of a wide table have none
+        if field.name not in partition_columns:
+            leaves += _leaves(field, ())
+    return chosen_paths(leaves, settled)
 
 
 def _leaves(field: pa.Field, above: Path) -> list[Path]:

@@ -227,6 +227,9 @@ def pieces(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
     """Split a large batch, to bound the memory of copying and encoding."""
     if batch.num_rows == 0:
         return
+    if batch.num_rows <= _PIECE_ROWS and batch.get_total_buffer_size() <= most_bytes:
+        yield batch
+        return
     rows = min(_PIECE_ROWS, max(1, batch.num_rows * most_bytes // max(batch.nbytes, 1)))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
@@ -234,7 +237,8 @@ def pieces(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
 
 def compact(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Copy a batch that keeps much more memory alive than its rows need, such as a slice of a larger batch."""
-    if batch.get_total_buffer_size() <= 2 * batch.nbytes + (1 << 16):
+    held, slack = batch.get_total_buffer_size(), (1 << 16) + (batch.num_columns << 8)
+    if held <= slack or held <= 2 * batch.nbytes + slack:
         return batch
     return batch.take(from_numpy(np.arange(batch.num_rows, dtype=np.int64)))
 
@@ -247,6 +251,8 @@ _ROW_GROUP_BYTES = 64 << 20
 _ROW_GROUP_ROWS = 1 << 20
 # Smaller buffers are not worth their own row group while the file stays open.
 _LEAST_ROW_GROUP = 8 << 20
+# Smaller columns of a batch are joined with those of the next before they are encoded.
+_LEAST_COLUMN = 64 << 10
 _PIECE_BYTES = 32 << 20
 _PARALLEL_UPLOADS = 4
 # Number of rows sampled to detect repeated values in a column.
@@ -510,12 +516,13 @@ class _Recipe:
             write_page_index=True,
             write_page_checksum=True,
             store_schema=False,
+            memory_pool=pa.system_memory_pool(),  # Arrow's own gives pages back that are cleared anew
             **self._encoding.settings(self.schema, self.stored, self._dictionaries(rows)),
         )
 
-    def row_group_rows(self, rows: pa.RecordBatch) -> int:
+    def row_group_rows(self, rows: int) -> int:
         """Return the number of rows per row group."""
-        return min(self._encoding.row_group_rows or rows.num_rows, int(rows.num_rows))
+        return min(self._encoding.row_group_rows or rows, rows)
 
     def _dictionaries(self, rows: pa.RecordBatch) -> list[str]:
         """Return the columns that benefit from a dictionary; for others it adds a quarter of the size and much time.
@@ -606,21 +613,36 @@ class _OpenFile:
 
     def encode(self) -> None:
         with _faults():
-            rows = self._recipe.to_store(self.rows())
+            rows = pa.Table.from_batches([self._recipe.to_store(each) for each in self._joined()])
             self._arrow_bytes += self.buffered_bytes
             self._forget_buffer()
-            self.stats.update(rows)
             if self._writer is None or self._buffer is None:
                 self._buffer = pa.BufferedOutputStream(pa.PythonFile(self._sink, mode="w"), _BUFFER)
-                self._writer = self._recipe.writer(self._buffer, rows)
-            size = self._recipe.row_group_rows(rows)
+                self._writer = self._recipe.writer(self._buffer, rows.to_batches()[0])
+            size = self._recipe.row_group_rows(rows.num_rows)
             for start in range(0, rows.num_rows, size):
-                group = rows.slice(start, size)
-                self._with_nan += [(self._groups, leaf) for leaf in leaves_with_nan(group)]
+                for part in rows.slice(start, size).to_batches():
+                    self.stats.update(part)
+                    self._with_nan += [(self._groups, leaf) for leaf in leaves_with_nan(part)]
                 self._groups += 1
-            self._writer.write_batch(rows, row_group_size=size)
+            self._writer.write_table(rows, row_group_size=size)
             self._buffer.flush()
             self.encoded_rows += rows.num_rows
+
+    def _joined(self) -> list[pa.RecordBatch]:
+        """Return the buffered rows in batches that are worth a few calls per column; joining them copies them."""
+        if len(self._batches) == 1:
+            return self._batches
+        least = _LEAST_COLUMN * max(1, len(self._recipe.stored))
+        joined: list[pa.RecordBatch] = []
+        small, held = [], 0
+        for number, rows in enumerate(self._batches, 1):
+            small.append(rows)
+            held += rows.nbytes
+            if held >= least or number == len(self._batches):
+                joined.append(rows if len(small) == 1 else pa.concat_batches(small))
+                small, held = [], 0
+        return joined
 
     def close(self) -> Chunks:
         with _faults():
@@ -663,6 +685,8 @@ def _file_schema(schema: pa.Schema, partition_columns: Sequence[str]) -> pa.Sche
             raise OptionError(message, hint="partition by a column of a primitive type")
     if len(set(partition_columns)) != len(partition_columns):
         raise OptionError(f"A partition column is named twice in {list(partition_columns)}", hint="name each once")
+    if not partition_columns and len(schema):
+        return schema.remove_metadata()
     fields = [field for field in schema if field.name not in partition_columns]
     if not fields:
         hint = "leave at least one column that is not a partition column"

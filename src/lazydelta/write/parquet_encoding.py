@@ -140,6 +140,8 @@ def _bloom(wanted: tuple[int | None, float | None]) -> Any:
 def leaf_columns(field: pa.Field, above: str = "") -> list[str]:
     """Return the Parquet paths of the leaf columns of a field."""
     name, kind = f"{above}{field.name}", field.type
+    if kind.num_fields == 0:
+        return [name]
     if pa.types.is_struct(kind):
         return [leaf for each in kind for leaf in leaf_columns(each, f"{name}.")]
     if pa.types.is_map(kind):

@@ -29,6 +29,9 @@ The sum wraps at 64 bits and does not depend on the order of the rows.
 """
 
 
+_TIME_TYPES = frozenset({pa.date32().id, pa.date64().id, pa.timestamp("us").id})
+
+
 class TableRows:
     """Converts incoming batches to rows of the table, including the column derived from the timestamps.
 
@@ -152,8 +155,7 @@ def _timed(plan: WritePlan, schema: pa.Schema) -> int | None:
     """Return the index of the time column that identifies a batch: the alignment's, else the first time column."""
     if plan.alignment is not None:
         return _position(schema, plan.alignment.timestamp_column)
-    found = (index for index, kind in enumerate(schema.types) if pa.types.is_timestamp(kind) or pa.types.is_date(kind))
-    return next(found, None)
+    return next((index for index, kind in enumerate(schema.types) if kind.id in _TIME_TYPES), None)
 
 
 def _position(schema: pa.Schema, name: str) -> int | None:

@@ -10,6 +10,7 @@ the limit is read the same way, because the decoder would hold it twice.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import logging
 import struct
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -301,13 +302,12 @@ def _value_bytes(body: bytes, header: PageHeader, codec: str) -> float:
     except (pa.ArrowException, KeyError, ValueError, OSError):
         return float(header.size)
     longest = at = 0
-    last = len(plain) - 4
-    for _ in range(header.values):  # a loop over every value of large dictionaries: no slices, no calls of max()
-        if at > last:
-            break
-        (length,) = _length_at(plain, at)
-        longest = max(longest, length)
-        at += 4 + length
+    with contextlib.suppress(struct.error):  # the page ends early
+        for _ in range(header.values):  # a loop over every value of large dictionaries: no slices, no calls of max()
+            (length,) = _length_at(plain, at)
+            if length > longest:  # noqa: PLR1730 - as above
+                longest = length
+            at += 4 + length
     return float(longest) if longest > _LONGEST_PLAIN_VALUE else mean
 
 

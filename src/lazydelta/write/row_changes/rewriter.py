@@ -230,8 +230,9 @@ class RowRewriter:
             elif self._new is not None:
                 self._replace(rows, mask, file, self._new)
             else:
-                self._note(rows.filter(mask), "delete", file)
-                self._copy(rows.filter(pc.invert(mask)), file)
+                if self._changes is not None:
+                    self._note(rows.filter(mask), "delete", file)
+                self._copy(pc.keep(rows, pc.invert(mask), pa.system_memory_pool()), file)
         # Rows that change partition are few per file, so they are written together.
         if self._writer is not None and (self._new is None or not self._new.may_move):
             self._writer.begin_new_files()
