@@ -109,7 +109,8 @@ def why_not(spark: SparkSession) -> str | None:
     try:
         jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no public API for it
         load = jvm.org.apache.spark.util.Utils.classForName
-        if jvm.org.apache.spark.SparkEnv.get() is None:
+        context = spark.sparkContext._jsc  # noqa: SLF001 - py4j cannot load SparkEnv in Spark 4.3
+        if context is None or context.sc().isStopped():
             raise OptionError("The Spark session was stopped", hint="start another one")
         for name, count in _CONSTRUCTORS.items():
             if all(each.getParameterCount() != count for each in load(name, _YES, _YES).getConstructors()):
@@ -131,7 +132,7 @@ class TableFiles:
     def __init__(self, snapshot: Snapshot, *, pinned: bool = False, where: Predicate | None = None) -> None:
         self.snapshot = snapshot
         self.where = where
-        self._pinned = pinned
+        self.pinned = pinned
         self._token = uuid.uuid4().hex
         self._size: tuple[int, int | None] | None = None
         columns = [snapshot.schema.column((name,)) for name in snapshot.schema.partition_columns]
@@ -148,7 +149,7 @@ class TableFiles:
 
     def refresh(self) -> None:
         """Pin the newest version, unless a version was asked for."""
-        if self._pinned:
+        if self.pinned:
             return
         newest = self.snapshot.table.snapshot()
         before, now = self.snapshot.schema, newest.schema
@@ -607,6 +608,11 @@ class DeltaFileIndex:
     def metadataOpsTimeNs(self) -> Any:  # noqa: N802
         """Return nothing: Spark times the call itself."""
         return self.internals.none
+
+    @_guarded
+    def isTimeTravel(self) -> bool:  # noqa: N802
+        """Return whether a version was asked for. Spark 4.3 asks, before it reads caches again after a write."""
+        return self.files.pinned
 
     @_guarded
     def partitionSchema(self) -> Any:  # noqa: N802
