@@ -16,7 +16,6 @@ import msgspec
 
 import lazydelta
 from lazydelta import client, errors, kql, maintenance, sidecar, telemetry, warned
-from lazydelta.deltalake_names.parameters import LeftToDeltalake
 from lazydelta.engines.sql import SqlResult
 from lazydelta.options import Options
 from lazydelta.runtime.metrics import ScanMetrics
@@ -130,13 +129,12 @@ def _shows_init(cls: type) -> bool:
 def _members(cls: type) -> list[tuple[str, Any]]:
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
-        if base.__module__.startswith("lazydelta") and base is not LeftToDeltalake:
+        if base.__module__.startswith("lazydelta"):
             found.update(vars(base))
     shown = (
         (name, value)
         for name, value in found.items()
         if not name.startswith("_")
-        and name not in LeftToDeltalake.__dict__
         and (isinstance(value, property | classmethod | staticmethod) or inspect.isfunction(value))
     )
     return sorted(shown)

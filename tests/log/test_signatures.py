@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 import lazydelta
-from lazydelta.errors import UnsupportedOperationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +22,7 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 
 SHARED = [
     "cleanup_metadata",
+    "compact_logs",
     "count",
     "create_checkpoint",
     "deletion_vectors",
@@ -56,8 +56,6 @@ SHARED = [
 NOT_SHARED: set[str] = set()
 # Shared; its own test says how far.
 DIFFERENT = {"create"}
-# What deltalake does to a table and lazydelta does not: the names are there, and say so.
-WRITERS = {"compact_logs"}
 # Parameters of ours that may be given by position, behind all of deltalake's.
 OURS_BY_POSITION = {"count": ["where"]}
 
@@ -113,21 +111,12 @@ def test_every_method_of_deltalake_is_shared_or_known_not_to_be() -> None:
         for name, value in inspect.getmembers_static(deltalake.DeltaTable)
         if not name.startswith("_") and not isinstance(value, property)
     }
-    assert methods == {*SHARED, *NOT_SHARED, *WRITERS, *DIFFERENT}
+    assert methods == {*SHARED, *NOT_SHARED, *DIFFERENT}
 
 
 def test_methods_that_are_not_shared_do_not_exist() -> None:
     """So that none of them is forgotten in the list of shared ones."""
     assert {name for name in NOT_SHARED if hasattr(lazydelta.DeltaTable, name)} == set()
-
-
-@pytest.mark.parametrize("name", sorted(WRITERS))
-def test_what_only_deltalake_does_to_a_table_is_said_by_name(name: str, table: Path) -> None:
-    with pytest.raises(
-        UnsupportedOperationError, match=f"DeltaTable.{name}.*both packages may share a table"
-    ) as caught:
-        getattr(lazydelta.DeltaTable(table), name)("anything", at="all")
-    assert isinstance(caught.value, NotImplementedError)
 
 
 @pytest.mark.parametrize("noun", ["alter", "optimize"])

@@ -385,8 +385,16 @@ def test_the_method_has_deltalakes_answer(tmp_path: Path) -> None:
     theirs = deltalake.DeltaTable(tmp_path).vacuum(0, dry_run=True, enforce_retention_duration=False, full=True)
     assert sorted(table.vacuum(0, enforce_retention_duration=False)) == sorted(theirs)
     assert len(theirs) == 2
+    (tmp_path / "stray.parquet").write_bytes(b"no commit names it")
+    lite = {"dry_run": True, "enforce_retention_duration": False, "full": False}
+    assert sorted(table.vacuum(0, **lite)) == sorted(deltalake.DeltaTable(tmp_path).vacuum(0, **lite)) == sorted(theirs)
+    assert "stray.parquet" in table.vacuum(0, enforce_retention_duration=False)
+    (tmp_path / "stray.parquet").unlink()
+    table.create_checkpoint()  # the removes are in it, and no longer in a commit above it
+    assert sorted(table.vacuum(0, **lite)) == sorted(theirs)
     assert table.vacuum() == []
     assert sorted(table.vacuum(0, dry_run=False, enforce_retention_duration=False)) == sorted(theirs)
+    assert table.vacuum(0, **lite) == []  # the log still names them, and they are gone
     with pytest.raises(OptionError, match="shorter"):
         table.vacuum(1)
     for wrong in ({"retention_hours": float("nan")}, {"retention_hours": 1e30}, {"commit_properties": object()}):

@@ -30,6 +30,8 @@ DFS = "dfs.core.windows.net"
         ("file:///a%20b", "file:///a%20b"),
         ("file:/a/b", "file:///a/b"),
         ("file://localhost/a", "file:///a"),
+        ("fs://localhost/a/../b", "file:///b"),
+        ("opendal+fs://any/a%20b", "file:///a%20b"),
         ("/", "file:///"),
         ("memory://name/t", "memory://name/t"),
         ("memory:///t", "memory:///t"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pickle
 import subprocess
 import sys
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import arro3.core
+import datafusion
 import deltalake
 import polars as pl
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pytest
 
 import lazydelta
@@ -395,6 +398,54 @@ def test_what_would_make_the_log_wrong_is_refused_by_both(tmp_path: Path, noted:
         with pytest.raises(ValueError):  # noqa: PT011 - the words are each package's own
             package.write_deltalake(tmp_path, ROWS, commit_properties=package.CommitProperties(custom_metadata=noted))
     assert not (tmp_path / "_delta_log").exists()
+
+
+@pytest.mark.parametrize("cleans", [None, False])
+def test_a_checkpoint_may_leave_the_expired_log_in_place(tmp_path: Path, cleans: bool | None) -> None:  # noqa: FBT001
+    hooks = lazydelta.PostCommitHookProperties(cleanup_expired_logs=cleans)
+    given: dict[str, Any] = {"mode": "append", "configuration": {"delta.checkpointInterval": "2"}}
+    for _ in range(5):
+        lazydelta.write_deltalake(tmp_path, ROWS, **given)
+    first = tmp_path / "_delta_log" / f"{0:020}.json"
+    for log in first.parent.glob("*"):
+        os.utime(log, (1, 1))
+    lazydelta.write_deltalake(tmp_path, ROWS, **given, post_commithook_properties=hooks)
+    lazydelta.write_deltalake(tmp_path, ROWS, **given, post_commithook_properties=hooks)
+    assert (first.parent / f"{6:020}.checkpoint.parquet").exists()
+    assert first.exists() is (cleans is False)
+
+
+def test_tables_are_at_places_of_opendal(tmp_path: Path) -> None:
+    where: dict[str, Any] = {"storage_options": {"opendal.root": str(tmp_path)}}
+    lazydelta.write_deltalake("fs://localhost/a", ROWS, **where)
+    assert lazydelta.DeltaTable(tmp_path / "a").count() == len(ROWS)
+    assert lazydelta.DeltaTable.is_deltatable("opendal+fs://localhost/a", **where)
+
+
+def test_the_tables_own_folder_may_be_given_as_a_file_system(tmp_path: Path) -> None:
+    lazydelta.write_deltalake(tmp_path, ROWS)
+    table = lazydelta.DeltaTable(tmp_path)
+    own = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    assert table.to_pyarrow_table(filesystem=own).num_rows == table.to_pyarrow_dataset(filesystem=own).count_rows()
+    for other in (pafs.LocalFileSystem(), pafs.SubTreeFileSystem(str(tmp_path.parent), pafs.LocalFileSystem())):
+        with pytest.raises(exceptions.DeltaError, match="own store"):
+            table.to_pyarrow_table(filesystem=other)
+
+
+def test_numbers_find_partitions_of_text_by_deltalakes_parameter_only(tmp_path: Path) -> None:
+    rows = pa.table({"id": [1, 2], "year": ["2020", "2021"]})
+    lazydelta.write_deltalake(tmp_path, rows, partition_by=["year"])
+    for package in (lazydelta, deltalake):
+        found = package.DeltaTable(tmp_path).partitions(file_pruning_predicate="year BETWEEN 2021 AND 2022")
+        assert found == [{"year": "2021"}]
+    with pytest.raises(exceptions.DeltaError, match="in quotes"):
+        lazydelta.DeltaTable(tmp_path).partitions(where="year >= 2021")
+
+
+def test_datafusions_own_registration_says_what_to_call(tmp_path: Path) -> None:
+    lazydelta.write_deltalake(tmp_path, ROWS)
+    with pytest.raises(UnsupportedOperationError, match=r"register_table\(ctx, name, table\)"):
+        datafusion.SessionContext().register_table("t", lazydelta.DeltaTable(tmp_path))
 
 
 def test_what_our_writer_does_not_do_is_refused_by_name(tmp_path: Path) -> None:

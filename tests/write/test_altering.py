@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import lazydelta
-from lazydelta import DeltaTable, write_arrow, write_deltalake
+from lazydelta import CommitProperties, DeltaTable, Transaction, write_arrow, write_deltalake
 from lazydelta.errors import (
     OptionError,
     SchemaMismatchError,
@@ -23,6 +25,7 @@ from lazydelta.errors import (
 )
 from lazydelta.protocol.actions import Protocol
 from lazydelta.schema import Field, PrimitiveType, StructType
+from lazydelta.storage import Request, observe
 from lazydelta.write import publication
 from lazydelta.write import transaction as transactions
 from lazydelta.write.create import with_features
@@ -295,6 +298,33 @@ def test_manifests_name_the_files_of_each_partition(tmp_path: Path) -> None:
     assert (tmp_path / "_symlink_format_manifest/p=a/manifest").read_text() == ""
 
 
-def test_what_is_left_is_refused_by_name() -> None:
-    with pytest.raises(lazydelta.errors.UnsupportedOperationError, match="compact_logs"):
-        DeltaTable.compact_logs(None, 0, 1)
+def test_a_compaction_of_commits_is_read_instead_of_them(tmp_path: Path) -> None:
+    root = tmp_path / "ours"
+    for number in range(4):
+        once = CommitProperties(app_transactions=[Transaction("me", number)])
+        write_deltalake(root, pa.table({"id": [number, number + 10]}), mode="append", commit_properties=once)
+    DeltaTable(root).delete("id = 1")
+    DeltaTable(root).delete("id >= 10")
+    shutil.copytree(root, tmp_path / "theirs")
+    DeltaTable(root).compact_logs(1, 5)
+    deltalake.DeltaTable(tmp_path / "theirs").compact_logs(1, 5)
+    name = f"_delta_log/{1:020}.{5:020}.compacted.json"
+    ours, theirs = (
+        sorted(
+            (kind, body.get("path") or body["appId"])
+            for line in (each / name).read_text().splitlines()
+            for kind, body in json.loads(line).items()
+        )
+        for each in (root, tmp_path / "theirs")
+    )
+    assert ours == theirs
+    seen: list[Request] = []
+    with observe(seen.append):
+        table = DeltaTable(root)
+        assert sorted(table.to_arrow()["id"].to_pylist()) == [0, 2, 3]
+        assert table.transaction_version("me") == 3
+    read = {Path(each.path).name for each in seen if each.verb == "GET" and "_delta_log" in each.path}
+    assert read & {f"{version:020}.json" for version in range(1, 6)} <= {f"{5:020}.json"}
+    DeltaTable(root).compact_logs(1, 5)
+    with pytest.raises(lazydelta.errors.OptionError, match="newest version is 5"):
+        DeltaTable(root).compact_logs(1, 6)

@@ -113,22 +113,22 @@ def test_two_columns_may_not_differ_by_case_alone() -> None:
     [
         (pa.int64(), {}, (1, 2, None, None)),
         (pa.int64(), {"delta.appendOnly": "true"}, (1, 2, None, None)),
-        (pa.timestamp("us"), {}, (3, 7, ("timestampNtz",), ("appendOnly", "invariants", "timestampNtz"))),
-        (pa.list_(pa.timestamp("us")), {}, (3, 7, ("timestampNtz",), ("appendOnly", "invariants", "timestampNtz"))),
+        (pa.timestamp("us"), {}, (3, 7, ("timestampNtz",), ("timestampNtz",))),
+        (pa.list_(pa.timestamp("us")), {}, (3, 7, ("timestampNtz",), ("timestampNtz",))),
         (
             pa.int64(),
             {"delta.enableInCommitTimestamps": "true"},
-            (1, 7, None, ("appendOnly", "inCommitTimestamp", "invariants")),
+            (1, 7, None, ("inCommitTimestamp",)),
         ),
         (
             pa.int64(),
-            {"delta.enableDeletionVectors": "true"},
-            (3, 7, ("deletionVectors",), ("appendOnly", "deletionVectors", "invariants")),
+            {"delta.enableDeletionVectors": "true", "delta.appendOnly": "true"},
+            (3, 7, ("deletionVectors",), ("appendOnly", "deletionVectors")),
         ),
         (
             pa.int64(),
             {"delta.feature.domainMetadata": "supported"},
-            (1, 7, None, ("appendOnly", "domainMetadata", "invariants")),
+            (1, 7, None, ("domainMetadata",)),
         ),
     ],
 )

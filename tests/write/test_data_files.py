@@ -61,8 +61,8 @@ def test_an_add_tells_name_size_statistics_and_time(tmp_path: Path) -> None:
     assert before - 1 <= add.modification_time <= before + 60_000
     assert json.loads(add.stats or "") == {
         "numRecords": 2,
-        "minValues": {"n": 1, "t": "2026-02-10T00:00:00.000Z"},
-        "maxValues": {"n": 2, "t": "2026-02-10T00:00:00.000Z"},
+        "minValues": {"n": 1, "t": "2026-02-10T00:00:00Z"},
+        "maxValues": {"n": 2, "t": "2026-02-10T00:00:00Z"},
         "nullCount": {"n": 0, "t": 0},
     }
 

@@ -121,7 +121,7 @@ def test_a_timestamp_is_cut_to_milliseconds_downwards_below_and_upwards_above() 
 
 
 def test_a_timestamp_before_1970_is_rounded_the_same_way() -> None:
-    assert bounds([-1], pa.timestamp("us", "UTC")) == ("1969-12-31T23:59:59.999Z", "1970-01-01T00:00:00.000Z")
+    assert bounds([-1], pa.timestamp("us", "UTC")) == ("1969-12-31T23:59:59.999Z", "1970-01-01T00:00:00Z")
 
 
 def test_a_whole_millisecond_stays_itself() -> None:
@@ -129,12 +129,12 @@ def test_a_whole_millisecond_stays_itself() -> None:
 
 
 def test_a_wall_clock_has_no_zone() -> None:
-    assert bounds([0], pa.timestamp("us")) == ("1970-01-01T00:00:00.000",) * 2
+    assert bounds([0, 5000], pa.timestamp("us")) == ("1970-01-01 00:00:00", "1970-01-01 00:00:00.005")
 
 
 def test_timestamps_that_no_four_digit_year_can_write_are_no_bounds() -> None:
     year_10000 = 253_402_300_800_000_000
-    assert bounds([0, year_10000], pa.timestamp("us", "UTC")) == ("1970-01-01T00:00:00.000Z", None)
+    assert bounds([0, year_10000], pa.timestamp("us", "UTC")) == ("1970-01-01T00:00:00Z", None)
     assert bounds([0, year_10000 - 1], pa.timestamp("us", "UTC"))[1] is None  # rounding up leads there
     assert bounds([-800_000, 0], pa.date32()) == (None, "1970-01-01")
 
@@ -207,9 +207,9 @@ def test_fields_of_structs_are_nested_and_null_below_a_null_struct() -> None:
     ],
     ids=str,
 )
-def test_of_binary_lists_and_maps_only_the_nulls_are_counted(kind: pa.DataType, value: object) -> None:
+def test_binary_lists_and_maps_have_no_statistics(kind: pa.DataType, value: object) -> None:
     found = stats_of([value, None], kind)
-    assert found == {"numRecords": 2, "minValues": {}, "maxValues": {}, "nullCount": {"c": 1}}
+    assert found == {"numRecords": 2, "minValues": {}, "maxValues": {}, "nullCount": {}}
 
 
 WIDE = pa.schema(

@@ -10,7 +10,7 @@ import datetime as dt
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, TypeAlias
 from urllib.parse import unquote
@@ -30,7 +30,7 @@ from lazydelta.deltalake_names.commit_properties import (
 )
 from lazydelta.engines.datafusion import SqlColumn
 from lazydelta.errors import ObjectNotFoundError, OptionError, SchemaMismatchError, TableNotFoundError
-from lazydelta.maintenance.after_commit import after_commit
+from lazydelta.maintenance.after_commit import Maintain, after_commit
 from lazydelta.predicates import Where
 from lazydelta.protocol.actions import Add, DeletionVector, Remove
 from lazydelta.protocol.delta_types import Schema
@@ -130,12 +130,12 @@ def commit_actions(
             transaction.remove(*_removals(snapshot, removes, active))
         transaction.add(*(_add(snapshot, each) for each in adds))
         done = transaction.commit(max_attempts=attempts_of(commit, _ATTEMPTS))
-    if maintain:
-        after_commit(handle, done.version, done.metadata)
+    after_commit(handle, done.version, done.metadata, maintain=maintain)
 
 
 def _sorted(actions: Sequence[Any]) -> tuple[list[AddAction], list[RemoveAction]]:
-    adds = [each for each in actions if isinstance(each, AddAction)]
+    # As in deltalake, a slash at the beginning is the root of the table.
+    adds = [replace(each, path=each.path.removeprefix("/")) for each in actions if isinstance(each, AddAction)]
     removes = [each for each in actions if isinstance(each, RemoveAction)]
     strange = next((each for each in actions if not isinstance(each, AddAction | RemoveAction)), None)
     if strange is not None:
@@ -164,7 +164,7 @@ def _check_table(snapshot: Snapshot, schema: Schema | pa.Schema, partition_by: S
 
 def _add(snapshot: Snapshot, action: AddAction) -> Add:
     path = action.path
-    if path.startswith("/") or "://" in path:
+    if "://" in path:
         message = f"The file {path} is not named by its path below the table's root"
         raise OptionError(message, path=path, hint="give the relative path")
     try:
@@ -229,7 +229,8 @@ def _removals(
             data_change=each.data_change,
             extended_file_metadata=each.partition_values is not None,
             partition_values=None if each.partition_values is None else dict(each.partition_values),
-            size=active[each.path][0],
+            # Extended metadata is whole, or it is left out as the caller did.
+            size=None if each.size is None and each.partition_values is None else active[each.path][0],
             deletion_vector=_vector(active[each.path][1]),
         )
         for each in actions
@@ -374,6 +375,6 @@ def _metrics(result: DeleteResult, rows: str) -> dict[str, int | None]:
     }
 
 
-def _maintained(handle: TableHandle, result: DeleteResult, *, maintain: bool) -> None:
-    if maintain and result.version is not None:
-        after_commit(handle, result.version, result.metadata)
+def _maintained(handle: TableHandle, result: DeleteResult, *, maintain: Maintain) -> None:
+    if result.version is not None:
+        after_commit(handle, result.version, result.metadata, maintain=maintain)

@@ -19,7 +19,7 @@ from lazydelta.deltalake_names.commit_properties import (
 )
 from lazydelta.deltalake_names.parameters import deprecate_positional_commit_args
 from lazydelta.errors import OptionError, WriteError
-from lazydelta.maintenance.after_commit import after_commit
+from lazydelta.maintenance.after_commit import Maintain, after_commit
 from lazydelta.maintenance.restore import repair_table, restore_table
 from lazydelta.protocol.delta_types import Field
 from lazydelta.sidecar.handle import snapshot_of
@@ -253,6 +253,6 @@ def _check(properties: Properties) -> None:
         raise OptionError(message, hint="leave it out")
 
 
-def _maintained(table: ChangesTable, done: CommitResult | None, *, maintain: bool) -> None:
-    if done is not None and maintain:
-        after_commit(snapshot_of(table).table, done.version, done.metadata)
+def _maintained(table: ChangesTable, done: CommitResult | None, *, maintain: Maintain) -> None:
+    if done is not None:
+        after_commit(snapshot_of(table).table, done.version, done.metadata, maintain=maintain)

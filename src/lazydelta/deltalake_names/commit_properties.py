@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lazydelta.errors import OptionError, UnsupportedOperationError
 from lazydelta.protocol.actions import Txn
 from lazydelta.write.commit import CommitNote
 from lazydelta.write.parquet_encoding import ColumnEncoding, ParquetEncoding
+
+if TYPE_CHECKING:
+    from lazydelta.maintenance.after_commit import Maintain
 
 __all__ = [
     "BloomFilterProperties",
@@ -85,14 +88,16 @@ def attempts_of(properties: CommitProperties | None, default: int) -> int:
     return retries + 1
 
 
-def maintains(properties: PostCommitHookProperties | None) -> bool:
-    """Return whether a due checkpoint, sidecar and log cleanup follow a commit."""
+def maintains(properties: PostCommitHookProperties | None) -> Maintain:
+    """Return whether a due checkpoint and sidecar follow a commit, and then a cleanup of the log."""
     if properties is None:
         return True
-    if properties.create_checkpoint and properties.cleanup_expired_logs is not None:
+    if properties.create_checkpoint and properties.cleanup_expired_logs:
         message = "lazydelta cleans the log as the table's property delta.enableExpiredLogCleanup says"
         hint = "leave cleanup_expired_logs out, or call cleanup_metadata() yourself"
         raise UnsupportedOperationError(message, hint=hint)
+    if properties.create_checkpoint and properties.cleanup_expired_logs is not None:
+        return "keep log"
     if not properties.create_checkpoint and properties.cleanup_expired_logs:
         message = "lazydelta cleans the log after a checkpoint, not instead of one"
         raise UnsupportedOperationError(message, hint="call cleanup_metadata() yourself")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from lazydelta.deltalake_names.commit_properties import CommitProperties, PostCommitHookProperties, maintains, note_of
 from lazydelta.deltalake_names.parameters import deprecate_positional_commit_args
 from lazydelta.errors import OptionError
-from lazydelta.maintenance.after_commit import after_commit
+from lazydelta.maintenance.after_commit import Maintain, after_commit
 from lazydelta.maintenance.optimize import FileSizes, OptimizeResult, OptimizeSettings, optimize
 from lazydelta.maintenance.vacuum import vacuum
 from lazydelta.predicates import Where
@@ -149,7 +149,7 @@ class TableOptimizer:
             handle,
             where=where,
             settings=settings,
-            committed=(lambda done: after_commit(handle, done.version, done.metadata)) if maintain else None,
+            committed=lambda done: after_commit(handle, done.version, done.metadata, maintain=maintain),
         )
         self._committed()
         return _metrics(result)
@@ -192,6 +192,7 @@ def vacuum_call(
     keep_versions: Sequence[int] | None,
     *,
     properties: tuple[CommitProperties | None, PostCommitHookProperties | None],
+    lite: bool,
 ) -> list[str]:
     """Vacuum a table and return the deleted files, or those to delete; raise if a file cannot be deleted."""
     note, maintain = _noted(*properties)
@@ -209,12 +210,13 @@ def vacuum_call(
         enforce_retention=enforce,
         keep_versions=keep_versions or (),
         note=note,
+        lite=lite,
     )
     result.check(handle.uri)
     return result.paths
 
 
-def _noted(commit: CommitProperties | None, hooks: PostCommitHookProperties | None) -> tuple[CommitNote, bool]:
+def _noted(commit: CommitProperties | None, hooks: PostCommitHookProperties | None) -> tuple[CommitNote, Maintain]:
     """Return the extra contents of commits, and whether maintenance follows them."""
     given: tuple[object, object] = (commit, hooks)
     if not isinstance(given[0], CommitProperties | None) or not isinstance(given[1], PostCommitHookProperties | None):

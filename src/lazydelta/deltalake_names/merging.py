@@ -104,8 +104,8 @@ class TableMerger:
         handle = snapshot_of(self._table).table
         self._is_over = True
         result = merge_rows(handle, self._schema, self._batches, self._request, self._settings)
-        if result.version is not None and self._maintain:
-            after_commit(handle, result.version, result.metadata)
+        if result.version is not None:
+            after_commit(handle, result.version, result.metadata, maintain=self._maintain)
         self._table.update_incremental()
         return merge_metrics(result)
 

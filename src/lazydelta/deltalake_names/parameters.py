@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 from lazydelta.errors import OptionError, UnsupportedOperationError, no_attribute
 
 __all__ = [
+    "NOT_GIVEN",
     "LeftToDeltalake",
     "by_position",
     "deprecate_positional_commit_args",
@@ -34,6 +35,16 @@ _OTHER_NAMES = {
     "sort_by": "write sql('FROM self ORDER BY …')",
 }
 _NAMES_OF_WHERE = ("filter", "filters", "partition_filters", "partitions", "predicate")
+
+
+class _NotGiven(int):
+    """The default of a parameter that is False in deltalake, where ours does something else than for False."""
+
+    def __repr__(self) -> str:
+        return "False"
+
+
+NOT_GIVEN: Any = _NotGiven(0)
 
 
 def warn_of_ignored(given: Mapping[str, object]) -> None:
@@ -120,16 +131,6 @@ def refuse(name: str, purpose: str) -> NoReturn:
     message = f"lazydelta does not {purpose}, so there is no {name}"
     hint = f"deltalake does: use deltalake's {name} on the same table; both packages may share a table"
     raise UnsupportedOperationError(message, hint=hint)
-
-
-def _method(name: str, purpose: str) -> Callable[..., NoReturn]:
-    def method(self: object, *_: Any, **__: Any) -> NoReturn:  # noqa: ARG001 - whatever deltalake accepts
-        refuse(f"DeltaTable.{name}", purpose)
-
-    method.__name__ = name
-    method.__qualname__ = f"DeltaTable.{name}"
-    method.__doc__ = f"Refuse to {purpose}: deltalake does this, and both may share a table."
-    return method
 
 
 # What users of pandas, Polars, PyArrow, Spark and older releases of deltalake call, and what a table has.
@@ -240,8 +241,6 @@ class LeftToDeltalake(metaclass=_AnswersNames):
         def __len__(self) -> NoReturn:
             raise TypeError("a DeltaTable has no length; use count() for its rows, files().count() for its files")
 
-    compact_logs = _method("compact_logs", "combine commits of the log")
-
 
 def enable_nanosecond_timestamps() -> NoReturn:
     """Refuse nanosecond timestamps, an experiment of delta-rs that no other reader supports."""
@@ -261,6 +260,8 @@ def init_tracing(endpoint: str | None = None) -> NoReturn:  # noqa: ARG001 - del
     refuse("init_tracing", "trace delta-rs")
 
 
-def rust_core_version() -> NoReturn:
-    """Refuse to return a version of delta-rs: lazydelta does not contain it."""
-    refuse("rust_core_version", "use delta-rs")
+def rust_core_version() -> str:
+    """Return lazydelta's own version: there is no core in Rust below it."""
+    from lazydelta import __version__  # noqa: PLC0415 - the package imports this module
+
+    return __version__

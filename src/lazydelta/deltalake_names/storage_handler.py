@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import IO, Any, NoReturn
 
@@ -60,12 +62,14 @@ class RawDeltaTable:
 _CHUNK = 1 << 20
 # Written data is buffered in memory up to this size, and in a temporary file beyond it.
 _IN_MEMORY = 8 << 20
+_LEAST_BUFFER = 5 << 20  # the smallest part of a multipart upload
 
 
 class DeltaStorageHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     """A handler for ``pyarrow.fs.PyFileSystem`` with paths relative to the table root.
 
-    ``options`` are storage options. ``known_sizes`` maps paths to file sizes, which are then not requested. A written
+    ``options`` are storage options; ``max_buffer_size`` in them is how many bytes of a file that is written stay in
+    memory. ``known_sizes`` maps paths to file sizes, which are then not requested. A written
     file becomes visible, complete, when its stream is closed. Object stores have no folders: a folder exists while it
     has contents.
     """
@@ -73,7 +77,9 @@ class DeltaStorageHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     def __init__(
         self, table_uri: str, options: Mapping[str, str] | None = None, known_sizes: Mapping[str, int] | None = None
     ) -> None:
-        self._store = open_store(table_uri, options)
+        given = dict(options or {})
+        self._in_memory = int(given.pop("max_buffer_size", _IN_MEMORY))
+        self._store = open_store(table_uri, given)
         self._known_sizes = dict(known_sizes or {})
 
     @classmethod
@@ -86,11 +92,13 @@ class DeltaStorageHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         """Return the file system of an open table; ``options`` replace the table's own storage options."""
         raw = table if isinstance(table, RawDeltaTable) else RawDeltaTable(table)
         return (
-            cls(raw.table_uri(), options, known_sizes) if options else _handler_of(raw.store, dict(known_sizes or {}))
+            cls(raw.table_uri(), options, known_sizes)
+            if options
+            else _handler_of(raw.store, dict(known_sizes or {}), _IN_MEMORY)
         )
 
     def __reduce__(self) -> Any:
-        return (_handler_of, (self._store, self._known_sizes))
+        return (_handler_of, (self._store, self._known_sizes, self._in_memory))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DeltaStorageHandler) and self._store.identity == other._store.identity
@@ -144,7 +152,11 @@ class DeltaStorageHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         if not inside:
             return _folder(path)
         try:
-            return _file(path, self._store.head(inside))
+            found = self._store.head(inside)
+            # The log counts milliseconds; PyArrow's own local file system tells nanoseconds.
+            is_local = self._store.uri.startswith("file:")
+            time_ns = os.stat(self._store.place(inside)).st_mtime_ns if is_local else None  # noqa: PTH116
+            return _file(path, found, time_ns)
         except ObjectNotFoundError:
             pass
         walk = self._store.walk(_outside_of(inside))
@@ -167,7 +179,11 @@ class DeltaStorageHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def open_output_stream(self, path: str, metadata: Mapping[str, str] | None = None) -> pa.NativeFile:  # noqa: ARG002
         """Open a file for writing, replacing an existing one; ``metadata`` is ignored."""
-        return pa.PythonFile(_Output(self._store, _inside(path)), mode="w")
+        if self._in_memory < _LEAST_BUFFER:
+            message = f"You specified a `max_buffer_size` of {self._in_memory} bits less than {_LEAST_BUFFER} bits. "
+            message += "Larger files are buffered in a temporary file"
+            warnings.warn(message, UserWarning, stacklevel=2)
+        return pa.PythonFile(_Output(self._store, _inside(path), self._in_memory), mode="w")
 
     def open_append_stream(self, path: str, metadata: Mapping[str, str] | None = None) -> NoReturn:  # noqa: ARG002
         """Refuse: objects can only be written whole."""
@@ -221,11 +237,15 @@ class DeltaStorageHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 class _Output:
     """The output that PyArrow writes to; closing it writes the object in one piece."""
 
-    def __init__(self, store: Store, path: str) -> None:
+    def __init__(self, store: Store, path: str, in_memory: int) -> None:
         self._store = store
         self._path = path
-        self._written: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - closed below
+        # A size of 0 would mean that all of it stays in memory.
+        self._written: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=max(in_memory, 1))  # noqa: SIM115 - closed below
         self.closed = False
+
+    def __del__(self) -> None:
+        self._written.close()  # an output that was not closed is given up
 
     def write(self, data: bytes) -> int:
         return self._written.write(data)
@@ -258,8 +278,9 @@ class _Output:
             yield chunk
 
 
-def _handler_of(store: Store, known_sizes: dict[str, int]) -> DeltaStorageHandler:
+def _handler_of(store: Store, known_sizes: dict[str, int], in_memory: int) -> DeltaStorageHandler:
     handler = DeltaStorageHandler.__new__(DeltaStorageHandler)
+    handler._in_memory = in_memory  # noqa: SLF001 - as below
     handler._store = store  # noqa: SLF001 - constructed here
     handler._known_sizes = known_sizes  # noqa: SLF001
     return handler
@@ -286,8 +307,9 @@ def _folders(path: str) -> Iterator[str]:
         yield path
 
 
-def _file(path: str, info: ObjectInfo) -> pafs.FileInfo:
-    return pafs.FileInfo(path, pafs.FileType.File, size=info.size, mtime_ns=info.last_modified * 1_000_000)
+def _file(path: str, info: ObjectInfo, time_ns: int | None = None) -> pafs.FileInfo:
+    time_ns = info.last_modified * 1_000_000 if time_ns is None else time_ns
+    return pafs.FileInfo(path, pafs.FileType.File, size=info.size, mtime_ns=time_ns)
 
 
 def _folder(path: str) -> pafs.FileInfo:

@@ -22,6 +22,7 @@ from lazydelta.deltalake_names.commit_properties import (
 from lazydelta.deltalake_names.parameters import deprecate_positional_commit_args
 from lazydelta.errors import OptionError, TableExistsError
 from lazydelta.ingest.arrow import ArrowData, commit_arrow
+from lazydelta.maintenance.after_commit import after_commit
 from lazydelta.protocol.delta_types import Field, Schema
 from lazydelta.sidecar.handle import TableHandle, snapshot_of
 from lazydelta.write.create import create_table
@@ -76,7 +77,7 @@ def write_deltalake(  # noqa: PLR0913 - deltalake's parameters
         message = "schema_mode='overwrite' replaces the table's columns, and with them all of its rows"
         raise OptionError(message, hint="say mode='overwrite', or schema_mode='merge'")
     table = table_or_uri if isinstance(table_or_uri, ChangesTable) else None
-    encoding = encoding_of(writer_properties)
+    encoding, maintain = encoding_of(writer_properties), maintains(post_commithook_properties)
     options = WriteOptions(
         partition_by=[partition_by] if isinstance(partition_by, str) else partition_by,
         merge_schema=schema_mode == "merge",
@@ -86,14 +87,19 @@ def write_deltalake(  # noqa: PLR0913 - deltalake's parameters
         description=description,
         properties={key: value for key, value in (configuration or {}).items() if value is not None},
         storage_options=dict(storage_options or {}),
-        maintain=maintains(post_commithook_properties),
+        maintain=maintain is True,
         max_attempts=attempts_of(commit_properties, WriteOptions().max_attempts),
         target_file_size=TARGET_FILE_SIZE if target_file_size is None else target_file_size,
     )
     place = os.fspath(table_or_uri) if table is None else snapshot_of(table).table
     note = note_of(commit_properties, None if table is None else table.transaction_version)
     same = schema_mode == "overwrite" and predicate is not None
-    commit_arrow(place, data, options, mode, note=note, replaces_schema=replaces, same_columns=same, encoding=encoding)
+    done = commit_arrow(
+        place, data, options, mode, note=note, replaces_schema=replaces, same_columns=same, encoding=encoding
+    )
+    if maintain == "keep log" and not done.already_committed:
+        handle = TableHandle.open(place, storage_options) if isinstance(place, str) else place
+        after_commit(handle, done.version, done.metadata, maintain=maintain)
     if table is not None:
         table.update_incremental()
 

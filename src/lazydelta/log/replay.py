@@ -34,6 +34,7 @@ __all__ = [
     "ReverseCommitReader",
     "TailCommit",
     "TailReader",
+    "action_keys",
     "active_tail_files",
     "is_small",
     "read_in_order",
@@ -619,7 +620,7 @@ def check_reconciled(actions: Iterable[list[LogLine]], file: LogFile, key_memory
     seen = RemoveSet(key_memory)
     try:
         for lines in actions:
-            names, hashes = _keys(lines)
+            names, hashes = action_keys(lines)
             if not names:
                 continue
             again = seen.contains(hashes)
@@ -634,7 +635,7 @@ def check_reconciled(actions: Iterable[list[LogLine]], file: LogFile, key_memory
         seen.close()
 
 
-def _keys(lines: Sequence[LogLine]) -> tuple[list[str], Hashes]:
+def action_keys(lines: Sequence[LogLine]) -> tuple[list[str], Hashes]:
     """Return the key of each action, as a readable name and as a hash."""
     files = [file for line in lines if (file := line.add or line.remove) is not None]
     others = [name for line in lines if (name := _other(line)) is not None]

@@ -14,22 +14,31 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any
+from typing import Any, Literal, TypeAlias
 from urllib.parse import unquote
 
-from lazydelta.errors import CorruptLogError, LazyDeltaError, UnsupportedFeatureError, VersionNotFoundError
+from lazydelta.errors import (
+    CorruptLogError,
+    LazyDeltaError,
+    ObjectExistsError,
+    OptionError,
+    UnsupportedFeatureError,
+    VersionNotFoundError,
+)
 from lazydelta.log.checkpoint.reader import CheckpointReader
-from lazydelta.log.replay import ReverseCommitReader
-from lazydelta.log.segment import Checkpoint, list_commits, list_from, load_segment
+from lazydelta.log.commits import decode_whole
+from lazydelta.log.replay import ReverseCommitReader, action_keys
+from lazydelta.log.segment import Checkpoint, commits_in_order, list_commits, list_from, load_segment
 from lazydelta.log.time_travel import milliseconds, version_at
 from lazydelta.maintenance.optimize import auto_compact
 from lazydelta.maintenance.policy import MaintenancePolicy, due_after
 from lazydelta.protocol.actions import Metadata
 from lazydelta.protocol.features import check_writable
-from lazydelta.protocol.file_names import FileKind, LogFile
+from lazydelta.protocol.file_names import LOG, FileKind, LogFile
 from lazydelta.protocol.properties import TableProperties
 from lazydelta.runtime.threads import Bell
 from lazydelta.sidecar.building.build import Progress
@@ -46,11 +55,13 @@ from lazydelta.write.transaction import CommitResult
 
 __all__ = [
     "CleanupResult",
+    "Maintain",
     "MaintenanceRun",
     "Outcome",
     "after_commit",
     "checkpoint_at",
     "clean_log",
+    "compact_log",
     "delete_orphaned_files",
     "find_due",
     "run_once",
@@ -62,6 +73,8 @@ __all__ = [
 
 
 logger = logging.getLogger(__name__)
+
+Maintain: TypeAlias = bool | Literal["keep log"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +146,41 @@ def _is_expired(file: LogFile, floor: int) -> bool:
 def checkpoint_at(store: Store, version: int) -> None:
     """Write the checkpoint of a version, unless it exists, and point the hint at it."""
     write_last_checkpoint(store, write_checkpoint(store, version))
+
+
+def compact_log(handle: TableHandle, first: int, last: int) -> str:
+    """Write the compaction of the commits ``first`` to ``last``, unless it exists, and return its path.
+
+    It has the newest action for each file, application and domain, and readers read it instead of the commits, which
+    stay. All actions of these commits are held in memory.
+    """
+    store, snapshot = handle.store, handle.newest()
+    check_writable(snapshot.protocol, snapshot.metadata, path=store.uri)
+    if not 0 <= first < last <= snapshot.version:
+        message = f"Versions {first} to {last} cannot be compacted: the newest version is {snapshot.version}"
+        raise OptionError(message, hint="give two versions of the table, the earlier one first")
+    path = f"{LOG}/{first:020}.{last:020}.compacted.json"
+    if next((each for each in list_from(store, first, first) if each.path == path), None) is not None:
+        return path
+    kept: dict[bytes, bytes] = {}
+    for file in commits_in_order(store, first, last):
+        kept |= _newest_actions(store.get(file.path), file)
+    with suppress(ObjectExistsError):
+        store.put_if_absent(path, b"\n".join((*kept.values(), b"")))
+    return path
+
+
+def _newest_actions(commit: bytes, file: LogFile) -> dict[bytes, bytes]:
+    """Return the lines of a commit by the key of their action; an add counts more than a remove."""
+    actions = [action for actions in decode_whole(commit, file.path, file.version) for action in actions]
+    written = [line for line in commit.splitlines() if line.strip()]
+    pairs = sorted(zip(actions, written, strict=True), key=lambda pair: pair[0].add is not None)
+    found: dict[bytes, bytes] = {}
+    for action, line in pairs:
+        hashes = action_keys([action])[1]
+        if hashes.size:
+            found[hashes.tobytes()] = line
+    return found
 
 
 def sidecar_beside(
@@ -218,14 +266,18 @@ def after_commit(
     *,
     sidecar: bool = True,
     memory_budget: int = MEMORY_BUDGET,
+    maintain: Maintain = True,
 ) -> None:
     """Run the maintenance due after the commit of ``version``: every ``delta.checkpointInterval`` commits, else none.
+
+    ``maintain`` is false for no maintenance at all, and ``keep log`` for all but the cleanup of the log.
 
     If this process is already maintaining the table, that run takes over the work and continues with the newest
     version committed in the meantime.
     """
-    due = find_due(handle, version, metadata)
+    due = find_due(handle, version, metadata) if maintain else None
     if due is not None:
+        due = replace(due, cleans_log=due.cleans_log and maintain is True)
         _tables.do(MaintenanceRun(handle, due, sidecar, memory_budget))
 
 

@@ -40,6 +40,7 @@ from lazydelta.maintenance.vacuum_files import (
     keep_active,
     keep_committed,
     keep_removed,
+    removed_files,
 )
 from lazydelta.protocol.actions import Metadata, Protocol
 from lazydelta.protocol.features import COPIED_FEATURES, check_writable
@@ -99,7 +100,7 @@ class Retention:
         self.asked, self.promised = asked, promised
         self.duration = promised if asked is None else asked
         if self.duration < timedelta():
-            raise OptionError(f"A retention of {self.duration} is not valid", hint="0 or more")
+            raise OptionError("The retention periods should be positive.")
         if enforce and self.duration < promised:
             message = (
                 f"A retention of {_hours(self.duration)} hours is shorter than the {_hours(promised)} hours that the "
@@ -232,13 +233,14 @@ def vacuum(  # noqa: PLR0913 - keyword-only options after the table
     now: datetime | None = None,
     note: CommitNote | None = None,
     lister: Lister = in_one_walk,
+    lite: bool = False,
 ) -> VacuumResult:
     """Delete the files below the table's root that no version within the retention references.
 
     ``retention`` defaults to ``delta.deletedFileRetentionDuration`` of the table (7 days if unset). A shorter one
     requires ``enforce_retention=False``. Newer files are always kept, because a writer may be about to commit them.
     ``keep_versions`` stay readable regardless of their age. ``note`` is added to the commits that record the VACUUM.
-    ``lister`` lists the files.
+    ``lister`` lists the files. With ``lite`` nothing is listed: only files that the log names as removed are deleted.
     """
     snapshot = handle.newest()
     check_vacuumable(snapshot.protocol, path=handle.uri)
@@ -249,7 +251,7 @@ def vacuum(  # noqa: PLR0913 - keyword-only options after the table
     work = _Vacuum(snapshot, settled, result, progress)
     try:
         work.keep(keep_versions)
-        work.find(lister)
+        work.find(removed_files(snapshot) if lite else lister)
         if dry_run:
             work.tell()
         else:

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias
 from urllib.parse import unquote
@@ -21,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lazydelta.errors import LazyDeltaError
+from lazydelta.errors import LazyDeltaError, ObjectNotFoundError
 from lazydelta.log.checkpoint.columns import corrupt_if_unreadable, has_column, read_batches
 from lazydelta.log.checkpoint.reader import CheckpointReader
 from lazydelta.log.commits import read_actions
@@ -36,9 +38,10 @@ from lazydelta.protocol.schema import TableSchema
 from lazydelta.protocol.values import folder_prefix
 from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import string_array, typed_scalar
+from lazydelta.runtime.threads import in_parallel
 from lazydelta.scan.request import ScanRequest, ScanStrategy
 from lazydelta.sidecar.handle import Snapshot
-from lazydelta.storage import TEMPORARY, ObjectWalk, Store, folded, is_plain
+from lazydelta.storage import TEMPORARY, ObjectInfo, ObjectWalk, Store, folded, is_plain
 
 __all__ = [
     "KeptFiles",
@@ -52,6 +55,7 @@ __all__ = [
     "keep_active",
     "keep_committed",
     "keep_removed",
+    "removed_files",
 ]
 
 
@@ -239,18 +243,24 @@ def _keep_tombstones(reader: CheckpointReader, cutoff: int, kept: KeptFiles) -> 
             for lines in read_actions(reader.store, part):
                 _keep_young(lines, part, cutoff, kept)
             continue
-        with reader.open(part) as parquet:
-            if not has_column(parquet, "remove"):
-                continue
+        for removes in _stored(reader, part, ("path", "deletionTimestamp", "deletionVector")):
             with corrupt_if_unreadable(part):
-                stored = {each.name for each in parquet.schema_arrow.field("remove").type}
-            columns = [f"remove.{name}" for name in ("path", "deletionTimestamp", "deletionVector") if name in stored]
-            for batch in read_batches(parquet, part, columns, reader.batch_size):
-                removes = batch.column("remove")
-                with corrupt_if_unreadable(part):
-                    young = _young(removes.filter(removes.is_valid()), cutoff)
-                    kept.keep_paths(each["path"] for each in young)
-                    kept.keep_vectors(_vectors(young))
+                young = _young(removes, cutoff)
+                kept.keep_paths(each["path"] for each in young)
+                kept.keep_vectors(_vectors(young))
+
+
+def _stored(reader: CheckpointReader, part: LogFile, fields: tuple[str, ...]) -> Iterator[pa.StructArray]:
+    """Yield the tombstones of a Parquet file of a checkpoint."""
+    with reader.open(part) as parquet:
+        if not has_column(parquet, "remove"):
+            return
+        with corrupt_if_unreadable(part):
+            stored = {each.name for each in parquet.schema_arrow.field("remove").type}
+        columns = [f"remove.{name}" for name in fields if name in stored]
+        for batch in read_batches(parquet, part, columns, reader.batch_size):
+            removes = batch.column("remove")
+            yield removes.filter(removes.is_valid())
 
 
 def _young(removes: pa.StructArray, cutoff: int) -> list[dict[str, Any]]:
@@ -320,6 +330,7 @@ def _serves_iceberg(metadata: Metadata) -> bool:
 
 
 _LISTED_AT_ONCE = 1000
+_HEADS = 16
 
 
 class Listed(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -385,6 +396,47 @@ class ListingJob:
 
 Lister: TypeAlias = Callable[[ListingJob], Iterator[Listed]]
 """Lists all files of a job, in any order. Failures are raised, because no file may be missed."""
+
+
+def removed_files(snapshot: Snapshot) -> Lister:
+    """Return a lister of the files that the log names as removed, which lists no folder."""
+
+    def look(store: Store, path: str) -> ObjectInfo | None:
+        try:
+            return store.head(path)
+        except ObjectNotFoundError:
+            return None
+
+    def lister(job: ListingJob) -> Iterator[Listed]:
+        removed = iter(_removed(snapshot))
+        while page := list(islice(removed, _LISTED_AT_ONCE)):
+            places = (job.store.locate(each) for each in page)
+            own = [path for store, path in places if store is job.store and not job.names.hides(path)]
+            looked = in_parallel(
+                partial(look, job.store), own, threads=_HEADS, stop=lambda: None, name="lazydelta-vacuum"
+            )
+            with closing(looked) as found:
+                there = [each for each in found if each is not None]
+            old = tuple(Orphan(each.path, each.size) for each in there if each.last_modified < job.cutoff)
+            yield Listed(len(page), old)
+
+    return lister
+
+
+def _removed(snapshot: Snapshot) -> Iterator[str]:
+    for commit in snapshot.tail():
+        for lines in commit.actions:
+            yield from (line.remove.path for line in lines if line.remove is not None)
+    if snapshot.segment.checkpoint is None:
+        return
+    reader = CheckpointReader(snapshot.store, snapshot.segment.checkpoint)
+    for part in reader.parts():
+        if part.is_json:
+            for lines in read_actions(reader.store, part):
+                yield from (line.remove.path for line in lines if line.remove is not None)
+        else:
+            for removes in _stored(reader, part, ("path",)):
+                yield from pc.struct_field(removes, "path").to_pylist()
 
 
 def in_one_walk(job: ListingJob) -> Iterator[Listed]:

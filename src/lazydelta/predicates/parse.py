@@ -81,6 +81,7 @@ def parse_predicate(
     nan: NanOrder | None = None,
     trust_float_max: bool = False,
     by_engine: bool = False,
+    numbers_as_text: bool = False,
 ) -> Predicate | None:
     """Bind ``where`` to the columns of ``schema``; None if there is no predicate.
 
@@ -89,7 +90,8 @@ def parse_predicate(
     largest value in SQL and follows IEEE 754 in all other forms. Tuples and JSON ignore it. ``trust_float_max`` is for
     tables whose writers log no maximum for a column with a NaN: if NaN is the largest value, a maximum prunes only
     then. ``by_engine`` lets an engine filter rows by SQL that lazydelta does not evaluate: the author of the SQL can
-    then call any DuckDB function.
+    then call any DuckDB function. ``numbers_as_text`` orders a string partition column and a number of SQL as strings,
+    as tuples do; otherwise that is an error.
     """
     if where is None or isinstance(where, Predicate):
         return where
@@ -100,7 +102,8 @@ def parse_predicate(
 
         order = _nan_order(nan or NanOrder.LARGEST, trust=trust_float_max)
         timestamp = time.time_ns() if now is None else now
-        return parse_sql(where, schema, now=timestamp, nan=order, by_engine=by_engine)
+        how = {"by_engine": by_engine, "numbers_as_text": numbers_as_text}
+        return parse_sql(where, schema, now=timestamp, nan=order, **how)
     if isinstance(where, Mapping):
         return _mapping(where, schema, negated=False, depth=0) if where else None
     if isinstance(where, Sequence) and not isinstance(where, bytes | bytearray):

@@ -7,6 +7,7 @@ call, so an unsupported operation raises an error and never returns an empty tab
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -29,8 +30,9 @@ from lazydelta.rows.scanner import FilesScanner, RowScanner
 from lazydelta.rows.stream import RowStream
 from lazydelta.runtime.arrays import from_numpy
 from lazydelta.sidecar.handle import PinnedVersion, Snapshot, TableHandle, TableOrUri, snapshot_of
+from lazydelta.storage import Store, open_store
 
-__all__ = ["RowsDataset", "engine_dataset", "table_dataset"]
+__all__ = ["RowsDataset", "check_filesystem", "engine_dataset", "table_dataset"]
 
 
 # Scanners and fragments of the dataset, which read through the row scanner.
@@ -525,8 +527,7 @@ def table_dataset(
 
     ``dictionary_columns`` are returned dictionary-encoded.
     """
-    if filesystem is not None:
-        raise OptionError("lazydelta reads through its own store", hint="leave filesystem out; use storage_options")
+    check_filesystem(filesystem, snapshot.store)
     dataset = RowsDataset(snapshot, predicate=predicate, files_where=files_where)
     if schema is None and as_large_types:
         schema = pa.schema([each.with_type(_large(each.type)) for each in dataset.schema])
@@ -537,6 +538,18 @@ def table_dataset(
             raise OptionError(f"The dataset has no columns {unknown} to read as dictionaries", hint="name its columns")
         schema = pa.schema([_encoded(each) if each.name in dictionary_columns else each for each in asked])
     return dataset if schema is None else dataset.replace_schema(schema)
+
+
+def check_filesystem(filesystem: object, store: Store) -> None:
+    """Raise for a file system other than the local folder of the table, which is read either way."""
+    if filesystem is None:
+        return
+    if isinstance(filesystem, pafs.SubTreeFileSystem) and isinstance(filesystem.base_fs, pafs.LocalFileSystem):
+        folder = os.path.abspath(filesystem.base_path)  # noqa: PTH100 - Path.resolve would follow links
+        if open_store(folder).uri == store.uri:
+            return
+    message = "lazydelta reads through its own store, not through a file system of PyArrow"
+    raise OptionError(message, hint="leave filesystem out; use storage_options")
 
 
 def _encoded(field: pa.Field) -> pa.Field:

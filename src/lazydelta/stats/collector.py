@@ -7,7 +7,7 @@ strings
     Truncated to 32 characters. A truncated minimum is a valid lower bound. A truncated maximum gets a tie-breaker
     that sorts after the part cut off, as in Delta-Spark.
 timestamps
-    In milliseconds: the minimum rounded down, the maximum rounded up.
+    In milliseconds: the minimum rounded down, the maximum rounded up. A fraction of zero is left out.
 floats
     NaN is in no bound, and a column with NaN has no maximum: NaN is the largest number in Spark and no number for
     other readers. Other writers log a maximum anyway, and the log does not say which writer wrote a file. The names of
@@ -15,7 +15,7 @@ floats
     minimum and 0.0 for the maximum, because some readers distinguish them. JSON has no infinities, so such a bound is
     missing.
 binary, lists, maps
-    Only nulls are counted.
+    Nothing is collected, as in deltalake.
 
 Null counts are those of leaf columns; a field of a null struct is null.
 """
@@ -54,7 +54,7 @@ def has_range(column: Column) -> bool:
 
 
 def has_bounds(kind: pa.DataType) -> bool:
-    """Return the same for an Arrow type; for all other types only nulls are counted."""
+    """Return the same for an Arrow type; columns of all other types have no statistics."""
     types = pa.types
     return bool(
         types.is_integer(kind)
@@ -143,6 +143,8 @@ class StatsCollector:
             for name in path[1:]:
                 positions.append(kind.get_field_index(name))
                 kind = kind.field(positions[-1]).type
+            if not has_bounds(kind):
+                continue
             self._columns.setdefault(path[0], []).append(_Leaf(path, tuple(positions), kind))
 
     def update(self, batch: pa.RecordBatch) -> None:
@@ -275,23 +277,24 @@ def _dates(values: pa.Array) -> tuple[str | None, str | None]:
 
 
 def _instants(values: pa.Array) -> tuple[str | None, str | None]:
-    return _timestamps(values, "Z")
+    return _timestamps(values, "T", "Z")
 
 
 def _wall_clocks(values: pa.Array) -> tuple[str | None, str | None]:
-    return _timestamps(values, "")
+    return _timestamps(values, " ")
 
 
-def _timestamps(values: pa.Array, zone: str) -> tuple[str | None, str | None]:
+def _timestamps(values: pa.Array, between: str, zone: str = "") -> tuple[str | None, str | None]:
     low, high = _stored(values, pa.int64())
     per_ms = {"s": 0, "ms": 1, "us": 1_000, "ns": 1_000_000}[values.type.unit]
-    if per_ms == 0:
-        return _timestamp(low * 1000, "ms", zone), _timestamp(high * 1000, "ms", zone)
-    return _timestamp(low // per_ms, "ms", zone), _timestamp(-(-high // per_ms), "ms", zone)
+    bounds = (low * 1000, high * 1000) if per_ms == 0 else (low // per_ms, -(-high // per_ms))
+    texts = (_timestamp(each, "ms") for each in bounds)
+    least, most = (text and text.removesuffix(".000").replace("T", between) + zone for text in texts)
+    return least, most
 
 
-def _timestamp(value: int, unit: str, zone: str = "") -> str | None:
-    return timestamp_text(value, unit) + zone if has_plain_year(value, unit) else None
+def _timestamp(value: int, unit: str) -> str | None:
+    return timestamp_text(value, unit) if has_plain_year(value, unit) else None
 
 
 def _stored(values: pa.Array, kind: pa.DataType) -> tuple[int, int]:

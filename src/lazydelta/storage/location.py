@@ -72,6 +72,7 @@ _KIND_OF = {
     "gs": "gcs",
     "gcs": "gcs",
 }
+_OPENDAL_LOCAL = frozenset({"fs", "opendal+fs"})
 _NOT_READ = {
     "dbfs": "use the URI of the storage behind it, such as s3://… or abfss://…, or /dbfs/… on a cluster of Databricks",
     "hdfs": "mount it (NFS gateway, FUSE) and give the local path, or copy the data to a store that is supported",
@@ -141,7 +142,7 @@ def split_scheme(text: str) -> tuple[str, str] | None:
 def has_known_scheme(place: str | os.PathLike[str]) -> bool:
     """Return whether a store exists for this location. Paths count as locations."""
     split = split_scheme(os.fsdecode(place))
-    return split is None or split[0] in _KIND_OF
+    return split is None or split[0] in _KIND_OF or split[0] in _OPENDAL_LOCAL
 
 
 def expand_home(path: str) -> str:
@@ -218,6 +219,12 @@ def parse_location(
         refuse_half_uri(uri)
         return _local(os.path.abspath(expand_home(text))), dict(options)  # noqa: PTH100 - Path.resolve would follow links
     scheme, rest = split
+    root = options.get("opendal.root")
+    if scheme in _OPENDAL_LOCAL:
+        # OpenDAL's folder service: the host says nothing, and the path is below the option's folder.
+        folder = posixpath.normpath("/" + _decode(rest[2:].partition("/")[2], text))
+        own = {key: value for key, value in options.items() if not key.startswith("opendal.")}
+        return _local(os.path.abspath(expand_home(root or "/") + folder)), own  # noqa: PTH100 - as above
     kind = _KIND_OF.get(scheme)
     if kind is None:
         known = f"known: local paths and {', '.join(sorted(_KIND_OF))}"

@@ -12,12 +12,19 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 import pyarrow as pa
 
 from lazydelta.deltalake_names.changes import ChangesTable
-from lazydelta.deltalake_names.parameters import LeftToDeltalake, by_position, instead_of, only_where, warn_of
+from lazydelta.deltalake_names.parameters import (
+    NOT_GIVEN,
+    LeftToDeltalake,
+    by_position,
+    instead_of,
+    only_where,
+    warn_of,
+)
 from lazydelta.errors import LazyDeltaError, OptionError, require
 from lazydelta.predicates import Predicate, Where, conjunction, parse_predicate
 from lazydelta.scan.request import RetentionGuard
@@ -93,6 +100,16 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         from lazydelta.deltalake_names.storage_handler import RawDeltaTable  # noqa: PLC0415 - see the head of this module
 
         return RawDeltaTable(self)
+
+    @_table.setter
+    def _table(self, _: object) -> None:
+        """Accept deltalake's private object, which programs replace in tests. Nothing here goes through it."""
+
+    def __datafusion_table_provider__(self, session: object = None) -> NoReturn:
+        """Refuse to be registered by DataFusion itself, which calls this, and say what to call instead."""
+        from lazydelta.engines.datafusion import refuse_provider  # noqa: PLC0415 - an extra
+
+        refuse_provider()
 
     def get_add_actions(self, flatten: bool = False) -> pa.Table:  # noqa: FBT001, FBT002 - deltalake's parameter
         """Return every active file as a row: path, size, time, record count, statistics, partition values.
@@ -311,7 +328,9 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
     ) -> pa.Table:
         """Return the rows as a table; ``where`` and deltalake's ``filters`` accept every form of predicate."""
         if filesystem is not None:
-            raise OptionError("lazydelta reads through its own store", hint="leave filesystem out; use storage_options")
+            from lazydelta.rows.dataset import check_filesystem  # noqa: PLC0415 - see the head of this module
+
+            check_filesystem(filesystem, self._snapshot.store)
         if isinstance(partitions, list) and partitions and set(map(str, partitions)) <= set(self.columns):
             message = "The first argument are filters, as in deltalake"
             raise OptionError(message, hint=f"write columns={partitions!r}")
@@ -496,14 +515,15 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         *args: Any,
         commit_properties: CommitProperties | None = None,
         post_commithook_properties: PostCommitHookProperties | None = None,
-        full: bool = False,
+        full: bool = NOT_GIVEN,
         keep_versions: list[int] | None = None,
     ) -> list[str]:
         """Delete files that no version within the retention references, and return their paths relative to the root.
 
         The table then moves to its newest version, which records the vacuum; a dry run changes nothing. Without
         ``retention_hours``, the table property ``delta.deletedFileRetentionDuration`` applies (7 days by default).
-        Every vacuum is a full one: ``full`` has no effect. ``commit_properties`` are added to the commit. ``args`` are
+        With ``full=False`` nothing is listed, and only files that the log names as removed are deleted; otherwise all
+        that no version references. ``commit_properties`` are added to the commit. ``args`` are
         the last four parameters by position, which deltalake deprecates.
         """
         from lazydelta.deltalake_names.maintenance import vacuum_call  # noqa: PLC0415 - not needed for reading
@@ -514,7 +534,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
             {
                 "post_commithook_properties": post_commithook_properties,
                 "commit_properties": commit_properties,
-                "full": full or None,
+                "full": None if full is NOT_GIVEN else full,
                 "keep_versions": keep_versions,
             },
         )
@@ -526,6 +546,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
             enforce_retention_duration,
             last["keep_versions"],
             properties=noted,
+            lite=last["full"] is False,
         )
         if not dry_run:
             self.update_incremental()
@@ -544,7 +565,12 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         return conjunction(given) if given else None
 
     def _all_of(self, first: Where, second: Where) -> Where:
-        """Return the conditions of a file scan, which binds a single one itself, with its warnings."""
+        """Return the conditions of a file scan, which binds a single one itself, with its warnings.
+
+        The first one is deltalake's, where SQL compares partition columns of strings with numbers as strings.
+        """
+        if isinstance(first, str):
+            first = parse_predicate(first, self._snapshot.schema, by_engine=True, numbers_as_text=True)
         return (
             self._both(first, second)
             if first is not None and second is not None
@@ -636,6 +662,12 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         checkpoint_at(self._snapshot.store, self.version())
         if sidecar:
             sidecar_beside(self._snapshot.table)
+
+    def compact_logs(self, starting_version: int, ending_version: int) -> None:
+        """Write one file of the log that readers read instead of the commits of these versions, which stay."""
+        from lazydelta.maintenance.after_commit import compact_log  # noqa: PLC0415 - as above
+
+        compact_log(self._snapshot.table, starting_version, ending_version)
 
     def cleanup_metadata(self) -> None:
         """Delete the log files that the table's ``delta.logRetentionDuration`` no longer retains."""

@@ -46,8 +46,6 @@ __all__ = [
 ]
 
 _WRITER_VERSION = 2
-# These features are implied by the writer version. A feature list must name them.
-_IN_WRITER_VERSION = frozenset(each.name for each in FEATURES if each.writer_version == _WRITER_VERSION)
 _BY_COLUMN = {
     Key.GENERATION: "generatedColumns",
     Key.IDENTITY: "identityColumns",
@@ -220,8 +218,15 @@ def protocol_for(metadata: Metadata) -> Protocol:
         min_reader_version=3 if readers else 1,
         min_writer_version=7,
         reader_features=tuple(readers) if readers else None,
-        writer_features=tuple(sorted(features | _IN_WRITER_VERSION)),
+        writer_features=tuple(sorted(features | _used(metadata, schema))),
     )
+
+
+def _used(metadata: Metadata, schema: TableSchema) -> set[str]:
+    """Return the features of the lowest writer version that the table uses, which a list has to name."""
+    used = {"appendOnly"} if is_true(metadata, "delta.appendOnly") else set()
+    has_invariants = any(not each.nullable or "delta.invariants" in each.metadata for each in schema.fields)
+    return used | {"invariants"} if has_invariants or "delta.invariants" in metadata.schema_string else used
 
 
 def with_features(protocol: Protocol, features: Iterable[str]) -> Protocol:

@@ -303,4 +303,10 @@ def _check_nulls(field: pa.Field, values: pa.Array, name: str) -> None:
 
 def _unfit(name: str, given: pa.DataType | str, wanted: pa.DataType, why: str = "") -> SchemaMismatchError:
     message = f"Column {name!r} is {given} in the data and {wanted} in the table, which cannot hold all its values{why}"
+    # deltalake's sentence: programs look for it.
+    message += f": Cannot cast field {name} from {_titled(given)} to {_titled(wanted)}"
     return SchemaMismatchError(message, hint=f"cast the column to {wanted} yourself, or drop it")
+
+
+def _titled(kind: pa.DataType | str) -> str:
+    return str(kind)[:1].upper() + str(kind)[1:]

@@ -6,6 +6,7 @@ table. The commit of their files (`file_commit`) reads the table again.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -440,8 +441,8 @@ class WritePlan:
             return
         if self.partition_by is None and self.partition_column in actual:
             return  # the other partition columns were not given
-        message = "Specified table partitioning does not match table partitioning: the table is partitioned by"
-        message += f" {list(actual)}, not by {list(wanted)}"
+        message = "Generic error: Specified table partitioning does not match table partitioning: "
+        message += f"expected: {json.dumps(actual)}, got: {json.dumps(wanted)}"
         raise SchemaMismatchError(message, path=snapshot.store.uri, hint="a table's partitioning cannot be changed")
 
 

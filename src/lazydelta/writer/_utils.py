@@ -16,7 +16,7 @@ def try_get_table_and_table_uri(
 ) -> tuple[DeltaTable | None, str]:
     """Return the table that is meant, None if there is none yet, and its place."""
     if isinstance(table_or_uri, DeltaTable):
-        return table_or_uri, table_or_uri.table_uri
+        return table_or_uri, f"{table_or_uri.table_uri}/"
     if not isinstance(table_or_uri, str | os.PathLike):
         raise OptionError("table_or_uri must be a text, a path or a DeltaTable")
     try:

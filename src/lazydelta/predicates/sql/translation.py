@@ -80,10 +80,19 @@ _SAME_IN_DUCKDB = frozenset(
 class Translator:
     """Translates conditions for one scan."""
 
-    def __init__(self, schema: TableSchema, *, now: int, nan: NanOrder, by_engine: bool = False) -> None:
+    def __init__(
+        self,
+        schema: TableSchema,
+        *,
+        now: int,
+        nan: NanOrder,
+        by_engine: bool = False,
+        numbers_as_text: bool = False,
+    ) -> None:
         self._terms = Terms(schema, now)
         self._nan = nan
         self._by_engine = by_engine
+        self._numbers_as_text = numbers_as_text
 
     def predicate(self, node: Syntax, *, negated: bool = False, depth: int = 0) -> Predicate:
         """Translate ``node``, or its negation."""
@@ -162,7 +171,8 @@ class Translator:
         if not isinstance(term, StepFunction):
             raise NoTranslationError("no column is named")
         if term.is_plain:
-            value = _partition_text(term.column, value) if op in {"=", "!="} else value
+            if op in {"=", "!="} or self._numbers_as_text:
+                value = _partition_text(term.column, value)
             return compare(term.column, op, value, negated=negated, nan=self._nan)
         if value is None:
             return Constant(None)
@@ -386,13 +396,11 @@ _UNQUOTED_TIMESTAMPS = (
 )
 
 
-def parse_sql(
-    text: str, schema: TableSchema, *, now: int, nan: NanOrder = NanOrder.LARGEST, by_engine: bool = False
-) -> Predicate:
+def parse_sql(text: str, schema: TableSchema, *, now: int, nan: NanOrder = NanOrder.LARGEST, **how: bool) -> Predicate:
     """Translate a SQL condition. Parts without a translation become opaque, unknown columns raise an error.
 
-    ``now`` is the value of ``now()``, in nanoseconds since 1970. With ``by_engine``, opaque parts also carry DuckDB
-    SQL.
+    ``now`` is the value of ``now()``, in nanoseconds since 1970. ``how`` is as in `parse_predicate`: with
+    ``by_engine``, opaque parts also carry DuckDB SQL.
     """
     if not text.strip():
         message = "The predicate is empty"
@@ -400,7 +408,7 @@ def parse_sql(
     text = quote_timestamps(text)
     tree = parse_plain(text)
     try:
-        return Translator(schema, now=now, nan=nan, by_engine=by_engine).predicate(tree or parse_foreign(text))
+        return Translator(schema, now=now, nan=nan, **how).predicate(tree or parse_foreign(text))
     except RecursionError as error:
         raise too_deep(text) from error
 
