@@ -386,7 +386,7 @@ def test_the_method_has_deltalakes_answer(tmp_path: Path) -> None:
     assert sorted(table.vacuum(0, enforce_retention_duration=False)) == sorted(theirs)
     assert len(theirs) == 2
     (tmp_path / "stray.parquet").write_bytes(b"no commit names it")
-    lite = {"dry_run": True, "enforce_retention_duration": False, "full": False}
+    lite: Any = {"dry_run": True, "enforce_retention_duration": False, "full": False}
     assert sorted(table.vacuum(0, **lite)) == sorted(deltalake.DeltaTable(tmp_path).vacuum(0, **lite)) == sorted(theirs)
     assert "stray.parquet" in table.vacuum(0, enforce_retention_duration=False)
     (tmp_path / "stray.parquet").unlink()

@@ -52,6 +52,7 @@ def test_a_folder_that_is_not_there_is_an_error_unless_that_is_all_right(root: P
         ours.get_file_info(pafs.FileSelector("nowhere"))
 
 
+@pytest.mark.filterwarnings("ignore:You specified a `max_buffer_size` of 100")
 def test_what_is_written_is_read_again_by_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_handler, "_IN_MEMORY", 100)  # so that a temporary file is needed
     ours = pafs.PyFileSystem(DeltaStorageHandler(str(tmp_path)))

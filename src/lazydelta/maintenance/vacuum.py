@@ -100,7 +100,7 @@ class Retention:
         self.asked, self.promised = asked, promised
         self.duration = promised if asked is None else asked
         if self.duration < timedelta():
-            raise OptionError("The retention periods should be positive.")
+            raise OptionError(f"A retention of {self.duration} is not valid", hint="0 or more")
         if enforce and self.duration < promised:
             message = (
                 f"A retention of {_hours(self.duration)} hours is shorter than the {_hours(promised)} hours that the "
