@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
@@ -240,6 +241,16 @@ class LeftToDeltalake(metaclass=_AnswersNames):
 
         def __len__(self) -> NoReturn:
             raise TypeError("a DeltaTable has no length; use count() for its rows, files().count() for its files")
+
+    def __datafusion_table_provider__(self, session: object = None) -> NoReturn:
+        """Refuse to be registered by DataFusion itself, which takes objects of Rust, and say what to call instead."""
+        try:
+            installed = f"DataFusion {importlib.metadata.version('datafusion')} registers by itself"
+        except importlib.metadata.PackageNotFoundError:
+            installed = "The package datafusion is not installed, and it registers by itself"
+        message = f"{installed} only table providers in C, which lazydelta does not export"
+        hint = "call lazydelta.engines.datafusion.register_table(ctx, name, table), or use QueryBuilder; "
+        raise UnsupportedOperationError(message, hint=f"{hint}deltalake exports one for datafusion==55")
 
 
 def enable_nanosecond_timestamps() -> NoReturn:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from lazydelta.errors import QueryError, ScanError, UnsupportedOperationError
+from lazydelta.errors import QueryError, ScanError
 from lazydelta.options import Options
 from lazydelta.rows.dataset import engine_dataset
 from lazydelta.rows.flow import ReadingPool
@@ -23,7 +22,7 @@ from lazydelta.sidecar.handle import TableOrUri
 if TYPE_CHECKING:
     from arro3.core import RecordBatchReader
 
-__all__ = ["QueryBuilder", "SqlColumn", "refuse_provider", "register_table"]
+__all__ = ["QueryBuilder", "SqlColumn", "register_table"]
 
 
 # The process in which DataFusion runs its threads. A forked child does not inherit them.
@@ -55,17 +54,6 @@ def register_table(
     engine("datafusion", "datafusion")
     ctx.register_dataset(name, engine_dataset(table, storage_options, pool=pool))
     return ctx
-
-
-def refuse_provider() -> NoReturn:
-    """Raise because DataFusion's own `register_table` takes objects of Rust, and say what to call instead."""
-    try:
-        installed = f"DataFusion {importlib.metadata.version('datafusion')} registers by itself"
-    except importlib.metadata.PackageNotFoundError:
-        installed = "The package datafusion is not installed, and it registers by itself"
-    message = f"{installed} only table providers in C, which lazydelta does not export"
-    hint = "call lazydelta.engines.datafusion.register_table(ctx, name, table), or use QueryBuilder; "
-    raise UnsupportedOperationError(message, hint=f"{hint}deltalake exports one for datafusion==55")
 
 
 def register_function(ctx: Any, *, storage_options: Mapping[str, str] | None = None) -> Any:

@@ -12,7 +12,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow as pa
 
@@ -104,12 +104,6 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
     @_table.setter
     def _table(self, _: object) -> None:
         """Accept deltalake's private object, which programs replace in tests. Nothing here goes through it."""
-
-    def __datafusion_table_provider__(self, session: object = None) -> NoReturn:
-        """Refuse to be registered by DataFusion itself, which calls this, and say what to call instead."""
-        from lazydelta.engines.datafusion import refuse_provider  # noqa: PLC0415 - an extra
-
-        refuse_provider()
 
     def get_add_actions(self, flatten: bool = False) -> pa.Table:  # noqa: FBT001, FBT002 - deltalake's parameter
         """Return every active file as a row: path, size, time, record count, statistics, partition values.
@@ -565,10 +559,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         return conjunction(given) if given else None
 
     def _all_of(self, first: Where, second: Where) -> Where:
-        """Return the conditions of a file scan, which binds a single one itself, with its warnings.
-
-        The first one is deltalake's, where SQL compares partition columns of strings with numbers as strings.
-        """
+        """Return the conditions of a file scan, which binds the second itself; SQL of the first is deltalake's."""
         if isinstance(first, str):
             first = parse_predicate(first, self._snapshot.schema, by_engine=True, numbers_as_text=True)
         return (
