@@ -516,8 +516,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
 
         The table then moves to its newest version, which records the vacuum; a dry run changes nothing. Without
         ``retention_hours``, the table property ``delta.deletedFileRetentionDuration`` applies (7 days by default).
-        With ``full=False`` nothing is listed, and only files that the log names as removed are deleted; otherwise all
-        that no version references. ``commit_properties`` are added to the commit. ``args`` are
+        With ``full=False`` nothing is listed, and only files that the log names as removed are deleted. ``args`` are
         the last four parameters by position, which deltalake deprecates.
         """
         from lazydelta.deltalake_names.maintenance import vacuum_call  # noqa: PLC0415 - not needed for reading
