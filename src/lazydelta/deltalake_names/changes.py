@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lazydelta.deltalake_names.parameters import deprecate_positional_commit_args
 from lazydelta.errors import OptionError
-from lazydelta.sidecar.handle import PinnedVersion
+from lazydelta.sidecar.handle import PinnedVersion, snapshot_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lazydelta.deltalake_names.altering import TableAlterer
     from lazydelta.deltalake_names.commit_properties import CommitProperties, PostCommitHookProperties, WriterProperties
     from lazydelta.deltalake_names.merging import TableMerger
+    from lazydelta.deltalake_names.storage_handler import RawDeltaTable
     from lazydelta.ingest.arrow import ArrowData
     from lazydelta.predicates import Where
     from lazydelta.protocol.delta_types import Schema
@@ -45,6 +46,22 @@ class ChangesTable(PinnedVersion):
 
         @abstractmethod
         def transaction_version(self, app_id: str) -> int | None: ...  # noqa: D102
+
+    @property
+    def _table(self) -> RawDeltaTable:
+        from lazydelta.deltalake_names.storage_handler import RawDeltaTable  # noqa: PLC0415 - see the head of this module
+
+        return RawDeltaTable(self)
+
+    @_table.setter
+    def _table(self, _: object) -> None:
+        """Accept deltalake's private object, which programs replace in tests. Nothing here goes through it."""
+
+    def compact_logs(self, starting_version: int, ending_version: int) -> None:
+        """Write one file of the log that readers read instead of the commits of these versions, which stay."""
+        from lazydelta.maintenance.after_commit import compact_log  # noqa: PLC0415 - as above
+
+        compact_log(snapshot_of(self).table, starting_version, ending_version)
 
     def delete(
         self,

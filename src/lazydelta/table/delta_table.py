@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from lazydelta.deltalake_names.commit_properties import CommitProperties, PostCommitHookProperties
     from lazydelta.deltalake_names.maintenance import TableOptimizer
-    from lazydelta.deltalake_names.storage_handler import RawDeltaTable
     from lazydelta.engines.sql import SqlResult
     from lazydelta.maintenance.doctor import Diagnosis
     from lazydelta.protocol.delta_types import Schema
@@ -94,16 +93,6 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         """The load configuration of deltalake, which deprecates it; it has no effect here."""
         warn_of("The 'table_config' property is deprecated; it is the same for every table.")
         return DeltaTableConfig()
-
-    @property
-    def _table(self) -> RawDeltaTable:
-        from lazydelta.deltalake_names.storage_handler import RawDeltaTable  # noqa: PLC0415 - see the head of this module
-
-        return RawDeltaTable(self)
-
-    @_table.setter
-    def _table(self, _: object) -> None:
-        """Accept deltalake's private object, which programs replace in tests. Nothing here goes through it."""
 
     def get_add_actions(self, flatten: bool = False) -> pa.Table:  # noqa: FBT001, FBT002 - deltalake's parameter
         """Return every active file as a row: path, size, time, record count, statistics, partition values.
@@ -652,12 +641,6 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         checkpoint_at(self._snapshot.store, self.version())
         if sidecar:
             sidecar_beside(self._snapshot.table)
-
-    def compact_logs(self, starting_version: int, ending_version: int) -> None:
-        """Write one file of the log that readers read instead of the commits of these versions, which stay."""
-        from lazydelta.maintenance.after_commit import compact_log  # noqa: PLC0415 - as above
-
-        compact_log(self._snapshot.table, starting_version, ending_version)
 
     def cleanup_metadata(self) -> None:
         """Delete the log files that the table's ``delta.logRetentionDuration`` no longer retains."""
