@@ -128,6 +128,9 @@ PRUNED = [
     ("Telemetry | where _event_hour == '2026021003' | take 3", 1),
     ("Telemetry | project n | extend x = n * 2 | take 5", 1),
     ("Telemetry | getschema", 0),
+    ("Telemetry | order by timestamp desc | take 3", 1),
+    ("Telemetry | extend x = n + 1 | project at = timestamp, x | order by at desc, x | take 3 | project x", 1),
+    ("union Telemetry, Telemetry | top 3 by timestamp", 2),
 ]  # fmt: skip
 
 
@@ -206,6 +209,31 @@ def test_a_limit_reaches_the_scan_where_no_row_can_get_lost(
         (table,) = pushed.explain()["tables"]
         assert table["row_limit"] == limit
         assert pushed.read_all().num_rows == plain.read_all().num_rows
+
+
+PARSED = "extend s = strcat('a=', n) | parse-kv s as (a: long) with (pair_delimiter=' ', kv_delimiter='=')"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "order by timestamp desc | where n > 20 | take 3",
+        "order by timestamp desc | extend at = n | where at < 20 | take 3",
+        "where n < 20 | top 3 by timestamp",
+        "top 3 by timestamp asc",
+        "top 3 by timestamp nulls first",
+        "order by device_id desc, n, timestamp, value, day, i | take 45",
+        "order by timestamp desc | summarize count(), max(n)",
+        "take 50 | order by n desc | take 60 | count",
+        "top 30 by timestamp | top 3 by n asc",
+        PARSED + " | where a >= 30 | take 3 | summarize count(), min(a)",
+        PARSED + " | where a < 30 | top 3 by timestamp",
+    ],
+)
+def test_first_rows_of_an_order_are_those_of_all_rows(text: str, tables: dict[str, DeltaTable]) -> None:
+    ordered = f"Telemetry | {text}"
+    with run(ordered, tables) as pushed, run(ordered, tables, pushdown=False) as plain:
+        assert repr(pushed.read_all().to_pylist()) == repr(plain.read_all().to_pylist())  # NaN equals nothing
 
 
 def test_innerunique_lets_conditions_on_its_keys_through_only(tables: dict[str, DeltaTable]) -> None:

@@ -319,13 +319,33 @@ def test_sessions_without_a_file_index_get_the_data_source(
         read(spark, str(tmp_path), by_spark=True)
 
 
+DIAGNOSTICS = "com.sun.management:type=DiagnosticCommand"
+
+
 @pytest.mark.parametrize("number", [40, pytest.param(10_000, marks=LONG)])
 def test_frames_that_are_dropped_leave_nothing(number: int, spark: SparkSession, tmp_path: Path) -> None:
-    """Neither objects and py4j's proxies in Python, nor connections of ended threads, nor memory in the JVM."""
+    """Neither objects and py4j's proxies in Python, nor connections of ended threads, nor relations in the JVM."""
     write_arrow(tmp_path, pa.table({"id": range(10)}))
     jvm: Any = spark._jvm
     pool: dict[str, Any] = spark.sparkContext._gateway.gateway_property.pool  # type: ignore[union-attr]
-    heap = jvm.java.lang.management.ManagementFactory.getMemoryMXBean()
+
+    def relations() -> int:
+        """Return how many relations the JVM holds after a full collection."""
+        make = spark.sparkContext._gateway.new_array  # type: ignore[union-attr]
+        none, command = make(jvm.java.lang.String, 0), jvm.javax.management.ObjectName(DIAGNOSTICS)
+        arguments, signature = make(jvm.java.lang.Object, 1), make(jvm.java.lang.String, 1)
+        arguments[0], signature[0] = none, none.getClass().getName()
+        server = jvm.java.lang.management.ManagementFactory.getPlatformMBeanServer()
+        # By reflection, because the server's own class is not public.
+        invoke = next(
+            each
+            for each in jvm.java.lang.Class.forName("javax.management.MBeanServer").getMethods()
+            if each.getName() == "invoke"
+        )
+        given = make(jvm.java.lang.Object, 4)
+        given[0], given[1], given[2], given[3] = command, "gcClassHistogram", arguments, signature
+        rows = (line.split() for line in str(invoke.invoke(server, given)).splitlines())
+        return sum(int(row[1]) for row in rows if len(row) > 3 and row[3].endswith(".HadoopFsRelation"))
 
     def left(most: int) -> tuple[int, int, int]:
         for _ in range(20):
@@ -334,7 +354,7 @@ def test_frames_that_are_dropped_leave_nothing(number: int, spark: SparkSession,
             jvm.java.lang.System.runFinalization()
             if len(pool) <= most:
                 break
-        return len(pool), len(gc.get_objects()), heap.getHeapMemoryUsage().getUsed()
+        return len(pool), len(gc.get_objects()), relations()
 
     def make(number: int) -> None:
         for index in range(number):
@@ -343,13 +363,17 @@ def test_frames_that_are_dropped_leave_nothing(number: int, spark: SparkSession,
                 assert frame.join(frame.groupBy("id").count(), "id").count() == 10
 
     start = len(pool)
+    held = read(spark, str(tmp_path))
+    assert held.count() == 10
+    assert relations() >= 1
+    del held
     make(number // 4)
     before = left(start + 5)
     make(number)
     after = left(start + 5)
     assert after[0] <= start + 5
     assert after[1] - before[1] < 1000 + number // 10  # a DataFrame is dozens of objects
-    assert after[2] - before[2] < (4 << 20) + 200 * number
+    assert after[2] - before[2] < 10 + number // 1000
     internals = SparkInternals.of(spark)
     internals.close_ended()
     assert internals.connections

@@ -22,16 +22,16 @@ from lazydelta.errors import LazyDeltaError, OptionError, QueryError
 from lazydelta.options import Options
 from lazydelta.predicates import Predicate, conjunction, parse_predicate
 from lazydelta.predicates.binding import compare
-from lazydelta.protocol.schema import Column, Primitive
+from lazydelta.protocol.schema import Primitive
 from lazydelta.rows.dataset import RowsDataset
 from lazydelta.rows.flow import ReadingPool
 from lazydelta.rows.stream import BatchStream
 from lazydelta.runtime.database import engine as load
 from lazydelta.runtime.database import is_interrupt, run_interruptibly
 from lazydelta.scan.request import ScanRequest, ScanStrategy
-from lazydelta.sidecar.handle import PinnedVersion, snapshot_of
+from lazydelta.sidecar.handle import PinnedVersion, Snapshot, snapshot_of
 
-__all__ = ["SqlResult", "nodes_of", "sql"]
+__all__ = ["SqlResult", "bound_of_newest", "nodes_of", "sql"]
 
 _ABOUT = re.compile(r"^\s*(describe|desc|summarize|show)\s+(.+?)\s*;?\s*$", re.IGNORECASE | re.DOTALL)
 _NO_TABLE = re.compile(r"Table with name (\S+) does not exist")
@@ -379,24 +379,13 @@ class _Pruning:
         return engine.text_of(self._con, tree).partition(" WHERE ")[2]
 
     def _newest(self, node: dict[str, Any], source: dict[str, Any], dataset: RowsDataset) -> Predicate | None:
-        """Return the bound of ORDER BY column DESC LIMIT n: enough rows are known to lie above it.
-
-        The newest files are looked at, as many as hold n rows. The least value in them is the bound.
-        """
+        """Return the bound of ORDER BY column DESC LIMIT n: enough rows are known to lie above it."""
         if (asked := _top_rows(node)) is None:
             return None
         name, number = asked
-        if not 0 < number <= _MOST_ROWS:
-            return None
         called = {str(source.get("alias") or source.get("table_name")).lower()}
-        try:
-            path = name[1:] if len(name) > 1 and name[0].lower() in called else name
-            column = dataset.table_schema.column(tuple(path))
-        except LazyDeltaError:
-            return None
-        if not isinstance(column.type, Primitive) or column.type.name not in _SORTED_BY:
-            return None
-        return _bound_of(dataset, column, number)
+        path = name[1:] if len(name) > 1 and name[0].lower() in called else name
+        return bound_of_newest(snapshot_of(dataset), path, number)
 
 
 def _is_computed(node: dict[str, Any]) -> bool:
@@ -458,21 +447,30 @@ def _whole(node: Any, missing: int | None = None) -> int | None:
     return int(text) if literal.get("kind") == "INTEGER" and text.isdigit() else None
 
 
-def _bound_of(dataset: RowsDataset, column: Column, number: int) -> Predicate | None:
-    snapshot = snapshot_of(dataset)
-    request = ScanRequest(row_limit=number, strategy=ScanStrategy.REVERSE, stats_columns=(column,))
+def bound_of_newest(snapshot: Snapshot, path: Sequence[str], number: int) -> Predicate | None:
+    """Return a predicate that the ``number`` rows with the greatest values of a column pass; None if there is none.
+
+    The newest files are looked at, as many as hold that many rows. The least value in them is the bound.
+    """
     from lazydelta.scan.stream import FileStream  # noqa: PLC0415 - loaded already, and only needed here
 
+    try:
+        column = snapshot.schema.column(tuple(path))
+    except LazyDeltaError:
+        return None
+    if not isinstance(column.type, Primitive) or column.type.name not in _SORTED_BY or not 0 < number <= _MOST_ROWS:
+        return None
+    request = ScanRequest(row_limit=number, strategy=ScanStrategy.REVERSE, stats_columns=(column,))
     known: list[tuple[Any, int]] = []
     with FileStream(snapshot.scan(request)) as files:
         for batch in files.batches():
             least, nulls = batch.column(f"min.{column.name}"), batch.column(f"null_count.{column.name}")
             rows, vectors = batch.column("num_records"), batch.column("deletion_vector")
             for index in range(batch.num_rows):
-                if not (least[index].is_valid and rows[index].is_valid) or nulls[index].as_py() != 0:
+                empty, vector = nulls[index].as_py(), vectors[index].as_py()
+                if not (least[index].is_valid and rows[index].is_valid) or empty is None or (vector and empty):
                     continue
-                vector = vectors[index].as_py()
-                known.append((least[index], rows[index].as_py() - (vector["cardinality"] if vector else 0)))
+                known.append((least[index], rows[index].as_py() - (vector["cardinality"] if vector else empty)))
     known.sort(key=lambda each: _order(each[0]), reverse=True)
     seen = 0
     for value, rows_there in known:

@@ -8,8 +8,8 @@ a join whose unmatched rows are kept.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
@@ -23,6 +23,7 @@ from lazydelta.kql.binding.plan import (
     Match,
     Merge,
     Order,
+    OrderKey,
     Plan,
     Relation,
     Rows,
@@ -298,11 +299,27 @@ class Note:
 
 @dataclass(slots=True)
 class Pushed:
-    """The predicate and limit that one scan receives."""
+    """What one scan receives: a predicate, and how many rows are needed."""
 
     where: dict[str, Any] | None = None
     limit: int | None = None
+    newest: tuple[str, int] | None = None
+    """A column and a number: only the rows with that many greatest values of the column matter."""
     notes: list[Note] = field(default_factory=list)
+
+
+_TESTED = "a condition before it is tested row by row"
+
+
+@dataclass(frozen=True, slots=True)
+class _Newest:
+    """The greatest values of an expression that matter, in the order of ``order by … desc | take n`` and ``top``."""
+
+    expression: Typed
+    count: int
+
+    def missed(self, why: str) -> Note:
+        return Note(f"take {self.count}", reached=False, why=why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,24 +330,40 @@ class _Condition:
 
 @dataclass(frozen=True, slots=True)
 class _Above:
-    """Context from above a node: conditions on its rows, and how many rows are needed."""
+    """Context from above a node: conditions on its rows, and how many rows are needed, any or the newest."""
 
     conditions: tuple[_Condition, ...] = ()
     limit: int | None = None
     stopped: tuple[Note, ...] = ()
+    newest: _Newest | None = None
 
     def without_limit(self, why: str) -> _Above:
         """Return the same context without the row limit."""
         notes = self.stopped
         if self.limit is not None:
             notes = (*notes, Note(f"take {self.limit}", reached=False, why=why))
+        if self.newest is not None:
+            notes = (*notes, self.newest.missed(why))
         return _Above(self.conditions, None, notes)
 
+    def below_order(self, keys: Sequence[OrderKey]) -> _Above:
+        """Return the context below an order: its first rows are those with the greatest values of the first key."""
+        first = keys[0] if keys else None
+        if self.limit is None or first is None or not first.descending or first.nulls_first:
+            return self.without_limit("an order is made of all rows")
+        return _Above(self.conditions, None, self.stopped, _Newest(first.expression, self.limit))
+
     def keeping(self, keep: Callable[[Typed], bool], why: str) -> _Above:
-        """Return the same context with only the conditions that can move further down."""
+        """Return the same context with only the conditions that can move further down.
+
+        Without the others, no number of rows is known to be enough.
+        """
         kept = tuple(each for each in self.conditions if keep(each.expression))
-        lost = (Note(each.text, reached=False, why=why) for each in self.conditions if each not in kept)
-        return _Above(kept, self.limit, (*self.stopped, *lost))
+        lost = tuple(Note(each.text, reached=False, why=why) for each in self.conditions if each not in kept)
+        passing = replace(self, conditions=kept, stopped=(*self.stopped, *lost))
+        if lost or (self.newest is not None and not keep(self.newest.expression)):
+            return passing.without_limit(_TESTED)
+        return passing
 
 
 def push_down(
@@ -367,15 +400,15 @@ class _PushdownWalk:
                 mine = [
                     _Condition(each, text) for part, text in zip(parts, texts, strict=True) for each in _conjuncts(part)
                 ]
-                self.visit(source, _Above((*above.conditions, *mine), above.limit, above.stopped))
+                self.visit(source, replace(above, conditions=(*above.conditions, *mine)))
             case Attach(source=source, columns=columns):
                 self.visit(source, self._substituted(above, columns))
             case Aggregate(source=source, keys=groups):
                 passing = above.without_limit("groups are made of all rows")
                 passing = passing.keeping(lambda each: each.refs <= groups.keys(), "it is about an aggregate")
                 self.visit(source, self._substituted(passing, groups))
-            case Order(source=source):
-                self.visit(source, above.without_limit("an order is made of all rows"))
+            case Order(source=source, keys=keys):
+                self.visit(source, above.below_order(keys))
             case Limit(source=source, by=by) if by:
                 passing = above.without_limit("every group has a limit of its own")
                 self.visit(source, passing.keeping(lambda each: each.refs <= {*by}, "it comes after take or top"))
@@ -408,11 +441,14 @@ class _PushdownWalk:
         conditions = tuple(
             _Condition(substituted(each.expression, definitions), each.text) for each in above.conditions
         )
-        return _Above(conditions, above.limit, above.stopped)
+        newest = above.newest
+        if newest is not None:
+            newest = replace(newest, expression=substituted(newest.expression, definitions))
+        return replace(above, conditions=conditions, newest=newest)
 
     def _limit(self, source: Plan, count: int, above: _Above, *, at_random: bool) -> None:
         word = "sample" if at_random else "take"
-        stopped = above.keeping(lambda _: False, f"it comes after {word}")
+        stopped = replace(above, limit=None, newest=None).keeping(lambda _: False, f"it comes after {word}")
         # A condition in between may need all rows of this limit to fill the limit above.
         wanted = count if above.limit is None or above.conditions else min(count, above.limit)
         limit = None if at_random else wanted
@@ -460,8 +496,17 @@ class _PushdownWalk:
                 pushed.limit = above.limit
                 pushed.notes.append(Note(f"take {above.limit}", reached=True))
             else:
-                why = "a condition before it is tested row by row"
-                pushed.notes.append(Note(f"take {above.limit}", reached=False, why=why))
+                pushed.notes.append(Note(f"take {above.limit}", reached=False, why=_TESTED))
+        if above.newest is not None:
+            key = above.newest.expression
+            name = column_of(str(key.value)) if key.op == "column" else None
+            if name is None:
+                pushed.notes.append(above.newest.missed("an order is made of all rows"))
+            elif above.conditions:
+                pushed.notes.append(above.newest.missed(_TESTED))
+            else:
+                pushed.newest = (name, above.newest.count)
+                pushed.notes.append(Note(f"take {above.newest.count}", reached=True, why="the newest files are read"))
         return pushed
 
 

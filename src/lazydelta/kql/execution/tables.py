@@ -18,6 +18,7 @@ import duckdb
 import pyarrow as pa
 
 from lazydelta.engines.duckdb import connect
+from lazydelta.engines.sql import bound_of_newest
 from lazydelta.errors import OptionError
 from lazydelta.kql.binding.plan import Scan
 from lazydelta.kql.binding.types import quoted
@@ -206,12 +207,13 @@ class KqlTables:
     def _rows(self, table: DeltaTable | pa.Table, names: list[str], pushed: Pushed) -> Iterator[pa.RecordBatch]:
         if isinstance(table, pa.Table):
             return iter(table.select(names).to_batches() if names else _empty_batches(table.num_rows))
-        if self._pool is None:
+        if self._pool is None and pushed.newest is None:
             return table.rows(columns=names, where=pushed.where, limit=pushed.limit)
         snapshot = snapshot_of(table)
         trust = snapshot.options.float_max == "trust"
         where = parse_predicate(pushed.where, snapshot.schema, trust_float_max=trust)
-        request = RowRequest.of(snapshot.schema, columns=names, where=where, limit=pushed.limit)
+        newest = None if pushed.newest is None else bound_of_newest(snapshot, pushed.newest[:1], pushed.newest[1])
+        request = RowRequest.of(snapshot.schema, columns=names, where=where, limit=pushed.limit, files_where=newest)
         return RowScanner(snapshot, request, pool=self._pool).stream()
 
     def _delivered_batches(
