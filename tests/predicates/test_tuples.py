@@ -121,7 +121,17 @@ def test_partition_filters_find_the_files_that_deltalake_finds(tmp_path: Path, c
 def test_sql_does_not_guess_how_texts_are_ordered_as_numbers(tmp_path: Path, text: str) -> None:
     deltalake.write_deltalake(tmp_path / "t", pa.table({"q": ["2", "12"], "n": [1, 2]}), partition_by=["q"])
     with pytest.raises(PredicateError, match="cannot be compared with column 'q' of type string"):
-        DeltaTable(tmp_path / "t").file_uris(file_pruning_predicate=text)
+        DeltaTable(tmp_path / "t").files(text)
+
+
+@pytest.mark.parametrize("text", ["q > 2", "q <= 2", "q BETWEEN 2 AND 4", "3 > q"])
+def test_numbers_beside_a_partition_of_strings_mean_what_deltalake_takes_them_for(tmp_path: Path, text: str) -> None:
+    """Under deltalake's own name of the argument only: they are compared as strings."""
+    values = ["2", "12", "3", "30"]
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"q": values, "n": range(4)}), partition_by=["q"])
+    theirs = deltalake.DeltaTable(tmp_path / "t").file_uris(file_pruning_predicate=text)
+    assert 0 < len(theirs) < 4
+    assert sorted(DeltaTable(tmp_path / "t").file_uris(file_pruning_predicate=text)) == sorted(theirs)
 
 
 def test_a_number_beside_a_text_that_is_no_partition_is_a_mistake() -> None:

@@ -223,9 +223,9 @@ def test_texts_that_repeat_are_read_as_codes_unless_batches_are_small(
     asked: list[list[str]] = []
     original = reader._parquet
 
-    def counted(*arguments: object, codes: Sequence[str] = ()) -> pq.ParquetReader:
+    def counted(*arguments: object, codes: Sequence[str] = (), **options: Any) -> pq.ParquetReader:
         asked.append(list(codes))
-        return original(*arguments, codes=codes)  # type: ignore[arg-type]
+        return original(*arguments, codes=codes, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(reader, "_parquet", counted)
     handle = TableHandle.open(str(tmp_path))
@@ -248,9 +248,9 @@ def test_a_file_is_opened_once_also_for_columns_that_come_as_codes(
     opened: list[list[str]] = []
     original = reader._parquet
 
-    def counted(*arguments: object, codes: Sequence[str] = ()) -> pq.ParquetReader:
+    def counted(*arguments: object, codes: Sequence[str] = (), **options: Any) -> pq.ParquetReader:
         opened.append(list(codes))
-        return original(*arguments, codes=codes)  # type: ignore[arg-type]
+        return original(*arguments, codes=codes, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(reader, "_parquet", counted)
     handle = TableHandle.open(str(tmp_path))

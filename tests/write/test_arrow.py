@@ -112,7 +112,7 @@ def test_an_append_by_hour_may_name_the_timestamps_again(tmp_path: Path) -> None
     lazydelta.write_arrow(tmp_path, events(5), timestamp_column="at")
     lazydelta.write_arrow(tmp_path, events(6))
     assert {row["_event_hour"] for row in rows(tmp_path)} == {"1970010100", "1970010105", "1970010106"}
-    with pytest.raises(SchemaMismatchError, match=r"partitioned by \['_event_hour'\], not by \['_event_day'\]"):
+    with pytest.raises(SchemaMismatchError, match=r'expected: \["_event_hour"\], got: \["_event_day"\]'):
         lazydelta.write_arrow(tmp_path, events(5), timestamp_column="at", boundary="day")
 
 

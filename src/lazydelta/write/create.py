@@ -224,9 +224,10 @@ def protocol_for(metadata: Metadata) -> Protocol:
 
 def _used(metadata: Metadata, schema: TableSchema) -> set[str]:
     """Return the features of the lowest writer version that the table uses, which a list has to name."""
-    used = {"appendOnly"} if is_true(metadata, "delta.appendOnly") else set()
-    has_invariants = any(not each.nullable or "delta.invariants" in each.metadata for each in schema.fields)
-    return used | {"invariants"} if has_invariants or "delta.invariants" in metadata.schema_string else used
+    used = {"appendOnly"} if is_true(metadata, Key.APPEND_ONLY) else set()
+    # The string of the schema has those of nested fields, too.
+    has_invariants = Key.INVARIANTS in metadata.schema_string or not all(each.nullable for each in schema.fields)
+    return used | {"invariants"} if has_invariants else used
 
 
 def with_features(protocol: Protocol, features: Iterable[str]) -> Protocol:
