@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -341,3 +342,11 @@ def test_local_names_are_not_decoded(tmp_path: Path) -> None:
     assert open_store(os.fspath(folder)).get("a") == b"1"
     assert open_store(folder).get("a") == b"1"
     assert open_store(folder.as_uri()).get("a") == b"1"
+
+
+@pytest.mark.parametrize("scheme", ["fs", "opendal+fs"])
+def test_a_log_does_not_name_files_by_opendals_schemes(scheme: str) -> None:
+    """They are for the caller, who says with them which folder of the machine is meant."""
+    assert parse_location(f"{scheme}:///data/t", {})[0].kind == "local"
+    with pytest.raises(OptionError, match=f"no store for URIs that begin with {re.escape(scheme)}:"):
+        parse_location(f"{scheme}:///data/t", {}, logged=True)

@@ -134,8 +134,8 @@ def commit_actions(
 
 
 def _sorted(actions: Sequence[Any]) -> tuple[list[AddAction], list[RemoveAction]]:
-    # As in deltalake, a slash at the beginning is the root of the table.
-    adds = [replace(each, path=each.path.removeprefix("/")) for each in actions if isinstance(each, AddAction)]
+    # As in deltalake, slashes at the beginning are the root of the table. In a log they would be that of the machine.
+    adds = [replace(each, path=each.path.lstrip("/")) for each in actions if isinstance(each, AddAction)]
     removes = [each for each in actions if isinstance(each, RemoveAction)]
     strange = next((each for each in actions if not isinstance(each, AddAction | RemoveAction)), None)
     if strange is not None:

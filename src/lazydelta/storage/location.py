@@ -192,11 +192,16 @@ def _shortened(rest: str) -> str:
 
 
 def parse_location(
-    uri: str | os.PathLike[str], options: Mapping[str, str], environment: Mapping[str, str] | None = None
+    uri: str | os.PathLike[str],
+    options: Mapping[str, str],
+    environment: Mapping[str, str] | None = None,
+    *,
+    logged: bool = False,
 ) -> tuple[Location, dict[str, str]]:
     """Return the location of ``uri``, and the options plus those that the URI itself adds (a SAS).
 
-    ``environment`` defaults to that of the process.
+    ``environment`` defaults to that of the process. ``logged`` tells that a log names the URI: OpenDAL's are the
+    caller's alone.
     """
     try:
         text = os.fsdecode(uri)
@@ -220,7 +225,7 @@ def parse_location(
         return _local(os.path.abspath(expand_home(text))), dict(options)  # noqa: PTH100 - Path.resolve would follow links
     scheme, rest = split
     root = options.get("opendal.root")
-    if scheme in _OPENDAL_LOCAL:
+    if scheme in _OPENDAL_LOCAL and not logged:
         # OpenDAL's folder service: the host says nothing, and the path is below the option's folder.
         folder = posixpath.normpath("/" + _decode(rest[2:].partition("/")[2], text))
         own = {key: value for key, value in options.items() if not key.startswith("opendal.")}
@@ -623,7 +628,7 @@ def judge(
     """
     found, reason = None, None
     try:
-        found, _ = parse_location(logged, settings.options, settings.environment)
+        found, _ = parse_location(logged, settings.options, settings.environment, logged=True)
     except LazyDeltaError as error:
         reason = error
     if found is not None and not found.root:
@@ -649,7 +654,7 @@ def _below(logged: str, allowed: ExternalLocation) -> str | None:
     """Return the key of a logged URI in an allowed folder, matched by host, container and whole path segments."""
     own = allowed.settings
     try:
-        found, _ = parse_location(logged, own.options, own.environment)
+        found, _ = parse_location(logged, own.options, own.environment, logged=True)
     except LazyDeltaError:
         return None
     here = allowed.location
