@@ -60,7 +60,7 @@ def cases(files: int) -> list[Case]:
 
 
 def _without_sidecar(files: int) -> Path:
-    """Return a table whose log is linked from the one of the ladder; nobody writes into its files."""
+    """Return a table whose log is hard-linked from the ladder's; its files are only read."""
     folder, _ = cached_table(files=files, **LADDER_TABLE)
     copy = folder / _COPY
     if not copy.exists():

@@ -123,7 +123,7 @@ def _tables(files: int) -> tuple[str, str, str]:
                 shutil.rmtree(folder, ignore_errors=True)
             _write_rows(small)
             for folder in (large, indexed):
-                # The log may be gigabytes. Nobody changes what is in it: files are replaced, not written to.
+                # The log may be gigabytes. Its files are never written to, only replaced.
                 (folder / "_delta_log").mkdir(parents=True)
                 for file in (made / "_delta_log").iterdir():
                     (folder / "_delta_log" / file.name).hardlink_to(file)

@@ -122,7 +122,7 @@ def _rows_table(place: Path, files: int) -> None:
 
 
 def _log(place: Path, commits: Iterable[Iterable[int]]) -> None:
-    """Write a log whose files nobody reads: each commit adds those with its numbers."""
+    """Write a log of files that do not exist: each commit adds those with its numbers."""
     log = place / "_delta_log"
     log.mkdir()
     fields = [("id", "long"), ("value", "double"), ("text", "string"), ("part", "string")]

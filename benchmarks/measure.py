@@ -1,7 +1,7 @@
 """One measurement in a fresh process: how long a piece of work takes and how much memory it needs at its peak.
 
 A child imports what the work needs, notes its peak memory so far, works, and reports time and growth of the peak.
-Interpreter start and imports are in neither, for nobody. Running out of memory or of time is a result, not a failure.
+Interpreter start and imports count in neither. Running out of memory or of time is a result, not a failure.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _README_QUESTIONS = {
     "all files": "all files",
     "statistics": "files by the statistics of a column that nothing is sorted by",
 }
-# L7 is what somebody has who sets no option and asks once.
+# L7 is a first query without any option.
 _README_CONTENDERS = {
     "L7": "lazydelta",
     "L0 deltalake": "deltalake",

@@ -1,4 +1,4 @@
-"""A plain PyArrow dataset over a table's files: what reading costs where discovery is done by somebody else."""
+"""A plain PyArrow dataset over a table's files: the cost of reading without discovery."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ DEVICE = "sensor-04242"
 class Question:
     """What is asked for; ``since`` is the first hour that counts, ``limit`` how many files are enough.
 
-    ``where`` is the condition as users write it. Whoever takes no SQL text is given the parts of it.
+    ``where`` is the condition as users write it. Peers without SQL conditions get its parts.
     """
 
     name: str

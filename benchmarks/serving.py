@@ -168,7 +168,7 @@ def _floor(folder: Path, rounds: int) -> tuple[float, float]:
 
 
 def _idle_client(client: Any, process: int) -> Promise:
-    """Take one batch of rows and then nothing; the server must not read on for nobody."""
+    """Take one batch of rows and then nothing; the server must not read on."""
     before = _memory(process)
     reader = client.do_get(_ticket(client, table="rows", of="rows"))
     reader.read_chunk()

@@ -127,7 +127,7 @@ def _grow(folder: Path) -> Path:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Give the files of a folder a second name; nobody writes into them."""
+    """Hard-link the files of a folder; they are only read."""
     target.mkdir(parents=True, exist_ok=True)
     for file in source.iterdir():
         if file.is_file():

@@ -47,7 +47,7 @@ def no_hang() -> Iterator[None]:
 
 
 def use_everything(path: Path) -> list[FileFacts]:
-    """Read all that a log can tell, so that damage cannot hide in a corner nobody looks at."""
+    """Read all that a log can tell, so that damage cannot hide in a part that is never read."""
     table = DeltaTable(str(path))
     facts = observed_facts(table)
     for file in table.files():

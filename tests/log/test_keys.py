@@ -177,7 +177,7 @@ def test_a_file_without_a_vector_has_the_same_key_in_any_batch() -> None:
 
 
 def test_a_path_cannot_pass_for_another_path_with_a_vector() -> None:
-    """A log that encodes a NUL in a path must not hide or revive somebody else's file."""
+    """A log that encodes a NUL in a path must not hide or revive another file."""
     assert hash_of("a%00ux@1", None) != hash_of("a", ("u", "x", 1))
 
 

@@ -193,7 +193,7 @@ def test_no_byte_of_the_statistics_is_read_to_list_files(made: Path, monkeypatch
 
 
 def test_on_an_object_store_read_ahead_touches_no_more_than_the_edge_of_the_statistics(made: Path) -> None:
-    """The block that holds the end of the column before them, and the one ahead of it; nobody reads on."""
+    """The block that holds the end of the column before them, and the block ahead of it; nothing further is read."""
     uri = Log(made).in_memory()
     checkpoint = checkpoint_of(made)
     stats = chunks_of(checkpoint, "add.stats")

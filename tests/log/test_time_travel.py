@@ -102,7 +102,7 @@ def test_another_version_can_be_pinned_later(log: Log) -> None:
 
 @pytest.mark.parametrize("wrong", [date(2026, 2, 10), 1.0, True, -1, [1], "1 o'clock"], ids=str)
 def test_what_is_no_version_and_no_timestamp_is_refused(log: Log, wrong: Any) -> None:
-    """A date is none: nobody knows which timestamp of its day is meant."""
+    """A date is not a timestamp: which time of its day is meant is unknown."""
     table = DeltaTable(log.root, version=2)
     with pytest.raises(OptionError, match=r"is not (a table version|an ISO 8601 timestamp).*2026-02-10T14:00:00Z"):
         table.load_as_version(wrong)

@@ -77,7 +77,7 @@ def test_compact_takes_what_deltalakes_takes() -> None:
 
 
 def test_few_files_are_packed_here_though_there_is_a_cluster(table: Path) -> None:
-    """Nobody answers at that master: it is not asked."""
+    """No server listens at that master: it is not asked."""
     found = json.loads(_invoke("optimize", table, "--master", "spark://127.0.0.1:1", "--json").output)
     assert (found["removed"]["count"], found["added"]["count"]) == (6, 2)
 

@@ -62,7 +62,7 @@ class _Work:
                 try:
                     delete_rows(self.root, file, [position], transaction)
                 except CommitConflictError:
-                    self.doomed.discard(ids[position])  # somebody has changed the file: nothing was deleted
+                    self.doomed.discard(ids[position])  # another writer has changed the file: nothing was deleted
         except BaseException as error:  # noqa: BLE001
             self.errors.append(error)
 
@@ -70,7 +70,7 @@ class _Work:
         return lazydelta.DeltaTable(self.root, options={"checksum": "error"})
 
     def read(self) -> set[int]:
-        """Read all rows; those that were there before and whom nobody deletes must be there, each once."""
+        """Read all rows; those that existed before and are not deleted must be there, each once."""
         before = set(self.written)
         found: list[int] = self.table().to_pyarrow_table(columns=["id"]).column("id").to_pylist()
         assert len(found) == len(set(found))

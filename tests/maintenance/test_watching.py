@@ -1,4 +1,4 @@
-"""A watched table: its sidecar follows whoever checkpoints, its checksums equal a plain replay, and looks are cheap."""
+"""A watched table: its sidecar follows every checkpoint, its checksums equal a plain replay, and looks are cheap."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_checkpoint_is_written_after_so_many_commits_without_one(tmp_path: Pat
     look = watch.look()
     assert (look.checkpoint, look.built is not None and look.built.version) == (4, 4)
     log.commit(add("sixth"))
-    log.checkpoint()  # somebody else's
+    log.checkpoint()  # by another writer
     for number in range(4):
         log.commit(add(f"x{number}"))
         assert watch.look().checkpoint is None

@@ -108,7 +108,7 @@ def test_a_large_dictionary_of_statistics_is_not_held_twice(tmp_path: Path, monk
     assert (measured.failure, measured.answer) == (None, 3)
     assert measured.peak_bytes is not None
     assert measured.peak_bytes < 0.9 * LIMIT
-    # Where there is no room to hold it once, either, the decoder has it, and then nobody.
+    # Without room to hold it even once, only the decoder holds it, then it is dropped.
     for budget, found in ((400, 3), (140, 3), (100, 11)):
         few = DeltaTable(folder, options={"memory_budget": budget << 20})
         assert len(few.files([("id", ">=", 8)]).collect()) == found

@@ -1,7 +1,7 @@
 """Delta-Spark, deltalake and lazydelta write to one table at once for a while: no commit is lost, none comes twice.
 
 Every commit is signed, so that the log tells whose it is. What was acknowledged must be in the log and what was refused
-must not, nobody may remove what another one has removed already, and all readers must find what the log amounts to.
+must not, no writer may remove a file that another already removed, and all readers must find what the log amounts to.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SIGNATURE = "spark.databricks.delta.commitInfo.userMetadata"
 
 @dataclass(frozen=True)
 class Deed:
-    """What a commit is to do: add the row ``number`` in a partition of its own, or remove somebody's partition."""
+    """A planned commit: add the row ``number`` in its own partition, or remove another commit's partition."""
 
     number: int
     removes: str | None = None
@@ -219,7 +219,7 @@ def test_three_kinds_of_writers_append_and_remove_for_a_while_and_lose_nothing(
         assert any(deed.removes for deed in done)
         assert sum(deed.removes is None for deed in done) >= SPARK_TURNS // 4
     assert rows(store) == expected
-    # The scan compares its totals with the newest checksum, whoever wrote it.
+    # The scan compares its totals with the newest checksum of any writer.
     strict = lazydelta.DeltaTable(store.uri, options={"checksum": "error"})
     assert len(strict.files().collect()) == len(expected)
     theirs = deltalake.DeltaTable(store.uri).to_pyarrow_table().column("id").to_pylist()

@@ -279,7 +279,7 @@ def test_a_file_without_rows_is_pruned_by_any_predicate() -> None:
 
 
 def test_a_file_without_rows_but_with_a_range_is_pruned_by_the_range_alone() -> None:
-    """One of the two is wrong, and nobody can say which; what the range rules out stays ruled out."""
+    """One of the two is wrong, and which is unknown; what the range rules out stays ruled out."""
     texts = [
         '{"numRecords": 0, "minValues": {"i": 5}}',
         '{"numRecords": 0, "maxValues": {"i": 5}}',

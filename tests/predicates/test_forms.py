@@ -364,7 +364,7 @@ def test_what_pyarrow_has_to_evaluate_is_written_anew_for_an_engine_with_another
     rows = pa.table({"f": [math.nan, 4.0, 4.0, 2.0, None], "s": ["a", "A", "b", "a", "a"]})
     kept = rows.filter(to_arrow_expression(floats, SCHEMA))
     assert repr(kept["f"].to_pylist()) == "[nan, 4.0]"
-    # Of a function with options nobody knows which they are.
+    # The options of a function cannot be read back.
     unknown = pc.match_substring(pc.field("s"), "a", ignore_case=True)
     floats = parse_predicate((pc.field("f") > 3) & unknown, SCHEMA, nan=NanOrder.LARGEST)
     assert floats is not None

@@ -115,7 +115,7 @@ def test_the_help_of_the_command_loads_no_command() -> None:
 
 
 def test_a_query_loads_nothing_of_ours_that_the_import_has_not(table: Path) -> None:
-    """Whoever has imported the package waits for files and not for modules; SQL text has modules of its own."""
+    """A first scan after the import loads no further modules, except those for SQL conditions."""
     loaded, _ = _loaded_by(
         "import sys, lazydelta\n"
         "before = set(sys.modules)\n"
@@ -128,7 +128,7 @@ def test_a_query_loads_nothing_of_ours_that_the_import_has_not(table: Path) -> N
     assert "lazydelta.predicates.sql" not in loaded
 
 
-# What a query needs and no more; a module costs a fifth of a millisecond, and whoever adds one has looked at this line.
+# What a query needs and no more; a module costs a fifth of a millisecond.
 MOST_MODULES = 96
 
 _MADE = """

@@ -26,7 +26,7 @@ OURS = [
     "sql",
     "write_arrow",
 ]
-# What deltalake exports, and with it whoever changes one import expects.
+# What deltalake exports, and what a program that changes one import expects.
 PUBLIC = sorted({*OURS, *deltalake.__all__})
 
 

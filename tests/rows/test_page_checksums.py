@@ -1,4 +1,4 @@
-"""Checksums of pages: readers compare them when they are told to, whoever changes the table always."""
+"""Checksums of pages: readers verify them on request, row changes always."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_a_value_is_repeated_as_arrow_does_it(value: pa.Scalar, number: int) -> 
 
 
 def test_footers_that_decide_nothing_are_not_asked_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log has the same bounds for a file with one row group: whoever asks again learns nothing."""
+    """The log has the same bounds for a file with one row group: the footer's statistics add nothing."""
     made = make_table(tmp_path, files=100, rows=20, one_commit=True)
     asked: list[str] = []
     original = judge_row_groups
@@ -302,7 +302,7 @@ def test_no_footer_is_asked_about_partitions_and_files_of_one_are_judged_once(
 
 
 def test_a_file_ends_with_its_last_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody comes back for the end of a file: what reads it is asked as often as it has batches."""
+    """The end of a file costs no extra call: a reader is asked as often as the file has batches."""
     made = make_table(tmp_path, files=5, rows=100, group=30)
     pulled: list[bool] = []
     original = file_rows.FileRows.batches
@@ -327,7 +327,7 @@ def test_a_file_ends_with_its_last_batch(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_only_the_last_batch_of_a_file_says_so(tmp_path: Path) -> None:
-    """Rows of the rich table are deleted, also the last ones; then nobody knows before the end."""
+    """Rows of the rich table are deleted, also the last ones, so the end is known only after the last batch."""
     made = make_rich_table(tmp_path, seed=3, files=8)
     handle = TableHandle.open(made.uri)
     snapshot = handle.snapshot()

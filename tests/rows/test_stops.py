@@ -79,7 +79,7 @@ def test_what_comes_before_the_stop_is_handed_out_first(tmp_path: Path) -> None:
     assert [path for path, _ in named(stream, start, end)] == ["a", "b"]
     with pytest.raises(StreamStoppedError, match="Version 2"):
         stream.latest_offset(end)
-    # Whoever decides goes on exactly there.
+    # The caller resumes exactly there.
     log.commit(add("c"))
     assert everything(stream_of(log, ignore_deletes=True), end) == ["c"]
 

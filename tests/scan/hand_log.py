@@ -191,7 +191,7 @@ class Watch:
         self.requests.clear()
 
     def grows(self) -> list[Request]:
-        """Wait until nobody is left who could make a request, and return those that were begun meanwhile.
+        """Wait until no thread is left that could make a request, and return those that were begun meanwhile.
 
         What had been handed to a thread just before may still be announced by it: one request a thread is left out.
         """

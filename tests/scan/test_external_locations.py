@@ -57,7 +57,7 @@ def data() -> bytes:
 
 
 def unknown_rows(path: str, **more: Any) -> dict[str, Any]:
-    """Return an add action without statistics, so that whoever counts rows has to open the file."""
+    """Return an add action without statistics, so that counting rows has to open the file."""
     action: dict[str, Any] = add(path)
     action["add"].pop("stats", None)
     action["add"] |= {"size": len(data()), **more}

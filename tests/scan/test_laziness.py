@@ -385,7 +385,7 @@ def test_two_streams_of_one_table_do_not_disturb_each_other(medium: Path) -> Non
 
 
 def test_statistics_asked_for_after_the_scan_are_still_read(medium: Path) -> None:
-    """An object outlives its stream: what the scan did not need is read when somebody asks."""
+    """An object outlives its stream: what the scan did not need is read on access."""
     with DeltaTable(medium).files(strategy="reverse") as stream:
         files = [file for file, _ in zip(stream, range(200), strict=False)]
     assert {file.tier for file in files} == {0, 3}

@@ -325,7 +325,7 @@ def _opens(table: Pinned) -> bool:
 @both
 @places
 def test_a_log_whose_commits_were_replaced_too_is_another_log(place: str, strategy: str, tmp_path: Path) -> None:
-    """Somebody rewound the table and wrote it again: nothing of it is mixed with what is known."""
+    """The table was rewound and written again: nothing of it is mixed with what is cached."""
     table = pinned(tmp_path / "table", "classic", place)
     name = f"_delta_log/{commit_name(1)}"
     table.store.put(name, table.store.get(name) + b'{"commitInfo":{"operation":"REWRITE"}}\n')
@@ -350,7 +350,7 @@ def test_a_commit_that_was_replaced_by_something_unreadable_fails_the_scan(place
 @places
 @pytest.mark.parametrize("kind", KINDS)
 def test_transactions_and_domains_are_found_in_the_new_checkpoint(kind: str, place: str, tmp_path: Path) -> None:
-    """They are read from the checkpoint whenever somebody asks."""
+    """They are read from the checkpoint on every access."""
     table = pinned(tmp_path / "table", kind, place)
     table.replace(kind, seed=1)
     assert table.table.transaction_version("app") == 7

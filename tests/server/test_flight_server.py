@@ -293,7 +293,7 @@ def test_a_client_that_goes_away_ends_its_scan(bulky: Path) -> None:
 
 
 def test_an_idle_client_holds_few_batches_of_the_server(bulky: Path) -> None:
-    """Backpressure, counted: whoever takes one batch has the server read a few files of many."""
+    """Backpressure, counted: for a client that takes one batch the server reads a few files of many."""
     opened: set[str] = set()
 
     def note(request: Request) -> None:
@@ -324,14 +324,14 @@ class _Slow(Answer):
         self.stopped = threading.Event()
 
     def batches(self) -> Iterator[tuple[pa.RecordBatch, Position]]:  # type: ignore[override]
-        """Yield one batch, and another one when somebody lets it."""
+        """Yield one batch, and another one when the test allows it."""
         batch = pa.record_batch([pa.array([1])], schema=self.schema)
         yield batch, Position(1, "", "forward", sidecar=False)
         assert self.may_go_on.wait(_PATIENCE)
         yield batch, Position(2, "", "forward", sidecar=False)
 
     def stop(self) -> None:
-        """Note that somebody stopped it."""
+        """Note that it was stopped."""
         self.stopped.set()
         self.may_go_on.set()
 

@@ -1,4 +1,4 @@
-"""Texts and messages of somebody who wants more than the tables: each is refused, and nothing is read."""
+"""Statements and messages of an attacker: each is refused, and nothing outside the tables is read."""
 
 from __future__ import annotations
 

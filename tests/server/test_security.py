@@ -290,7 +290,7 @@ def test_a_file_without_good_tokens_is_refused(tmp_path: Path, content: str) -> 
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make an authority, and certificates of a server and a client that it signed, and one that nobody knows."""
+    """Make an authority, and certificates of a server and a client that it signed, and one without an authority."""
     folder = tmp_path_factory.mktemp("tls")
 
     def openssl(*arguments: str) -> None:

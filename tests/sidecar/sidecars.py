@@ -164,7 +164,7 @@ QUERIES: tuple[Any, ...] = (
 
 
 def resealed(data: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
-    """Return a manifest that was changed by somebody who knows how to seal it."""
+    """Return a manifest that was changed and sealed again."""
     manifest = json.loads(data)
     change(manifest)
     manifest["sha256"] = ZEROS

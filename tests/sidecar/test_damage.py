@@ -275,7 +275,7 @@ def test_one_flipped_bit_in_a_page_header_changes_nothing(
         assert rows(victim.place.open(), stats_columns=STATS)[0] == victim.answers[None], bit
 
 
-# Somebody else's.
+# Of another program.
 
 
 @every_layout

@@ -181,7 +181,7 @@ def test_a_delta_sidecar_that_fails_half_way_is_left_there(
     assert 0 < metrics.delta_commits < 200
     assert metrics.delta_commits + metrics.commits_scanned == 200
     assert "not used" in str(stream.explain())
-    assert build_deltas(tmp_path).action == "written", "and whoever builds again replaces it"
+    assert build_deltas(tmp_path).action == "written", "and another build replaces it"
     assert assert_same(tmp_path).delta_sidecars_rejected == 0
 
 

@@ -241,7 +241,7 @@ def test_a_file_that_differs_in_all_of_it_is_told_in_few_words(table: Path) -> N
 
 
 def test_gaps_and_leftovers_are_told_and_are_no_problem(tmp_path: Path) -> None:
-    """Commits in no delta sidecar are read as JSON; files that nobody needs wait for `clean`."""
+    """Commits in no delta sidecar are read as JSON; unneeded files wait for `clean`."""
     log = busy_log(tmp_path / "t")
     sidecar.build(log.table)
     entries = cover_runs(log.table, (1, 5), (8, 12), (13, 16))

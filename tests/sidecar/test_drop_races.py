@@ -118,7 +118,7 @@ def assert_whole_or_none(place: Place) -> bool:
 def test_a_drop_before_any_request_of_the_work_leaves_a_whole_sidecar_or_none(
     name: str, before: str, kind: str, step: int, table: Path
 ) -> None:
-    """Whoever comes last counts: after a drop in the middle the work puts back what is missing."""
+    """The last writer wins: after a drop in the middle the build restores what is missing."""
     number, outcomes = 0, set()
     while True:
         number += step
@@ -199,7 +199,7 @@ def test_a_drop_that_takes_the_temporary_file_of_a_write_does_not_fail_it(
 
 
 def test_a_build_whose_parts_vanish_again_and_again_ends_in_an_error_that_says_so(table: Path) -> None:
-    """Somebody who never stops dropping is nobody to race against, and no manifest is left without its parts."""
+    """Against endless drops the build gives up, and no manifest is left without its parts."""
     place = copied(table)
     busy, rounds = False, 0
 

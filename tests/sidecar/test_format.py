@@ -155,7 +155,7 @@ def test_rows_are_the_active_files_sorted_by_partition_and_path(split: Split, tm
 
 
 def test_odd_fields_of_an_add_are_kept(tmp_path: Path) -> None:
-    """Tags, row ids and the clustering provider are there for whoever needs them."""
+    """Tags, row ids and the clustering provider are available to readers that need them."""
     log = HandLog(tmp_path / "t", {"id": "long"})
     odd = add("a", ids=(1, 2))
     odd["add"]["tags"] = {"k": "v", "n": None}
@@ -339,7 +339,7 @@ def test_ranges_in_the_manifest_are_those_of_the_files(split: Split, tmp_path: P
 
 
 def test_the_documented_schema_is_the_manifests() -> None:
-    """docs/manifest.schema.json is generated; whoever changes the manifest writes it anew."""
+    """docs/manifest.schema.json is generated; after a change of the manifest it is generated again."""
     assert json.loads((DOCS / "manifest.schema.json").read_text(encoding="utf-8")) == json.loads(
         json.dumps(json_schema())
     )

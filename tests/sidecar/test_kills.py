@@ -172,7 +172,7 @@ def check(deed: str, count: int, killer: Killer, tmp_path: Path, split: Split) -
 
 
 def tidy(place: Place) -> None:
-    """Clean up, and check that nothing is left that nobody needs."""
+    """Clean up, and check that nothing unneeded is left."""
     sidecar.clean(place.uri, grace_hours=0)
     assert files_there(place) == needed(place)
 

@@ -79,7 +79,7 @@ def test_no_sidecar_loses_a_file_with_an_odd_partition_value(
         by_log = paths(place, asked, **DISABLED)
         by_sidecar = paths(place, asked)
         assert by_sidecar == by_log, asked
-        # NaN is not null and unequal to all, and a text that nobody can read may be anything.
+        # NaN is not null and unequal to all, and an unreadable string may be anything.
         if "IS NOT NULL" in asked:
             assert by_log == {f"{number}.parquet" for number, text in enumerate(texts) if text}, asked
         if "!=" in asked or "NOT IN" in asked:

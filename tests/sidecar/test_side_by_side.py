@@ -15,7 +15,7 @@ from lazydelta.sidecar.building import publish
 from lazydelta.sidecar.format.part_file import encode_part
 from lazydelta.testing import make_table
 
-LONG = 60.0  # nobody waits that long where two work side by side
+LONG = 60.0  # longer than any wait of two builds side by side
 
 
 class Together:

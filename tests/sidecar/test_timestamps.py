@@ -95,7 +95,7 @@ def test_a_checkpoint_of_ours_copies_far_timestamps_as_they_are(tmp_path: Path, 
 
 
 def wrap(folder: Path) -> None:
-    """Write the typed bounds of the checkpoint wrapped, as whoever reads INT96 as nanoseconds does."""
+    """Write the typed bounds of the checkpoint wrapped, as a reader of INT96 as nanoseconds does."""
     [path] = (folder / "_delta_log").glob("*.checkpoint.parquet")
     table = pq.read_table(path, coerce_int96_timestamp_unit="us")
     rows = table.to_pylist()

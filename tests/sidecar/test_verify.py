@@ -30,7 +30,7 @@ def hourly(tmp_path: Path, split: Split) -> Hourly:
 
 
 def rebuilt(hourly: Hourly, monkeypatch: pytest.MonkeyPatch, change: Callable[[pa.Table], pa.Table]) -> Any:
-    """Build the sidecar again with rows that somebody changed before they were sealed; return what verify says."""
+    """Build the sidecar again with rows that were changed before they were sealed; return what verify says."""
     encode = publishing.encode_part
 
     def changed(rows: pa.Table, *rest: Any) -> Any:

@@ -18,7 +18,7 @@ _MARK = "LAZYDELTA_TEST_MARK"
 
 
 class DyingBuild(SpreadBuild):
-    """Kills the executor of whoever first writes the bucket in the middle; what that one wrote is there and is lost."""
+    """Kills the executor of the first task that writes the middle bucket, after its file was written."""
 
     def write(self, bucket: int, pieces: Iterable[bytes], attempt: int) -> BucketParts:
         """Write, and perhaps die."""

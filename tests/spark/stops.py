@@ -51,12 +51,12 @@ class Stops:
         deadline = time.monotonic() + _PATIENCE
         while not place.exists():
             assert is_alive(), f"all was done before change {number} of a file"
-            assert time.monotonic() < deadline, f"nobody came to change {number} of a file"
+            assert time.monotonic() < deadline, f"change {number} of a file was not reached"
             time.sleep(0.01)
         return int(place.read_text())
 
     def kill(self) -> None:
-        """Kill whoever still stands at one of the stops."""
+        """Kill the processes that still wait at a stop."""
         for number in self.at:
             with suppress(FileNotFoundError, ProcessLookupError):
                 os.kill(int((self.folder / str(number)).read_text()), signal.SIGKILL)

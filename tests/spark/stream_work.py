@@ -12,7 +12,7 @@ from lazydelta.spark import ingest_stream, start_session
 
 
 def main(work: dict[str, Any]) -> int:
-    """Stream what there is; a query that fails is started again, as whoever watches over it would."""
+    """Stream what there is; a query that fails is started again, as a supervisor would."""
     session = start_session("stream_work", master=work["master"], conf=work["conf"])
     reader = session.readStream.format(work["reads"]).option("maxFilesPerTrigger", 1)
     if work["reads"] == "json":

@@ -59,7 +59,7 @@ def logged(table: Path) -> set[str]:
 
 
 def on_disk(table: Path) -> set[str]:
-    """Return the data files that are there, whoever names them, the unfinished included."""
+    """Return the data files in the folder, referenced or not, unfinished ones included."""
     found = (each.relative_to(table) for each in table.rglob("*") if each.is_file())
     return {str(each) for each in found if each.parts[0] != "_delta_log"}
 

@@ -214,7 +214,7 @@ def test_a_micro_batch_waits_for_no_maintenance_and_starts_no_second(spark: Spar
     table = tmp_path / "t"
     make_source(tmp_path / "source", files=3, rows=5)
     interval = {"delta.checkpointInterval": "1"}
-    with table_lock(TableHandle.open(table)) as mine:  # somebody is at it, for as long as we like
+    with table_lock(TableHandle.open(table)) as mine:  # held as long as the test needs
         assert mine is not None
         _stream(spark, tmp_path / "source", table, timestamp_column="ts", properties=interval).awaitTermination()
         ingest(spark.range(1).withColumn("ts", F.current_timestamp()), str(table))

@@ -270,7 +270,7 @@ def test_files_stay_when_the_committer_is_killed_after_its_commit(spark: SparkSe
 
 @contextmanager
 def _maintenance_that_waits(table: Path) -> Iterator[None]:
-    """Let the maintenance that follows a commit wait for ever: a pipe lies where its lock should, and nobody reads."""
+    """Let the maintenance that follows a commit wait for ever: a pipe without a reader lies where its lock should."""
     lock = machine_file(TableHandle.open(table), "lock")
     lock.unlink(missing_ok=True)
     os.mkfifo(lock)

@@ -309,7 +309,7 @@ def test_a_callback_server_that_ended_is_an_error_until_the_next_read_starts_it_
 def test_sessions_without_a_file_index_get_the_data_source(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here one whose threads are not pinned; whoever insists is told why not."""
+    """Here one whose threads are not pinned; insisting on it raises an error that says why."""
     write_arrow(tmp_path, pa.table({"id": [1, 2]}))
     monkeypatch.setenv("PYSPARK_PIN_THREAD", "false")
     frame = read(spark, str(tmp_path), where="id > 1", columns=["id"])

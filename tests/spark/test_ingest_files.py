@@ -359,7 +359,7 @@ def test_a_replayed_micro_batch_is_recognised_before_it_reads_or_writes(spark: S
     run()
     before = data_files(table)
     shutil.rmtree(notes / "commits")  # as if Spark had been killed before it noted that the batch is done
-    (source / "0.json").unlink()  # and somebody had tidied up
+    (source / "0.json").unlink()  # and it was cleaned up
     assert [(each.number, each.result.already_committed) for each in run()] == [(0, True)]
     assert data_files(table) == before
     assert numbers(table) == [0, 1, 2, 3, 4]

@@ -77,7 +77,7 @@ class Relay:
             time.sleep(0.01)
 
     def release(self) -> int:
-        """Let everything through to whoever still takes it, and return how many bytes that were in the end."""
+        """Let everything through to clients that still receive, and return the final number of bytes."""
         self._released.set()
         for thread in self._answering:
             thread.join(_PATIENCE)

@@ -1,4 +1,4 @@
-"""Whoever stops reading stops the traffic."""
+"""Closing a reader stops its traffic."""
 
 from __future__ import annotations
 

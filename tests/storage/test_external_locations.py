@@ -38,7 +38,7 @@ SIGNED: dict[str, dict[str, str]] = {
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    """Give a server that nobody should call."""
+    """Give a server that must not be called."""
     with Listener() as server:
         yield server
 

@@ -88,7 +88,7 @@ class LatencyProxy:
                 await writer.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.append(writer)  # before anything is waited for: whoever winds down meanwhile has to close it
+        self._writers.append(writer)  # before the first await: a shutdown meanwhile has to close it
         up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._upstream)
         self._writers.append(up_writer)
         current: list[Exchange] = []

@@ -155,7 +155,7 @@ def test_ranges_columns_and_predicates_select_what_they_do_in_deltalake(tmp_path
     random_table(tmp_path, 11, partitioned=True)
     ours = lazydelta.DeltaTable(tmp_path).load_cdf(**asked)
     theirs = deltalake.DeltaTable(tmp_path).load_cdf(**asked)
-    # Deltalake puts partition columns last where nobody asked for an order; ours stay where the table has them.
+    # Deltalake puts partition columns last unless an order was requested; ours stay where the table has them.
     assert ours.schema.names == asked.get("columns", ours.schema.names)
     assert set(ours.schema.names) == set(theirs.schema.names)
     assert plain(ours.read_all()) == plain(theirs.read_all())

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Stopped(BaseException):
-    """Somebody has pressed a key."""
+    """A key was pressed."""
 
 
 def empty() -> Run:

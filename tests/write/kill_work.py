@@ -1,6 +1,6 @@
 """A writer that goes on until it is killed: appends, removes, overwrites, and the maintenance that falls due.
 
-It says on its standard output what it is about to do and what it was told, so that whoever kills it can judge the
+It says on its standard output what it is about to do and what it was told, so that the test that kills it can judge the
 table that is left.
 """
 
@@ -41,7 +41,7 @@ def _say(**words: object) -> None:
 
 
 def _say_last(point: str) -> None:
-    _LOCK.acquire()  # for good: nobody else says anything after this
+    _LOCK.acquire()  # for good: no other thread prints anything after this
     os.write(1, json.dumps({"killed": point}).encode() + b"\n")
 
 

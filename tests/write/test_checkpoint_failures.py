@@ -214,7 +214,7 @@ print("pandas" in sys.modules)
 
 
 def test_a_checkpoint_does_not_load_pandas_into_the_writers_process(table: Path) -> None:
-    """A second and 48 MB, in the middle of somebody's commits."""
+    """A second and 48 MB, in the middle of another writer's commits."""
     log = HandLog(table)
     log.commit(add("a", ids=(1, 2)), add("b"))
     log.checkpoint()

@@ -142,7 +142,7 @@ def test_an_overwrite_needs_no_checksum_before_it(tmp_path: Path) -> None:
     assert totals(store, 1) == counted(store)
     found = checksum(store, 1)
     assert found is not None
-    assert "setTransactions" not in found  # nobody has looked into the checkpoint for them
+    assert "setTransactions" not in found  # the checkpoint was not read for them
 
 
 @pytest.fixture

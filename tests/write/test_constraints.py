@@ -1,4 +1,4 @@
-"""CHECK constraints that somebody gave a table: kept where we can decide them as Spark does, refused by name else."""
+"""CHECK constraints of a table: enforced where we decide them as Spark does, otherwise refused by name."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def _commit_with_fault(
     # Unacknowledged is absent or whole; acknowledged is there.
     assert found == with_ours or (not acknowledged and found == sorted([1, *others_rows]))
     if not acknowledged:
-        # Whoever does not know tries again, and the application's version makes that harmless.
+        # A writer without an answer tries again; the application's version makes that harmless.
         transaction = begin(store, txn)
         if not transaction.already_committed:
             work(store, transaction)

@@ -1,4 +1,4 @@
-"""Rows deleted and replaced by a predicate: the same rows stay as in DuckDB, and nobody's work is lost on the way."""
+"""Rows deleted and replaced by a predicate: the same rows stay as in DuckDB, without lost updates."""
 
 from __future__ import annotations
 
@@ -337,7 +337,7 @@ def test_a_deletion_that_always_loses_is_a_conflict_and_leaves_nothing(
     real = publication
 
     def publish(store: Any, version: int, data: bytes, txn_id: str) -> bool:
-        if b'"DELETE"' in data:  # somebody writes the table anew each time
+        if b'"DELETE"' in data:  # another writer overwrites the table each time
             _simple(root, [1, 2], mode="overwrite")
         return real(store, version, data, txn_id)
 

@@ -1,4 +1,4 @@
-"""Files of attempts that died are deleted by the commit of their job, and nobody else's are."""
+"""The commit of a job deletes files of its failed attempts, and no others."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_what_attempts_left_that_died_is_gone_with_the_commit(tmp_path: Path, *,
     other = _job(root, **options)
     theirs = [_attempt(other, 0), _attempt(other, 1)]  # another job, which is about to commit
     job = _job(root, **options)
-    dead = [_attempt(job, 1), _attempt(job, 1), _attempt(job, 2)]  # and nobody was told of these
+    dead = [_attempt(job, 1), _attempt(job, 1), _attempt(job, 2)]  # none of them was reported
     assert all(len(each.adds) > 2 for each in dead)
     results = [_attempt(job, 0), _attempt(job, 1, again=True), _attempt(job, 2, again=True)]
     job.commit(results)

@@ -1,4 +1,4 @@
-"""``_last_checkpoint`` moves forward only, whoever writes it and in whatever state it is found."""
+"""``_last_checkpoint`` only moves forward, for every writer and from every state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables whose columns somebody else has mapped: files, statistics and the log carry the physical names."""
+"""Tables with column mapping by other writers: files, statistics and the log carry the physical names."""
 
 from __future__ import annotations
 

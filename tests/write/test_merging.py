@@ -1,4 +1,4 @@
-"""MERGE: the rows that DuckDB's own MERGE gives, of no more files than can hold a match, and nobody's work lost."""
+"""MERGE: the rows that DuckDB's own MERGE gives, from no more files than can hold a match, without lost updates."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_a_dynamic_overwrite_replaces_the_partitions_that_the_data_has(
     options: dict[str, Any] = {"partition_overwrite_mode": "Dynamic", "maintain": False}
     if through == "write_arrow":
         write_arrow(table, rows(*new), mode="overwrite", **options)
-    else:  # as Spark does it: tasks first, then somebody who commits
+    else:  # as Spark does it: tasks first, then the committer
         data = rows(*new)
         job = WriteJob.prepare(str(table), data.schema, WriteOptions(**options), "overwrite")
         job.commit([job.write(data.slice(0, 2).to_batches(), 0), job.write(data.slice(2).to_batches(), 1)])

@@ -101,7 +101,7 @@ SKIPPED_BY: dict[str, tuple[pa.DataType, list[list[Any]], Any]] = {
 def test_every_reader_skips_the_files_that_statistics_exclude(
     peers: dict[str, Peer], name: str, tmp_path: Path
 ) -> None:
-    """Files that are excluded are deleted: whoever opened one would fail."""
+    """Excluded files are deleted, so opening one would fail."""
     kind, batches, value = SKIPPED_BY[name]
     schema = pa.schema([("c", kind)])
     for values in batches:
@@ -114,6 +114,6 @@ def test_every_reader_skips_the_files_that_statistics_exclude(
     assert len(list(tmp_path.glob("*.parquet"))) == 1
     for reader, peer in peers.items():
         if (reader, name) == ("duckdb", "timestamp"):
-            continue  # DuckDB hands no comparison of instants to its delta extension, whoever wrote the table
+            continue  # DuckDB hands no comparison of instants to its delta extension, for tables of any writer
         found = peer.rows(tmp_path, Condition("c", kind, "=", value))
         assert [normal(each, kind) for each in found["c"].to_pylist()] == [normal(value, kind)], reader

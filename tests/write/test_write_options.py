@@ -1,4 +1,4 @@
-"""The options of every write: one field each, whoever passes them."""
+"""The options of every write: one field each, for every caller."""
 
 from __future__ import annotations
 
