@@ -7,10 +7,10 @@ by position and others by a filter. Only then are they converted to the table's 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -53,6 +53,8 @@ _CODED_TEXT = pa.dictionary(pa.int32(), pa.string())
 # large page is not inspected.
 _EXPANSION = {"UNCOMPRESSED": 1, "SNAPPY": 22, "LZ4": 256, "GZIP": 1040}
 _ANY_EXPANSION = 1 << 20
+# Rows of row groups up to this size are joined with those of the next, from so many files at most.
+_SMALL_GROUP, _MOST_JOINED = 64 << 10, 256
 # Row groups with up to this many stored bytes are fetched at once. Larger ones are streamed through small buffers.
 _AT_ONCE = 16 << 20
 
@@ -299,6 +301,10 @@ class OpenedFile:
 
     def _watch(self, group: int, leaves: tuple[int, ...], rows: int) -> PageWatch | None:
         """Return a watch over those leaves that could take too much memory; None if there are none."""
+        if self._trusts_footers:
+            decoded = self.size_of(group, leaves)[1]
+            if decoded <= self._page_bytes and decoded * rows <= _BATCH_BYTES:
+                return None  # nor is any of them
         found, column = [], self.groups[group].column
         for leaf in leaves:
             chunk = column(leaf)
@@ -386,6 +392,11 @@ class OpenedFile:
         path, logged = self.file.path, self.file.size
         try:
             # Arrow uses the actual size of the file. The logged size serves to announce the read.
+            if 0 < logged <= _TAIL and self._home.reads_directly:
+                # One read is faster than a file that Arrow opens, whatever is read of it.
+                data = self._home.get(self._path, length=_TAIL + 1)
+                if len(data) <= _TAIL:
+                    return self._open_held(data)
             start = max(0, logged - _TAIL)
             source = self._home.open_direct(self._path, start=start, length=max(0, logged) - start)
             if source is not None:
@@ -405,6 +416,11 @@ class OpenedFile:
         except (pa.ArrowException, OSError, ValueError) as error:
             raise unreadable(path, error) from error
 
+    def _open_held(self, data: bytes) -> tuple[DirectReads, pa.NativeFile, pq.ParquetReader]:
+        at = _arrow_schema_in(data, max(0, len(data) - 8 - int.from_bytes(data[-8:-4], "little")))
+        source = pa.BufferReader(data if at < 0 else _renamed(data, at))
+        return DirectReads(self._home, self._path, is_held=True), source, self._reader_of(source, None)
+
     def _open_direct(self, source: pa.NativeFile) -> tuple[DirectReads, pa.NativeFile, pq.ParquetReader]:
         try:
             return DirectReads(self._home, self._path), source, self._first_parquet(source)
@@ -413,7 +429,9 @@ class OpenedFile:
             raise
 
     def _first_parquet(self, source: pa.NativeFile) -> pq.ParquetReader:
-        metadata = _without_arrow_schema(source)
+        return self._reader_of(source, _without_arrow_schema(source))
+
+    def _reader_of(self, source: pa.NativeFile, metadata: pq.FileMetaData | None) -> pq.ParquetReader:
         try:
             return _parquet(source, metadata, 0, self._verified, codes=self._codes, pool=self._pool)
         except KeyError:
@@ -451,14 +469,22 @@ def _without_arrow_schema(source: pa.NativeFile) -> pq.FileMetaData | None:
     if not tail.endswith(b"PAR1") or length > size:
         return None  # Arrow reports what is wrong with it
     footer = tail[-length:] if length <= len(tail) else source.read_at(length, size - length)
-    # Searching from the end finds the metadata after the row groups first. A match in a statistic would be a maximum,
-    # which may safely be larger.
-    at = footer.rfind(_ARROW_SCHEMA + b"\x18")
+    at = _arrow_schema_in(footer, 0)
     if at < 0:
         return None
-    other = footer[:at] + _ARROW_SCHEMA[:-1] + b"\x7f" + footer[at + len(_ARROW_SCHEMA) :]
-    with pa.BufferReader(b"PAR1" + other) as buffer:
+    with pa.BufferReader(b"PAR1" + _renamed(footer, at)) as buffer:
         return _parquet(buffer, None, 0, verified=False).metadata
+
+
+def _arrow_schema_in(footer: bytes, start: int) -> int:
+    """Return where the key of the Arrow schema is in a footer that begins at ``start``; -1 if it has none."""
+    # Searching from the end finds the metadata after the row groups first. A match in a statistic would be a maximum,
+    # which may safely be larger.
+    return footer.rfind(_ARROW_SCHEMA + b"\x18", start)
+
+
+def _renamed(footer: bytes, at: int) -> bytes:
+    return footer[:at] + _ARROW_SCHEMA[:-1] + b"\x7f" + footer[at + len(_ARROW_SCHEMA) :]
 
 
 def _parquet(
@@ -573,7 +599,7 @@ class RowReader:
         fields = self._fields
         if filter is not None:
             fields = (*fields, *self._more_fields(filter))
-        for batch in self._rows(file, fields):
+        for batch in self._rows([file], fields):
             if filter is None:
                 yield batch
                 continue
@@ -594,21 +620,32 @@ class RowReader:
             last = self._last_filter = (expression, more)
         return last[1]
 
-    def _rows(self, file: FileToRead, fields: Sequence[Field]) -> Iterator[pa.RecordBatch]:
-        out = pa.schema([each.to_arrow() for each in fields])
-        pool = pa.system_memory_pool()
-        with OpenedFile(self._store, self._table, file, page_bytes=self._page_bytes, memory_pool=pool) as opened:
-            constants, selection = opened.constants(fields), self._select(opened, fields)
-            for group in range(len(opened.groups)):
-                opened.foresee(group, selection.leaves)
-                for batch in _live(opened, group, opened.raw(selection, group, self._batch_size)):
-                    arrays = opened.convert(selection, batch)
-                    columns = [
-                        pa.repeat(constants[each.name], batch.num_rows) if each.name in constants else arrays[each.name]
-                        for each in fields
-                    ]
-                    yield pa.RecordBatch.from_arrays(columns, schema=out) if columns else batch
-                opened.forget()
+    def read_in_order(self, files: Iterable[FileToRead]) -> Iterator[pa.RecordBatch]:
+        """Yield the live rows of all ``files``. Rows of neighbouring small files come in one batch."""
+        return self._rows(files, self._fields)
+
+    def _rows(self, files: Iterable[FileToRead], fields: Sequence[Field]) -> Iterator[pa.RecordBatch]:
+        out, pool = pa.schema([each.to_arrow() for each in fields]), pa.system_memory_pool()
+        held, count = list[_Stored](), 0
+        for file in files:
+            with OpenedFile(self._store, self._table, file, page_bytes=self._page_bytes, memory_pool=pool) as opened:
+                constants, selection = opened.constants(fields), self._select(opened, fields)
+                for group in range(len(opened.groups)):
+                    opened.foresee(group, selection.leaves)
+                    is_small = not constants and 0 < opened.size_of(group, selection.leaves)[1] <= _SMALL_GROUP
+                    for batch in _live(opened, group, opened.raw(selection, group, self._batch_size)):
+                        count += batch.num_rows
+                        fits = len(held) < _MOST_JOINED and count <= self._batch_size
+                        if held and not (is_small and fits and selection is held[0].selection):
+                            yield _joined(held, fields, out)
+                            held, count = [], batch.num_rows
+                        held.append(_Stored(opened, selection, batch, constants))
+                        if not is_small:
+                            yield _joined(held, fields, out)
+                            held, count = [], 0
+                    opened.forget()
+        if held:
+            yield _joined(held, fields, out)
 
     def _select(self, opened: OpenedFile, fields: Sequence[Field]) -> Selection:
         """Select fields of a file. Consecutive files usually have one schema, whose columns are found once."""
@@ -620,6 +657,33 @@ class RowReader:
         if opened.groups and frozenset(schema.names).issuperset(selection.names):
             self._last_selection = schema, fields, selection
         return selection
+
+
+class _Stored(NamedTuple):
+    """Live rows as a file stores them, with the values that all of them share."""
+
+    opened: OpenedFile
+    selection: Selection
+    rows: pa.RecordBatch
+    constants: dict[str, pa.Scalar]
+
+
+def _joined(held: Sequence[_Stored], fields: Sequence[Field], out: pa.Schema) -> pa.RecordBatch:
+    """Return stored rows as the table presents them. Files of a hundred rows take longer to convert than to read."""
+    opened, selection, rows, constants = held[0]
+    if len(held) > 1:
+        rows = pa.concat_batches([each.rows for each in held], memory_pool=pa.system_memory_pool())
+    try:
+        arrays = opened.convert(selection, rows)
+    except DataFileError:
+        for each in held:
+            each.opened.convert(selection, each.rows)  # the error names the file
+        raise
+    columns = [
+        pa.repeat(constants[each.name], rows.num_rows) if each.name in constants else arrays[each.name]
+        for each in fields
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=out) if columns else rows
 
 
 def _live(opened: OpenedFile, group: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

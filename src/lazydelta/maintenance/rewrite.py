@@ -310,12 +310,12 @@ class Rewriter:
             page_bytes=page_limit(self.handle.options),
         )
         read = _Counted()
-        rows = read.through(batch for file in bin_.files for batch in reader.read(file))
+        rows = read.through(reader.read_in_order(bin_.files))
         # All rows of a bin have the same partition values.
         keys = [name for name in self.sort_by if name not in schema.partition_columns]
         if keys and self.curve is not None:
             sampled = RowReader(self.handle.store, schema, columns=keys)
-            order = CurveOrder.of(self.curve, keys, (batch for file in bin_.files for batch in sampled.read(file)))
+            order = CurveOrder.of(self.curve, keys, sampled.read_in_order(bin_.files))
             placed = sorted_rows(order.keyed(rows), [order.key], self.memory_budget // 2)
             rows = (batch.drop_columns([order.key]) for batch in placed)
         elif keys:

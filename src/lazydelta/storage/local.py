@@ -518,16 +518,21 @@ _GAP = 64 << 10
 
 
 class DirectReads:
-    """Announces the reads of one open file; has the methods of ``PrefetchedReads`` that readers call."""
+    """Announces the reads of one open file; has the methods of ``PrefetchedReads`` that readers call.
 
-    def __init__(self, store: Store, path: str) -> None:
+    Nothing is announced for a file that ``is_held`` in memory.
+    """
+
+    def __init__(self, store: Store, path: str, *, is_held: bool = False) -> None:
         self._store = store
         self._path = path
+        self._is_held = is_held
 
     def foresee(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Announce (start, length) ranges that will be read. Adjacent ranges count as one."""
-        for start, length in coalesced(ranges, _GAP):
-            self._store.note_read(self._path, start, length)
+        if not self._is_held:
+            for start, length in coalesced(ranges, _GAP):
+                self._store.note_read(self._path, start, length)
 
     def forget(self) -> None:
         """Do nothing: no data is kept."""

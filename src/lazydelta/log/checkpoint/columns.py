@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
+from itertools import accumulate
 
 import msgspec
 import numpy as np
@@ -17,6 +19,7 @@ from lazydelta.runtime import compute as pc
 from lazydelta.runtime.threads import release_memory
 
 __all__ = [
+    "CheckpointFile",
     "StatsWanted",
     "add_fields",
     "coded_partitions",
@@ -54,6 +57,45 @@ class StatsWanted(msgspec.Struct, frozen=True):
     stats: bool = True
 
 
+class CheckpointFile:
+    """A Parquet file of a checkpoint. A ``ParquetFile`` lists all names first, half the time of a small checkpoint."""
+
+    def __init__(
+        self, source: pa.NativeFile, metadata: pq.FileMetaData | None, codes: Sequence[str], buffer: int
+    ) -> None:
+        self._reader = pq.ParquetReader()
+        self._reader.open(
+            source,
+            metadata=metadata,
+            read_dictionary=list(codes) or None,
+            pre_buffer=False,
+            buffer_size=buffer,
+            page_checksum_verification=True,
+            # Delta-Spark's default. In nanoseconds, Arrow's default, 9999-12-31 would become a date in 1816.
+            coerce_int96_timestamp_unit="us",
+        )
+        self.metadata: pq.FileMetaData = self._reader.metadata
+
+    @cached_property
+    def schema_arrow(self) -> pa.Schema:
+        """The schema of the rows."""
+        return self._reader.schema_arrow
+
+    def iter_batches(
+        self, batch_size: int, row_groups: Sequence[int] | None, columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield rows of these columns; a name includes the columns below it."""
+        wanted = frozenset(columns)
+        chosen = [
+            index
+            for index, path in enumerate(self._reader.column_paths)
+            if any(name in wanted for name in accumulate(path, "{}.{}".format))
+        ]
+        groups = range(self.metadata.num_row_groups) if row_groups is None else row_groups
+        batches: Iterator[pa.RecordBatch] = self._reader.iter_batches(batch_size, groups, chosen, use_threads=False)
+        return batches
+
+
 @contextmanager
 def corrupt_if_unreadable(file: LogFile) -> Iterator[None]:
     """Convert the errors that pyarrow raises for a damaged file into an error that names the file."""
@@ -72,7 +114,7 @@ def corrupt_if_unreadable(file: LogFile) -> Iterator[None]:
 
 
 def read_batches(
-    parquet: pq.ParquetFile,
+    parquet: CheckpointFile,
     file: LogFile,
     columns: Sequence[str],
     batch_size: int,
@@ -80,7 +122,7 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows with only these columns, decoded one batch at a time."""
     with corrupt_if_unreadable(file):
-        batches = parquet.iter_batches(batch_size, row_groups, list(columns), use_threads=False)
+        batches = parquet.iter_batches(batch_size, row_groups, columns)
     decoded = 0
     while True:
         with corrupt_if_unreadable(file):
@@ -121,12 +163,12 @@ def joined(first: pa.StructArray, second: pa.StructArray | None, file: LogFile) 
     return pa.StructArray.from_arrays([*first.flatten(), *second.flatten()], fields=fields, mask=mask)
 
 
-def has_column(parquet: pq.ParquetFile, name: str) -> bool:
+def has_column(parquet: CheckpointFile, name: str) -> bool:
     """Return whether the file has a column for this action; writers omit unused ones."""
     return bool(parquet.schema_arrow.get_field_index(name) >= 0)
 
 
-def add_fields(parquet: pq.ParquetFile, file: LogFile) -> dict[str, pa.DataType]:
+def add_fields(parquet: CheckpointFile, file: LogFile) -> dict[str, pa.DataType]:
     """Return the fields that this checkpoint has for a file."""
     type_ = parquet.schema_arrow.field("add").type
     if not pa.types.is_struct(type_):
@@ -135,7 +177,7 @@ def add_fields(parquet: pq.ParquetFile, file: LogFile) -> dict[str, pa.DataType]
     return {type_.field(index).name: type_.field(index).type for index in range(type_.num_fields)}
 
 
-def core_columns(parquet: pq.ParquetFile, available: dict[str, pa.DataType]) -> list[str]:
+def core_columns(parquet: CheckpointFile, available: dict[str, pa.DataType]) -> list[str]:
     """Return the columns to read for every file; deletion vectors only if the footer says that there may be any."""
     names = [name for name in _CORE if name in available]
     if "deletionVector" in names and _null_throughout(parquet.metadata, _VECTOR):
@@ -143,7 +185,7 @@ def core_columns(parquet: pq.ParquetFile, available: dict[str, pa.DataType]) -> 
     return [f"add.{name}" for name in names]
 
 
-def coded_partitions(parquet: pq.ParquetFile) -> list[str]:
+def coded_partitions(parquet: CheckpointFile) -> list[str]:
     """Return the partition value columns if they can be read as dictionary codes, which need no string comparison.
 
     This requires that the file is dictionary-encoded or the columns are small. Otherwise the codes would have to be

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lazydelta.errors import MemoryLimitError
-from lazydelta.log.checkpoint.columns import corrupt_if_unreadable, joined, read_batches, rows_at_once
+from lazydelta.log.checkpoint.columns import CheckpointFile, corrupt_if_unreadable, joined, read_batches, rows_at_once
 from lazydelta.protocol.file_names import LogFile
 from lazydelta.storage import open_native
 
@@ -462,7 +462,7 @@ class BoundedBatches(msgspec.Struct, frozen=True):
     are dropped.
     """
 
-    open: Callable[[Watches | None], AbstractContextManager[pq.ParquetFile]]
+    open: Callable[[Watches | None], AbstractContextManager[CheckpointFile]]
     part: LogFile
     metadata: pq.FileMetaData
     columns: Sequence[str]

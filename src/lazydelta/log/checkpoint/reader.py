@@ -32,6 +32,7 @@ from lazydelta.errors import (
 )
 from lazydelta.log.checkpoint.columns import (
     TIER,
+    CheckpointFile,
     StatsWanted,
     add_fields,
     coded_partitions,
@@ -329,7 +330,7 @@ class CheckpointReader(msgspec.Struct, frozen=True):
         metadata: pq.FileMetaData | None = None,
         codes: Sequence[str] = (),
         watch: Watches | None = None,
-    ) -> Iterator[pq.ParquetFile]:
+    ) -> Iterator[CheckpointFile]:
         """Open a Parquet file of the checkpoint. All reads go through here, so that all of them see the same values."""
         size = file.info.size
         with corrupt_if_unreadable(file):
@@ -339,16 +340,7 @@ class CheckpointReader(msgspec.Struct, frozen=True):
             if watch is not None:
                 source = watch.over(source, size, file.path)
             try:
-                yield pq.ParquetFile(
-                    source,
-                    metadata=metadata,
-                    read_dictionary=list(codes) or None,
-                    pre_buffer=False,
-                    buffer_size=_BUFFER,
-                    page_checksum_verification=True,
-                    # Delta-Spark's default. In nanoseconds, Arrow's default, 9999-12-31 would become a date in 1816.
-                    coerce_int96_timestamp_unit="us",
-                )
+                yield CheckpointFile(source, metadata, codes, _BUFFER)
             finally:
                 source.close()
 
@@ -360,8 +352,8 @@ def _has_stats(adds: pa.StructArray) -> bool:
 class _RowGroups:
     """Counts the row groups that are started when rows are read in order."""
 
-    def __init__(self, parquet: pq.ParquetFile, groups: range | None = None) -> None:
-        chosen = range(parquet.num_row_groups) if groups is None else groups
+    def __init__(self, parquet: CheckpointFile, groups: range | None = None) -> None:
+        chosen = range(parquet.metadata.num_row_groups) if groups is None else groups
         sizes = [parquet.metadata.row_group(index).num_rows for index in chosen]
         *self._starts, self.rows = [0, *accumulate(sizes)]
         self._begun = 0
@@ -372,7 +364,7 @@ class _RowGroups:
         return self._begun - before
 
 
-def _parquet_actions(parquet: pq.ParquetFile, file: LogFile, names: Sequence[str]) -> Iterator[LogLine]:
+def _parquet_actions(parquet: CheckpointFile, file: LogFile, names: Sequence[str]) -> Iterator[LogLine]:
     with corrupt_if_unreadable(file):
         groups, left = _groups_with(parquet.metadata, names)
     if not groups:
