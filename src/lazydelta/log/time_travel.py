@@ -15,7 +15,7 @@ from lazydelta.protocol.file_names import LogFile
 from lazydelta.protocol.properties import Key, is_true
 from lazydelta.storage import Store
 
-__all__ = ["commit_info", "history", "milliseconds", "version_at"]
+__all__ = ["commit_info", "history", "in_commit_since", "milliseconds", "version_at"]
 
 _FIRST_LINE_BYTES = 64 << 10
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -56,7 +56,7 @@ def version_at(store: Store, metadata: Metadata, timestamp: int, *, log_tail: Se
     if not versions:
         message = f"No commit of {store.uri} is left, so no version can be told by time"
         raise VersionNotFoundError(message, path=store.uri, earliest=earliest, latest=known[1])
-    since = _in_commit_since(metadata)
+    since = in_commit_since(metadata)
     first_stamped = next((index for index, v in enumerate(versions) if since is not None and v >= since), len(versions))
     # In-commit timestamps are monotonic by contract, so the newer part is searched by bisection.
     found = _search([commits[v] for v in versions[first_stamped:]], store, timestamp)
@@ -102,7 +102,7 @@ def history(
 
     ``progress`` is called with the number of versions read so far and their total.
     """
-    since = _in_commit_since(metadata)
+    since = in_commit_since(metadata)
     known = {file.version: file for file in segment.commits}
     if segment.checkpoint_commit is not None:
         known[segment.checkpoint_commit.version] = segment.checkpoint_commit
@@ -122,7 +122,8 @@ def history(
         yield info
 
 
-def _in_commit_since(metadata: Metadata) -> int | None:
+def in_commit_since(metadata: Metadata) -> int | None:
+    """Return the version from which on commits have in-commit timestamps; None if they do not."""
     if not is_true(metadata, Key.IN_COMMIT_TIMESTAMPS):
         return None
     since = metadata.property(Key.IN_COMMIT_SINCE_VERSION, "0")

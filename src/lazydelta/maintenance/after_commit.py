@@ -33,7 +33,7 @@ from lazydelta.log.checkpoint.reader import CheckpointReader
 from lazydelta.log.commits import decode_whole
 from lazydelta.log.replay import ReverseCommitReader, action_keys
 from lazydelta.log.segment import Checkpoint, commits_in_order, list_commits, list_from, load_segment
-from lazydelta.log.time_travel import milliseconds, version_at
+from lazydelta.log.time_travel import in_commit_since, milliseconds, version_at
 from lazydelta.maintenance.optimize import auto_compact
 from lazydelta.maintenance.policy import MaintenancePolicy, due_after
 from lazydelta.protocol.actions import Metadata
@@ -97,8 +97,12 @@ def clean_log(handle: TableHandle, *, dry_run: bool = False, now: datetime | Non
     properties = TableProperties.of(snapshot.metadata)
     if not properties.expired_log_cleanup:
         return CleanupResult(dry_run=dry_run)
+    cutoff = _cutoff(now or datetime.now(UTC), properties.log_retention)
+    first = next(list_from(store, 0), None)
+    if first is not None and first.info.last_modified > cutoff and in_commit_since(snapshot.metadata) is None:
+        return CleanupResult(dry_run=dry_run)  # the usual case, without the times of all commits
     try:
-        oldest = version_at(store, snapshot.metadata, _cutoff(now or datetime.now(UTC), properties.log_retention))
+        oldest = version_at(store, snapshot.metadata, cutoff)
     except VersionNotFoundError:
         return CleanupResult(dry_run=dry_run)  # every commit is newer
     checkpoint = load_segment(store, version=oldest).checkpoint

@@ -128,6 +128,7 @@ class StatsCursor:
 
 BATCH_SIZE = 8192
 _BUFFER = 1 << 20
+_READ_WHOLE = 256 << 10
 _PATH = "add.path"
 SIDECARS = f"{LOG}/_sidecars"
 
@@ -336,7 +337,11 @@ class CheckpointReader(msgspec.Struct, frozen=True):
         with corrupt_if_unreadable(file):
             if size <= 0:
                 size = self.store.head(file.path).size
-            source = self.store.open_input(file.path, size=size, if_match=file.info.etag, read_ahead=_BUFFER)
+            if size <= _READ_WHOLE and self.store.reads_directly:
+                # The decoder makes a dozen small reads, each of which takes longer than this one.
+                source = pa.BufferReader(self.store.get(file.path, length=size, if_match=file.info.etag))
+            else:
+                source = self.store.open_input(file.path, size=size, if_match=file.info.etag, read_ahead=_BUFFER)
             if watch is not None:
                 source = watch.over(source, size, file.path)
             try:

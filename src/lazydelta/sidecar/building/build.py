@@ -262,6 +262,8 @@ Maker = Callable[[Publication, int, Progress | None], BuildResult]
 
 _ROWS_PER_BATCH = 32_768
 _PARSERS = 2
+# The footers of checkpoints up to this size tell whether they need a sample.
+_FEW_BYTES = 1 << 20
 _SAMPLED_KEYS = 200_000
 _KEYS_A_BUCKET = 1_000  # bucket sizes then differ by a few per cent
 _MAX_ATTEMPTS = 5
@@ -469,6 +471,11 @@ def _in_few_pieces(table: pa.Table) -> pa.Table:
 
 def _splitters(reader: CheckpointReader, plan: SidecarPlan, bucket_rows: int) -> pa.BinaryArray:
     """Return splitters from a sample, for buckets of about ``bucket_rows`` rows; few files need none."""
+    parts = list(reader.parts())
+    if sum(part.info.size for part in parts) <= _FEW_BYTES:
+        counts = [reader.row_counts(part) for part in parts]
+        if all(counts) and sum(sum(each or ()) for each in counts) <= bucket_rows:
+            return pa.nulls(0, pa.binary())
     layout = key_layout(plan.layout)
     wanted = tuple(each.path for each in layout.sort if each.role == ColumnRole.MIN)
     total, sample = 0, KeySample(_SAMPLED_KEYS, step=max(1, bucket_rows // _KEYS_A_BUCKET))
