@@ -76,7 +76,7 @@ def decode_actions(chunks: Iterable[bytes], path: str, version: int, *, files: b
                 message = f"{path} has a line of more than {_MAX_LINE} bytes at line {line_number}"
                 raise CorruptLogError(message, path=path, version=version)
             continue
-        lines = b"".join([*pieces, data[:cut]])
+        lines = b"".join([*pieces, memoryview(data)[:cut]])
         yield _decode(lines, path, version, line_number, files=files)
         line_number += lines.count(b"\n")
         pieces = [data[cut:]]
@@ -202,7 +202,7 @@ class CommitCache:
         self._lock = Lock()
         self.prefetch = Prefetch() if prefetch is None else prefetch
         self.sound: dict[str, ObjectInfo] = {}
-        self.others: dict[str, list[LogLine]] = {}
+        self.others: dict[ObjectInfo, list[LogLine]] = {}
         self.rejected: set[str] = set()
 
     def get(self, path: str, etag: str | None = None) -> bytes | None:

@@ -129,7 +129,7 @@ class FileBatch(msgspec.Struct, frozen=True):
             size=int64_array([each.size for each in adds]),
             modification_time=int64_array([each.modification_time for each in adds]),
             partition_values=partition_values_array([each.partition_values for each in adds]),
-            deletion_vector=deletion_vector_array(vectors) if any(vector is not None for vector in vectors) else None,
+            deletion_vector=None if vectors.count(None) == len(vectors) else deletion_vector_array(vectors),
             json_stats=string_array([each.stats for each in adds]),
             extra=_extra_array(adds) if extra else None,
             version=version,
@@ -152,7 +152,7 @@ FILE_COLUMNS = (
 
 
 def _validity(values: Sequence[object]) -> pa.Buffer | None:
-    if all(value is not None for value in values):
+    if None not in values:
         return None
     bits = np.packbits([value is not None for value in values], bitorder="little")
     return pa.py_buffer(bits)
@@ -160,7 +160,7 @@ def _validity(values: Sequence[object]) -> pa.Buffer | None:
 
 def partition_values_array(maps: Sequence[dict[str, str | None] | None]) -> pa.MapArray:
     """Build a column of maps without `pa.array`."""
-    if all(each is None for each in maps):
+    if maps.count(None) == len(maps):
         return pa.nulls(len(maps), PARTITION_VALUES)
     present = [each or {} for each in maps]
     offsets = np.zeros(len(maps) + 1, np.int32)

@@ -71,6 +71,9 @@ def hash_bytes(values: pa.Array) -> Hashes:
 
 def first_occurrence(hashes: Hashes) -> npt.NDArray[np.bool_]:
     """Return for each key whether it is its first occurrence."""
+    ordered = np.sort(hashes[0])
+    if not (ordered[1:] == ordered[:-1]).any():
+        return np.ones(hashes.shape[1], np.bool_)
     first = np.zeros(hashes.shape[1], np.bool_)
     _, indices = np.unique(np.ascontiguousarray(hashes.T).view("V16").ravel(), return_index=True)
     first[indices] = True
@@ -452,11 +455,15 @@ class _SortedRun:
 
 def _sorted(keys: Hashes) -> Hashes:
     """Sort and deduplicate keys, in place and one half at a time, because the peak of a merge bounds a large tail."""
-    order = np.lexsort((keys[1], keys[0]))
+    order = np.argsort(keys[0])
     for half in keys:
         half[:] = half[order]
     del order
-    if keys.shape[1] > 1:
+    if (keys[0, 1:] == keys[0, :-1]).any():
+        order = np.lexsort((keys[1], keys[0]))  # many times slower, and rarely needed
+        for half in keys:
+            half[:] = half[order]
+        del order
         fresh = np.empty(keys.shape[1], np.bool_)
         fresh[0] = True
         np.not_equal(keys[0, 1:], keys[0, :-1], out=fresh[1:])

@@ -159,11 +159,11 @@ class ReverseCommitReader:
 
     def _others(self, file: LogFile) -> list[LogLine]:
         """Return what a large commit has besides files. Opening a table and reading its transactions need the same."""
-        known = None if self._cache is None else self._cache.others.get(file.path)
+        known = None if self._cache is None else self._cache.others.get(file.info)
         if known is None:
             known = [line for lines in read_actions(self._store, file, files=False) for line in lines]
             if self._cache is not None and len(known) <= _OTHERS_KEPT:
-                self._cache.others[file.path] = known
+                self._cache.others[file.info] = known
         return known
 
 

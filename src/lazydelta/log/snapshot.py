@@ -437,6 +437,7 @@ def open_snapshot(  # noqa: PLR0913 - keyword-only but for the store
     base: LogBase | None = None,
     scan_follows: bool = False,
     prefetched: int = PREFETCHED_VERSIONS,
+    known: LogSnapshot | None = None,
 ) -> LogSnapshot:
     """Pin ``version`` (or the newest) and resolve its protocol and metadata.
 
@@ -444,12 +445,13 @@ def open_snapshot(  # noqa: PLR0913 - keyword-only but for the store
     no catalog. ``base`` locates a copy of the checkpoint's state, which is prefetched, and spans that replace commits
     of a long tail. The newest commits are prefetched if ``scan_follows``. ``prefetched`` is how many versions after the
     hint are requested before it is known whether they exist: a commit each, and a checksum if the hint has one.
+    Large commits that ``known`` has read are not read again.
     """
     newest = version is None and log_tail is None
     if newest and remembered is not None and max_staleness > 0:
-        known: tuple[float, LogSnapshot] | None = remembered.get(("snapshot", store.identity))
-        if known is not None and time.monotonic() - known[0] <= max_staleness:
-            return msgspec.structs.replace(known[1], store=store)
+        last: tuple[float, LogSnapshot] | None = remembered.get(("snapshot", store.identity))
+        if last is not None and time.monotonic() - last[0] <= max_staleness:
+            return msgspec.structs.replace(last[1], store=store)
     with span("open", store.uri):
         snapshot, hint = _opened(
             store,
@@ -461,6 +463,7 @@ def open_snapshot(  # noqa: PLR0913 - keyword-only but for the store
             base=base,
             scan_follows=scan_follows,
             prefetched=prefetched,
+            known=known,
         )
     if newest and remembered is not None:
         _remember(remembered, store, snapshot, hint)
@@ -478,12 +481,15 @@ def _opened(  # noqa: PLR0913 - the arguments of open_snapshot
     base: LogBase | None,
     scan_follows: bool,
     prefetched: int,
+    known: LogSnapshot | None,
 ) -> tuple[LogSnapshot, CheckpointHint | None]:
     newest = version is None and log_tail is None
     opening = OpeningCost()
     counted = store.with_counters(opening.io)
     hint, is_known = _hint(counted, remembered)
     cache = CommitCache(store.identity, remembered)
+    if known is not None:
+        cache.others |= known.commits.others
     beside = list(base.state_paths(store, hint.version)) if base is not None and hint is not None else []
     if store.is_remote and hint is not None and newest:
         cache.prefetch.request(counted, beside if is_known else [*_predicted_paths(hint, prefetched), *beside])

@@ -33,6 +33,7 @@ from lazydelta.log.checkpoint.reader import CheckpointReader
 from lazydelta.log.commits import decode_whole
 from lazydelta.log.replay import ReverseCommitReader, action_keys
 from lazydelta.log.segment import Checkpoint, commits_in_order, list_commits, list_from, load_segment
+from lazydelta.log.snapshot import LogSnapshot
 from lazydelta.log.time_travel import in_commit_since, milliseconds, version_at
 from lazydelta.maintenance.optimize import auto_compact
 from lazydelta.maintenance.policy import MaintenancePolicy, due_after
@@ -147,9 +148,9 @@ def _is_expired(file: LogFile, floor: int) -> bool:
 # A checkpoint on request, with the hint that leads readers to it.
 
 
-def checkpoint_at(store: Store, version: int) -> None:
+def checkpoint_at(store: Store, version: int, known: LogSnapshot | None = None) -> None:
     """Write the checkpoint of a version, unless it exists, and point the hint at it."""
-    write_last_checkpoint(store, write_checkpoint(store, version))
+    write_last_checkpoint(store, write_checkpoint(store, version, known=known))
 
 
 def compact_log(handle: TableHandle, first: int, last: int) -> str:

@@ -56,10 +56,9 @@ def typed_array(values: Sequence[Stored | None], kind: pa.DataType) -> pa.Array:
             return _variable(values, kind, None)
     validity = None
     if None in values:
-        present = [value is not None for value in values]
-        if not any(present):
+        if values.count(None) == len(values):
             return pa.nulls(len(values), kind)
-        validity = bitmap(present)
+        validity = bitmap([value is not None for value in values])
     if pa.types.is_boolean(kind):
         return pa.Array.from_buffers(kind, len(values), [validity, bitmap([bool(value) for value in values])])
     if _is_text(kind):

@@ -638,7 +638,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         """
         from lazydelta.maintenance.after_commit import checkpoint_at, sidecar_beside  # noqa: PLC0415 - as above
 
-        checkpoint_at(self._snapshot.store, self.version())
+        checkpoint_at(self._snapshot.store, self.version(), self._snapshot)
         if sidecar:
             sidecar_beside(self._snapshot.table)
 

@@ -19,7 +19,7 @@ from lazydelta.log.checkpoint.columns import corrupt_if_unreadable, has_column, 
 from lazydelta.log.checkpoint.reader import CheckpointReader, StatsWanted
 from lazydelta.log.commits import CHUNK_SIZE, read_actions
 from lazydelta.log.file_batch import DELETION_VECTOR, FileBatch
-from lazydelta.log.keys import RemoveSet, first_occurrence
+from lazydelta.log.keys import RemoveSet, first_occurrence, hash_keys
 from lazydelta.log.replay import TailCommit, unmasked
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import LogSnapshot
@@ -87,16 +87,17 @@ class ReconciledRows:
             return
         files, tombstones = FileBatch.from_adds(adds, extra=True), remove_array(removes)
         added = np.array(is_add, np.bool_)
-        keys, known = np.empty((2, len(added)), np.uint64), np.empty(len(added), np.bool_)
+        keys = np.empty((2, len(added)), np.uint64)
         parts = (
             (added, files.path, files.deletion_vector),
             (~added, pc.struct_field(tombstones, "path"), pc.struct_field(tombstones, "deletionVector")),
         )
         for mask, path, vector in parts:
-            known[mask] = seen.find(path, vector)
+            keys[:, mask] = hash_keys(path, vector)
+        known = seen.contains(keys)
         # Record every key, kept or not: an expired tombstone still supersedes older actions.
-        for mask, path, vector in parts:
-            keys[:, mask] = seen.add(path, vector)
+        for mask, path, _ in parts:
+            seen.add_hashed(path, keys[:, mask])
         newest = first_occurrence(keys) & ~known
         yield from self.adds(files.filter(boolean_array(newest[added])))
         yield from self._young(tombstones, newest[~added])
@@ -259,11 +260,15 @@ class CheckpointState:
 
     def _large_commit(self, commit: TailCommit, seen: RemoveSet) -> Iterator[pa.RecordBatch]:
         """Yield the adds of a commit, then its removes, without holding them in memory."""
-        has_removes = False
+        has_removes, adds = False, list[Add]()
         for lines in commit.actions:
-            adds = [line.add for line in lines if line.add is not None]
-            has_removes |= any(line.remove is not None for line in lines)
-            yield from self.rows.of_actions(adds, [], [True] * len(adds), seen)
+            added = [line.add for line in lines if line.add is not None]
+            has_removes |= len(added) < len(lines) and any(line.remove is not None for line in lines)
+            adds += added
+            if len(adds) >= self.batch_rows:
+                yield from self.rows.of_actions(adds, [], [True] * len(adds), seen)
+                adds = []
+        yield from self.rows.of_actions(adds, [], [True] * len(adds), seen)
         # The removes are read in a second pass, after the adds are known: a commit may empty a large table.
         for lines in read_actions(self.snapshot.store, commit.file) if has_removes else ():
             removes = [line.remove for line in lines if line.remove is not None]

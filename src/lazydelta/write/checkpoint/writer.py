@@ -59,13 +59,15 @@ def write_checkpoint(
     memory_budget: int = MEMORY_BUDGET,
     progress: Progress | None = None,
     now: int | None = None,
+    known: LogSnapshot | None = None,
 ) -> CheckpointResult:
     """Write the checkpoint of the newest version, or of ``version``, unless one exists.
 
     A checkpoint at version ``enough`` or later suffices. ``now`` (epoch milliseconds) is the reference time for the
-    table's tombstone retention. If the version has no checksum, one is written from the file counts.
+    table's tombstone retention. If the version has no checksum, one is written from the file counts. ``known`` is a
+    snapshot of the table, whose large commits are not read again.
     """
-    snapshot = open_snapshot(store, version=version)
+    snapshot = open_snapshot(store, version=version, known=known)
     for _ in range(MAX_REPLACEMENTS):
         try:
             return _written(store, snapshot, enough, memory_budget, progress, now)
