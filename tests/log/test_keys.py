@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lazydelta import DeltaTable
 from lazydelta.log.file_batch import deletion_vector_array
-from lazydelta.log.keys import canonical_path, hash_keys
+from lazydelta.log.keys import RemoveSet, canonical_path, first_occurrence, hash_keys
 from lazydelta.protocol.actions import DeletionVector
 from tests.log.support import Log, add, paths, protocol, remove
 
@@ -143,6 +143,19 @@ def hash_of(path: str, deletion: tuple[str, str, int | None] | None) -> tuple[in
     """Return the hash of one key, as part of a batch that has deletion vectors or none."""
     column = None if deletion is None else deletion_vector_array([vector(*deletion)])
     return keys(hash_keys(pa.array([path]), column))[0]
+
+
+@pytest.mark.parametrize("firsts", [1, 3, 1_000])
+def test_keys_that_share_their_first_half_are_told_apart(firsts: int) -> None:
+    random = np.random.default_rng(firsts)
+    drawn = random.integers(0, [[firsts], [50]], (2, 400)).astype(np.uint64)
+    there, asked = drawn[:, :200], drawn[:, 100:]
+    known = RemoveSet()
+    for start in range(0, 200, 20):
+        known.add_hashes(there[:, start : start + 20])
+    assert known.contains(asked).tolist() == [key in set(keys(there)) for key in keys(asked)]
+    listed = keys(drawn)
+    assert first_occurrence(drawn).tolist() == [listed.index(key) == place for place, key in enumerate(listed)]
 
 
 def test_the_deletion_vector_is_part_of_the_key() -> None:

@@ -13,10 +13,13 @@ import adbc_driver_manager
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lazydelta import DeltaTable
 from lazydelta.data_files import reader
 from lazydelta.errors import MemoryLimitError
+from lazydelta.log.checkpoint.pages import _are_short
 from lazydelta.server.flight_sql.calls import SqlLimits
 from lazydelta.storage import open_store
 from tests.server.serving import connected, location, serving
@@ -178,3 +181,14 @@ def test_a_statement_of_a_server_refuses_a_large_page(tmp_path: Path) -> None:
         cursor.execute("SELECT max(length(s)) FROM t")
         with pytest.raises(adbc_driver_manager.Error, match="has a page of"):
             cursor.fetchall()
+
+
+@given(st.lists(st.binary(max_size=300) | st.text("a0\0", max_size=8).map(str.encode), max_size=40))
+def test_values_are_short_at_a_glance_only_if_they_are(values: list[bytes]) -> None:
+    """What the glance does not prove is looked at value by value."""
+    plain = b"".join(len(value).to_bytes(4, "little") + value for value in values)
+    without_zeros = all(value and b"\0" not in value for value in values)
+    short = bool(values) and max(map(len, values)) < 256
+    found = _are_short(plain, len(values))
+    assert short if found else not (short and without_zeros)
+    assert not _are_short(plain + b"\1\0\0\0", len(values) + 1)

@@ -154,6 +154,27 @@ def test_deleted_rows_are_masked_by_their_position_in_the_file(store: Store, tmp
             assert [each["a"] for each in found] == expected
 
 
+def test_small_files_read_in_order_come_in_few_batches(store: Store, tmp_path: Path) -> None:
+    """Whatever each file is like: older than a column, with deleted rows, of another integer type, or large."""
+    tables = [numbered(50), numbered(3).select(["a"]), numbered(100), numbered(20_000), numbered(4)]
+    tables += [numbered(5).cast(pa.schema([("a", pa.int32()), ("b", pa.string())])), numbered(6)]
+    files = [write(tmp_path, table, f"part-{number}.parquet") for number, table in enumerate(tables)]
+    files[2].deletion_vector = inline_vector([0, 7, 99])
+    expected = [row for file in files for row in rows(store, PLAIN, file)]
+    batches = list(RowReader(store, PLAIN).read_in_order(files))
+    assert [row for batch in batches for row in batch.to_pylist()] == expected
+    joined = list(RowReader(store, PLAIN).read_in_order(files[:1] * 600))
+    assert [batch.num_rows for batch in joined] == [50 * 256, 50 * 256, 50 * 88]
+
+
+def test_a_small_file_with_a_value_that_does_not_fit_is_named(store: Store, tmp_path: Path) -> None:
+    wide = [pa.table({"a": pa.array([value], pa.uint64())}) for value in (1, 2**63, 3)]
+    files = [write(tmp_path, table, f"part-{number}.parquet") for number, table in enumerate(wide)]
+    with pytest.raises(DataFileError, match=r"part-\d\.parquet") as raised:
+        list(RowReader(store, schema_of(column("a", "long"))).read_in_order(files))
+    assert raised.value.path in {"part-0.parquet", "part-1.parquet"}
+
+
 def test_deleted_rows_are_masked_before_the_filter(store: Store, tmp_path: Path) -> None:
     file = write(tmp_path, numbered(100))
     file.deletion_vector = inline_vector([50, 52])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -88,22 +89,29 @@ def test_files_have_microseconds_page_checksums_and_no_partition_columns(tmp_pat
         pq.ParquetFile(broken, page_checksum_verification=True).read(["n"])
 
 
-def test_only_columns_whose_values_repeat_are_encoded_by_dictionaries(tmp_path: Path) -> None:
+def test_dictionaries_are_for_values_that_repeat_and_codecs_for_what_gets_smaller(tmp_path: Path) -> None:
     count = 20_000
     rows = pa.table(
         {
             "few": [f"device-{number % 50}" for number in range(count)],
             "many": [number * 7919 for number in range(count)],
+            "noise": random.Random(1).sample(range(1 << 62), count),
             "nested": [{"a": [number % 3]} for number in range(count)],
         }
     )
-    schema = pa.schema([*rows.schema.remove(2), ("nested", pa.struct([("a", pa.list_(pa.int64()))]))])
+    schema = pa.schema([*rows.schema.remove(3), ("nested", pa.struct([("a", pa.list_(pa.int64()))]))])
     with DataFileWriter(open_store(tmp_path), schema) as writer:
         writer.write(rows.cast(schema).combine_chunks().to_batches()[0])
         (add,) = writer.close()
     group = pq.ParquetFile(tmp_path / add.path).metadata.row_group(0)
-    encoded = {group.column(index).path_in_schema: group.column(index).has_dictionary_page for index in range(3)}
-    assert encoded == {"few": True, "many": False, "nested.a.list.element": True}
+    chunks = {(chunk := group.column(index)).path_in_schema: chunk for index in range(4)}
+    encoded = {name: (chunk.has_dictionary_page, chunk.compression) for name, chunk in chunks.items()}
+    assert encoded == {
+        "few": (True, "ZSTD"),
+        "many": (False, "ZSTD"),
+        "noise": (False, "UNCOMPRESSED"),
+        "nested.a.list.element": (True, "ZSTD"),
+    }
 
 
 def test_partition_columns_may_come_encoded_by_a_dictionary(tmp_path: Path) -> None:

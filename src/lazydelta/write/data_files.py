@@ -24,7 +24,6 @@ from lazydelta.errors import OptionError, WriteError
 from lazydelta.protocol.actions import Add
 from lazydelta.protocol.properties import TableProperties
 from lazydelta.protocol.values import can_partition, folder_name, logged_path, partition_texts
-from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import from_numpy
 from lazydelta.runtime.threads import Bell, Task, Workers
 from lazydelta.stats.collector import StatsCollector
@@ -32,7 +31,14 @@ from lazydelta.stats.ranges import WRITTEN_HERE
 from lazydelta.storage import Store
 from lazydelta.storage.staged_files import delete_paths
 from lazydelta.write.column_mapping import PhysicalColumns
-from lazydelta.write.parquet_encoding import ParquetEncoding, leaf_columns, leaves_with_nan, without_bounds
+from lazydelta.write.parquet_encoding import (
+    SAMPLE_ROWS,
+    ParquetEncoding,
+    leaf_columns,
+    leaves_with_nan,
+    repeats,
+    without_bounds,
+)
 
 __all__ = [
     "COMPRESSIONS",
@@ -255,12 +261,8 @@ _LEAST_ROW_GROUP = 8 << 20
 _LEAST_COLUMN = 64 << 10
 _PIECE_BYTES = 32 << 20
 _PARALLEL_UPLOADS = 4
-# Number of rows sampled to detect repeated values in a column.
-_SAMPLE_ROWS = 1 << 14
 # With fewer rows a dictionary costs more than it saves.
 _LEAST_SAMPLE = 16
-# Bytes sampled to detect columns that do not compress, and what is left of their size.
-_DENSE_SAMPLE, _DENSE = 1 << 15, 0.9
 # Buffer for encoder output, which consists of many small writes (pages and headers).
 _BUFFER = 1 << 16
 
@@ -528,20 +530,10 @@ class _Recipe:
         return min(self._encoding.row_group_rows or rows, rows)
 
     def _codecs(self, rows: pa.RecordBatch) -> str | dict[str, str]:
-        """Return the codec of all columns, or of each if some do not get smaller: random numbers, for instance.
-
-        Compressing those takes a tenth of the time of a file, and decompressing them more.
-        """
-        if self._column_codecs is None:
-            if rows.num_rows < _SAMPLE_ROWS:
-                return self.compression
-            self._column_codecs = self.compression
-            plain = self.compression == "zstd" and self._encoding.compression_level is None
-            dense = [field.name for field in self.stored if plain and _is_dense(rows, field)]
-            if dense:
-                leaves = [leaf for field in self.stored for leaf in leaf_columns(field)]
-                self._column_codecs = dict.fromkeys(leaves, self.compression) | dict.fromkeys(dense, "none")
-        return self._column_codecs
+        """Return the codec of all columns or of each. The choice for the first large file is reused, as below."""
+        if self._column_codecs is None and rows.num_rows >= SAMPLE_ROWS:
+            self._column_codecs = self._encoding.codecs(rows, self.compression)
+        return self._column_codecs or self.compression
 
     def _dictionaries(self, rows: pa.RecordBatch) -> list[str]:
         """Return the columns that benefit from a dictionary; for others it adds a quarter of the size and much time.
@@ -551,31 +543,11 @@ class _Recipe:
         if self._repetitive is None:
             if rows.num_rows < _LEAST_SAMPLE:
                 return []
-            chosen = [leaf for field in self.stored for leaf in leaf_columns(field) if _repeats(rows, field)]
-            if rows.num_rows < _SAMPLE_ROWS:
+            chosen = [leaf for field in self.stored for leaf in leaf_columns(field) if repeats(rows, field)]
+            if rows.num_rows < SAMPLE_ROWS:
                 return chosen
             self._repetitive = chosen
         return self._repetitive
-
-
-def _repeats(rows: pa.RecordBatch, field: pa.Field) -> bool:
-    if pa.types.is_nested(field.type):
-        return True
-    sample = rows.column(field.name).slice(0, _SAMPLE_ROWS)
-    try:
-        return bool(2 * pc.count_distinct(sample, mode="all").as_py() <= len(sample))
-    except pa.ArrowNotImplementedError:
-        return True
-
-
-def _is_dense(rows: pa.RecordBatch, field: pa.Field) -> bool:
-    """Return whether a column of numbers cannot be compressed."""
-    if not pa.types.is_floating(field.type) and not pa.types.is_int64(field.type):
-        return False
-    column = rows.column(field.name)
-    values, width = column.buffers()[1], field.type.bit_width // 8
-    sample = values.slice(column.offset * width, min(_DENSE_SAMPLE, len(column) * width))
-    return bool(pa.compress(sample, codec="zstd").size > _DENSE * sample.size)
 
 
 class _Finished:
