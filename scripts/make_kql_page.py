@@ -10,6 +10,8 @@ import re
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+
 from lazydelta.errors import LazyDeltaError
 from lazydelta.kql import query_all
 from lazydelta.kql.binding.windows import WINDOW_FUNCTIONS
@@ -109,6 +111,26 @@ PLUGINS = {
     "session_count": "session_count(x, x, 1, 10, 1, 2)",
     "sliding_window_counts": "sliding_window_counts(x, t, datetime(2020-01-01), datetime(2020-01-03), 1d, 1d)",
 }
+PATHS = f"{GRAPH} | graph-match (p)-[e*1..2]->(q)"
+GRAPH_FUNCTIONS = {
+    "all": f"{PATHS} where all(e, a != '') project p.id",
+    "any": f"{PATHS} where any(e, a != '') project p.id",
+    "inner_edges": f"{PATHS} project map(inner_edges(e), a)",
+    "inner_nodes": f"{PATHS} project map(inner_nodes(e), id)",
+    "labels": f"{PATHS} project labels(p)",
+    "map": f"{PATHS} project map(e, a)",
+    "node_degree_in": f"{PATHS} project node_degree_in(p)",
+    "node_degree_out": f"{PATHS} project node_degree_out(p)",
+    "node_id": f"{PATHS} project node_id(p)",
+}
+TABLE_FUNCTIONS = {
+    "column_names_of": "T | project-by-names column_names_of(T)",
+    "database": "database('d').E | count",
+    "external_table": "external_table('E') | count",
+    "materialize": "materialize(T | take 1) | count",
+    "table": "table('E') | count",
+    "toscalar": "print toscalar(T | count)",
+}
 _OUTSIDE = "it runs code or queries outside of the query"
 REFUSED_PLUGINS = dict.fromkeys(
     ("ai_chat_completion", "ai_chat_completion_prompt", "ai_embeddings", "azure_digital_twins_query_request",
@@ -156,6 +178,7 @@ def reference() -> str:
     windows = "".join(f"| `{name}` | ✓ |\n" for name in sorted(WINDOW_FUNCTIONS))
     parts += ["### Neighbouring rows\n", f"| | |\n| --- | --- |\n{windows}"]
     parts += ["### Aggregates\n", _functions(AGGREGATES)]
+    parts += ["### Patterns of graphs\n", _tried(dict(GRAPH_FUNCTIONS)), "### Tables\n", _tried(dict(TABLE_FUNCTIONS))]
     refused = "".join(f"| `{name}` | {why} |\n" for name, why in sorted(REFUSED.items()))
     parts += ["### Functions that are not supported\n", f"| | why |\n| --- | --- |\n{refused}"]
     return "\n".join(parts) + "\n"
@@ -178,7 +201,7 @@ def _tried(queries: dict[str, str | None], refused: dict[str, str] | None = None
 
 def _outcome(text: str) -> str:
     try:
-        for result in query_all(f"{T} {text}"):
+        for result in query_all(f"{T} {text}", {"E": pa.table({"x": [1]})}):
             result.read_all()
     except LazyDeltaError as error:
         message = re.sub(r"^KQL, line \d+, column \d+: ", "", str(error).splitlines()[0])

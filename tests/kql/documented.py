@@ -229,7 +229,7 @@ AGGREGATES = [
     Case("make-set-aggregation-function", "datatable (a: dynamic) [dynamic('x'), dynamic(null), dynamic(['x', null])]"
          " | summarize make_set(a)", [('["x"]',)], ["set_a"]),
     Case("make-list-aggregation-function", "datatable (a: dynamic) [dynamic({'b': 1}), dynamic(null), dynamic([2, 3])]"
-         " | summarize make_list(a)", [('[{"b":1},[2,3]]',)], ["list_a"]),
+         " | summarize make_list(a)", [('[{"b":1},2,3]',)], ["list_a"]),
     Case("make-list-aggregation-function", "datatable (a: real) [1.5, real(nan), real(-inf), real(null)]"
          " | summarize make_list(a)", [('[1.5,"NaN","-Infinity"]',)], ["list_a"]),
     Case("make-set-if-aggregation-function", BEATLES + "make_set_if(name, strlen(name) > 4) | project"

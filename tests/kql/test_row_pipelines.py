@@ -342,9 +342,12 @@ def _agree(seed: int, count: int, table: DeltaTable) -> int:
         expected = _canonical(pipeline.rows)
         for pushdown in (True, False):
             with run(pipeline.text, {"T": table}, pushdown=pushdown) as result:
-                pruned += any(each["where"] is not None for each in result.explain()["tables"])
+                asked = result.explain()["tables"]
                 found = result.read_all().to_pylist()
             assert _canonical(found) == expected, pipeline.text
+            pruned += any(each["where"] is not None for each in asked)
+            if all(each["where"] is None and each["row_limit"] is None for each in asked):
+                break  # the plan without pushdown is the same
     return pruned
 
 

@@ -84,7 +84,9 @@ def test_digests_keep_the_type_and_weights() -> None:
 
 
 def test_nothing_and_no_sketch() -> None:
-    text = "range x from 1 to 0 step 1 | summarize a = dcount_hll(hll(x)), b = percentile_tdigest(tdigest(x), 50)"
+    text = "range x from 1 to 0 step 1 | summarize a = hll(x), b = tdigest(x), c = buildschema(pack('x', x))"
+    assert one(text) == {"a": None, "b": None, "c": None}
+    text = "print x = int(null) | summarize a = dcount_hll(hll(x)), b = percentile_tdigest(tdigest(x), 50)"
     assert one(text) == {"a": 0, "b": None}
     assert one("print a = dcount_hll(dynamic([1])), b = rank_tdigest(dynamic({}), 5)") == {"a": None, "b": None}
     with pytest.raises(KqlError, match="no accuracy"):

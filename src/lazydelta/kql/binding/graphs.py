@@ -25,7 +25,7 @@ from lazydelta.kql.binding.plan import (
     Staged,
 )
 from lazydelta.kql.binding.scalars import Scalars, Special
-from lazydelta.kql.binding.types import Typed, call, column, converted, literal
+from lazydelta.kql.binding.types import Typed, call, column, converted, literal, to_text
 from lazydelta.kql.computing.graph_paths import PatternEdge, components, degrees, matches
 from lazydelta.kql.computing.steps import staged_type
 from lazydelta.kql.language import syntax
@@ -473,6 +473,7 @@ class _Bound:
         # Lists of several hops: SQL column and the properties of its elements.
         self._lists: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {}
         self._inside: dict[str, str] = {}
+        self._key = int(graph.key[1:])
         self._nodes = {name: nodes[place] for name, place in variables.nodes.items()}
         for name, place in variables.nodes.items():
             self._add(name, nodes[place], graph.node_columns)
@@ -490,7 +491,8 @@ class _Bound:
         """Functions that only a match has."""
         quantified: dict[str, Special] = dict.fromkeys(("all", "any", "map"), self._quantified)
         inner = dict.fromkeys(("inner_nodes", "inner_edges"), self._inner)
-        return quantified | inner | dict.fromkeys(_DEGREES, self._degree) | {"labels": _labels}
+        of_nodes = dict.fromkeys(_DEGREES, self._degree) | {"labels": _labels, "node_id": self._node_id}
+        return quantified | inner | of_nodes
 
     def _inner(self, _scalars: Scalars, node: syntax.Call) -> Typed:
         """Return the properties of the nodes or edges on a path, as bags."""
@@ -551,6 +553,9 @@ class _Bound:
             if name in {"$in", "$out"}:
                 sql = _field(element, index, "long")
                 own[f"node_degree_{name[1:]}"] = lambda _scalars, _node, sql=sql: Typed("long", sql, "degree")  # type: ignore[misc]
+        if columns is self._graph.node_columns:
+            key = Typed(columns[self._key][1], _field(element, self._key, columns[self._key][1]), "field")
+            own["node_id"] = lambda _scalars, _node: Typed("string", to_text(key), "node_id")
         columns_of = [*self.columns, *inside]
         bound = Scalars(session, self._scope, columns_of, self._tabular.relation, special=own).bind(inner)
         outer = bound.refs - {each.identity for each in inside}
@@ -571,6 +576,15 @@ class _Bound:
                 return replace(scalars.bind(syntax.Member(node.at, node.arguments[0], prop)), name=None)
             case _:
                 raise self._tabular.session.error(node.at, f"{node.name}() needs a node of the pattern")
+
+    def _node_id(self, scalars: Scalars, node: syntax.Call) -> Typed:
+        match node.arguments:
+            case (syntax.Column(name=name),) if name in self._nodes:
+                prop = self._graph.node_columns[self._key][0]
+                value = scalars.bind(syntax.Member(node.at, node.arguments[0], prop))
+                return replace(value, kind="string", sql=to_text(value), name=None)
+            case _:
+                raise self._tabular.session.error(node.at, "node_id() needs a node of the pattern")
 
     def projected(self, plan: Plan, items: tuple[syntax.Named, ...], scalars: Scalars) -> Relation:
         """Return the columns that the query asks for."""

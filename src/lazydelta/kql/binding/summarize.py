@@ -105,7 +105,7 @@ class Aggregates:
             kept = "hll_merge" if name == "hll_merge" else "tdigest_merge"
             sql = f"py_sketch_{kept}_1(CAST(to_json(list({value.sql}){only}) AS VARCHAR))"
         prefix = "merge_tdigests" if name in {"merge_tdigest", "tdigest_merge"} else name
-        return self._add("dynamic", f"CAST({sql} AS JSON)", used, self._named(prefix, value))
+        return self._add("dynamic", _of_rows(f"CAST({sql} AS JSON)"), used, self._named(prefix, value))
 
     def _hll(self, value: Typed, only: str, accuracy: tuple[syntax.Expression, ...]) -> str:
         level = self._scalars.constant(accuracy[0], "the accuracy", "long", "int").value if accuracy else 1
@@ -152,7 +152,7 @@ class Aggregates:
             kind, sql = "dynamic", self._list(plain, value, conditions, size[0] if size else None)
             used += [key.expression for key in self._order]
         elif plain == "buildschema":
-            kind, sql = "dynamic", self._from_list("schema", value, conditions, None)
+            kind, sql = "dynamic", _of_rows(self._from_list("schema", value, conditions, None))
         else:
             kind, sql = self._sql(node, plain, used, _filter(conditions))
         prefix = {**_COLLECTED, "buildschema": "schema"}.get(plain, node.name)
@@ -206,12 +206,15 @@ class Aggregates:
         distinct = "DISTINCT " if plain == "make_set" else ""
         nulls = [] if plain == "make_list_with_nulls" else [f"{value.sql} IS NOT NULL"]
         present = _filter([*conditions, *nulls])
-        if distinct and value.kind == "dynamic":
-            # A set of arrays contains their elements.
-            collected = f"list_distinct(flatten(list(kql_elements({element})){present}))"
+        # The order of a set is undefined.
+        order = "" if distinct else self._ordered()
+        if value.kind == "dynamic":
+            # Arrays contribute their elements; only a list with nulls keeps those that are null.
+            parts = f"{'kql_array' if not nulls else 'kql_elements'}({element})"
+            collected = f"flatten(list({parts}{order}){present})"
+            collected = f"list_distinct({collected})" if distinct else collected
         else:
-            # The order of a set is undefined.
-            collected = f"list({distinct}{element}{'' if distinct else self._ordered()}){present}"
+            collected = f"list({distinct}{element}{order}){present}"
         if most is not None:
             collected = f"list_slice({collected}, 1, {most})"
         return f"coalesce(to_json({collected}), CAST('[]' AS JSON))"
@@ -333,6 +336,11 @@ class Aggregates:
 
 def _filter(conditions: list[str]) -> str:
     return f" FILTER (WHERE {' AND '.join(conditions)})" if conditions else ""
+
+
+def _of_rows(sql: str) -> str:
+    """Return an aggregate that is null where no rows come."""
+    return f"CASE WHEN count(*) > 0 THEN {sql} END"
 
 
 def _field(whole: Typed, index: int, value: Typed) -> Typed:

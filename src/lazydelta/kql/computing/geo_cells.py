@@ -134,10 +134,10 @@ def geo_geohash_to_polygon(text: str) -> dict[str, Any]:
 
 
 def geo_geohash_neighbors(text: str) -> list[str]:
-    """Return the geohashes around one."""
+    """Return the geohashes around one, in the order of directions that Kusto's reference shows."""
     column, row, length = _cell(text)
     columns, rows = _halves(length)
-    around = ((0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1), (-1, 0), (-1, 1))
+    around = ((-1, -1), (-1, 1), (1, -1), (0, 1), (-1, 0), (1, 1), (1, 0), (0, -1))
     return [
         _hashed((column + east) % 2**columns, row + north, length)
         for east, north in around
@@ -148,6 +148,8 @@ def geo_geohash_neighbors(text: str) -> list[str]:
 # S2 cells.
 
 _DEEPEST_S2 = 30
+# From the order in which the library finds neighbours. A cell at a corner of the cube has fewer.
+_S2_SIDES = (7, 0, 1, 2, 3, 5, 4, 6)
 
 
 def _s2_cell(token: str) -> s2sphere.CellId:
@@ -182,10 +184,11 @@ def geo_s2cell_to_polygon(token: str) -> dict[str, Any]:
 
 
 def geo_s2cell_neighbors(token: str) -> list[str]:
-    """Return the S2 cells of the same level around one."""
+    """Return the S2 cells of the same level around one, in the order of directions that Kusto's reference shows."""
     cell = _s2_cell(token)
-    found = (each.to_token() for each in cell.get_all_neighbors(cell.level()))
-    return list(dict.fromkeys(each for each in found if each != cell.to_token()))
+    each_side = (each.to_token() for each in cell.get_all_neighbors(cell.level()))
+    found = list(dict.fromkeys(each for each in each_side if each != cell.to_token()))
+    return [found[place] for place in _S2_SIDES] if len(found) == len(_S2_SIDES) else found
 
 
 def _degrees(place: s2sphere.LatLng) -> list[float]:

@@ -39,6 +39,8 @@ __all__: list[str] = []
 Vectors = NDArray[np.float64]
 _LEAST_TOLERANCE = 0.1
 _SAME = 1e-12
+# Cells that only touch a shape belong to its covering, whatever the last digits of both are.
+_TOUCHING = 1e-13
 _TOLERANCE = 10.0
 _MOST_CELLS = 65_536
 # The height of a place over the plane's horizon below which it is not projected.
@@ -546,7 +548,7 @@ def _meets(plane: Plane, geometry: Any, reach: float, cell: s2sphere.CellId) -> 
         return False
     if float((corners @ plane.up).min()) <= _HORIZON:
         return True  # so large that some of its parts may meet it
-    return bool(shapely.Polygon(plane.flat(corners)).intersects(geometry))
+    return bool(shapely.dwithin(shapely.Polygon(plane.flat(corners)), geometry, _TOUCHING))
 
 
 def _xyz(point: Any) -> Vectors:

@@ -311,9 +311,10 @@ def _set_key(bag: Any, key: str, value: Any) -> Any:
 
 
 def _bag_zip(keys: Any, values: Any) -> Any:
-    if not isinstance(keys, list) or not isinstance(values, list):
+    if not isinstance(keys, list):
         return None
-    pairs = ((key, values[index] if index < len(values) else None) for index, key in enumerate(keys))
+    given = values if isinstance(values, list) else []
+    pairs = ((key, given[index] if index < len(given) else None) for index, key in enumerate(keys))
     return {key: value for key, value in pairs if isinstance(key, str)}
 
 

@@ -368,14 +368,24 @@ def _from_punycode_domain(text: str) -> str | None:
 
 
 def _replace_strings(text: str, searches: Any, rewrites: Any) -> str | None:
+    """Replace substrings of the original text only; where two overlap, the one that is searched first counts."""
     if not isinstance(searches, list):
         return text
+    taken, found = bytearray(len(text)), []
     for index, search in enumerate(searches):
         rewrite = rewrites
         if isinstance(rewrites, list):
             rewrite = rewrites[index] if index < len(rewrites) else (rewrites[-1] if len(rewrites) == 1 else "")
-        text = text.replace(str(search), str(rewrite))
-    return text
+        for match in re.finditer(re.escape(search), text) if isinstance(search, str) and search else ():
+            start, end = match.span()
+            if not any(taken[start:end]):
+                taken[start:end] = b"x" * (end - start)
+                found.append((start, end, rewrite if isinstance(rewrite, str) else search))
+    parts, at = [], 0
+    for start, end, rewrite in sorted(found):
+        parts += [text[at:start], rewrite]
+        at = end
+    return "".join([*parts, text[at:]])
 
 
 def _has_any_index(text: str, words: Any) -> int:
