@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+
+# The command answers Ctrl-C from its first line on: importing the packages below takes longer than many commands.
+# Processes that it starts are not the command, and its arguments are not among theirs.
+_COMMAND = os.path.basename(sys.argv[0]) == "lazydelta" and sys.argv[0] in sys.orig_argv  # noqa: PTH119 - not loaded yet
+if (_COMMAND or sys.orig_argv[1:3] in (["-m", "lazydelta"], ["-m", "lazydelta.cli"])) and (
+    signal.getsignal(signal.SIGINT) is signal.default_int_handler
+):
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+
 import importlib
 import logging
-import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from lazydelta.errors import LazyDeltaError, no_attribute
+from lazydelta.errors import LazyDeltaError
+from lazydelta.missing_names import CALLED, OF_THE_PACKAGE, CallablePackage, no_attribute
 from lazydelta.scan.file import DataFile
 from lazydelta.scan.stream import FileStream
 from lazydelta.table.delta_table import DeltaTable, read
@@ -106,26 +118,6 @@ _HOMES = {
 # A package that can be called, and the modules that `import deltalake` loads.
 _MODULES = frozenset({"exceptions", "kql", "schema", "transaction", "writer"})
 
-# What users of Polars, pandas and DuckDB try.
-_INSTEAD = {
-    "DeltaLake": "DeltaTable(uri)",
-    "create": "create_table(uri, schema), or DeltaTable.create(uri, schema)",
-    "load": "DeltaTable(uri)",
-    "open": "DeltaTable(uri)",
-    "open_table": "DeltaTable(uri)",
-    "query": "sql(query, {'name': uri})",
-    "read_delta": "read(uri)",
-    "read_deltalake": "read(uri)",
-    "read_parquet": "read(uri)",
-    "read_table": "read(uri)",
-    "scan_delta": "scan(uri), or DeltaTable(uri).to_polars() for a LazyFrame",
-    "table": "DeltaTable(uri)",
-    "to_pandas": "read(uri).to_pandas()",
-    "write": "write_arrow(uri, data) or write_deltalake(uri, data)",
-    "write_delta": "write_arrow(uri, data) or write_deltalake(uri, data)",
-    "write_table": "write_arrow(uri, data) or write_deltalake(uri, data)",
-}
-
 # Quiet unless the application says otherwise, as libraries should be.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
@@ -138,7 +130,19 @@ class _ScanPackage(ModuleType):
         return _scan(*arguments, **keywords)
 
 
+class _ThisPackage(ModuleType):
+    """The package itself: modules whose names users call say what to call, whenever they are imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in CALLED and isinstance(value, ModuleType):
+            value.__class__ = CallablePackage
+        super().__setattr__(name, value)
+
+
 sys.modules["lazydelta.scan"].__class__ = _ScanPackage
+sys.modules[__name__].__class__ = _ThisPackage
+for _name in CALLED.keys() & globals().keys():
+    setattr(sys.modules[__name__], _name, globals()[_name])
 
 
 def __getattr__(name: str) -> Any:
@@ -146,7 +150,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"lazydelta.{name}")
     home = _HOMES.get(name)
     if home is None:
-        raise no_attribute(f"module {__name__!r}", name, _INSTEAD)
+        raise no_attribute(f"module {__name__!r}", name, OF_THE_PACKAGE, __all__)
     # deltalake calls it as we call the action of the log.
     there = "TableMetadata" if name == "Metadata" else name
     found = globals()[name] = getattr(importlib.import_module(home), there)

@@ -54,10 +54,6 @@ because Spark workers raise these errors.
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = [
     "AccessDeniedError",
@@ -362,12 +358,6 @@ class SchemaMismatchError(WriteError):
 
 class TableExistsError(WriteError):
     """A table already exists at this location."""
-
-
-def no_attribute(owner: str, name: str, instead: Mapping[str, str]) -> AttributeError:
-    """Return the error for a missing attribute; if other libraries have one of that name, it says what to write."""
-    hint = instead.get(name)
-    return AttributeError(f"{owner} has no attribute {name!r}{'' if hint is None else f'; use {hint}'}")
 
 
 def require(extra: str, *modules: str) -> None:

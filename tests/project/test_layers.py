@@ -36,8 +36,8 @@ LAYERS = (
     "demo",
     "cli",
 )
-# Modules that every package may import; `options` imports `errors`.
-FOUNDATIONS = frozenset({"errors", "options", "warned"})
+# Modules that every package may import; `options` and `missing_names` import `errors`.
+FOUNDATIONS = frozenset({"errors", "missing_names", "options", "warned"})
 # Public names of what lies elsewhere: those of deltalake's modules, and one of ours. Only programs import them.
 NAMES_ALONE = frozenset(
     {"_internal", "_util", "exceptions", "fs", "query", "schema", "telemetry", "transaction", "writer"}

@@ -86,9 +86,12 @@ class CommandGroup(click.Group):
             known = self.list_commands(ctx)
             near = difflib.get_close_matches(args[0], known, n=2) if args else []
             meant = _OTHER_COMMANDS.get(args[0]) if args else None
-            if meant is not None and meant.split()[0] in {*known, "--help", "--version"}:
-                message = f"No such command {args[0]!r}. Write {ctx.command_path} {meant}."
-                raise click.UsageError(message, error.ctx) from None
+            if meant is not None and (meant.endswith(".") or meant.split()[0] in {*known, "--help", "--version"}):
+                meant = meant if meant.endswith(".") else f"Write {ctx.command_path} {meant}."
+                raise click.UsageError(f"No such command {args[0]!r}. {meant}", error.ctx) from None
+            if ctx.parent is not None and not near:
+                write = f"Write {ctx.command_path} COMMAND: {', '.join(known)}."
+                raise click.UsageError(f"No such command {args[0]!r}. {write}", error.ctx) from None
             if not near or "Did you mean" in error.message:
                 raise
             raise click.UsageError(f"{error.message} Did you mean {' or '.join(near)}?", error.ctx) from None
@@ -105,8 +108,27 @@ class CommandGroup(click.Group):
                 formatter.write_dl(rows)
 
 
-# What other tools call a command or an option, and what ours is called.
+# What other tools call a command or an option, and what ours is called; or a sentence that says what to do.
+_COMPLETION = 'Write eval "$(_LAZYDELTA_COMPLETE=bash_source lazydelta)" for completion in bash.'
+_QUERY = 'Write lazydelta query "select … from t …" t=URI.'
+_IN_PYTHON = "There is a method in Python: DeltaTable(uri).{}."
 _OTHER_COMMANDS = {
+    **dict.fromkeys(("cdf", "changes", "diff"), _IN_PYTHON.format("load_cdf(version), and changes(version) for files")),
+    **dict.fromkeys(("cat", "peek", "tail"), "rows"),
+    **dict.fromkeys(("copy", "cp"), "clone"),
+    **dict.fromkeys(("drop", "rm"), "Delete the folder of the table; lazydelta delete --all deletes its rows."),
+    **dict.fromkeys(("dump", "export"), 'query "from t" t=URI --parquet FILE'),
+    **dict.fromkeys(("du", "metadata", "properties", "protocol", "size", "stats"), "info"),
+    **dict.fromkeys(("check", "fsck", "verify"), "doctor"),
+    **dict.fromkeys(("partitions", "groupby"), _QUERY),
+    "completion": _COMPLETION,
+    "connect": "shell",
+    "import": "append",
+    "repl": "shell",
+    "truncate": "delete --all",
+    "upsert": "merge",
+    "versions": "history",
+    "web": "ui",
     "compact": "optimize",
     "count": "query \"select count(*) from delta('URI')\"",
     "describe": "info",
@@ -131,10 +153,29 @@ _OTHER_COMMANDS = {
     "zorder": "optimize --z-order A,B",
 }
 _OTHER_OPTIONS = {
+    **dict.fromkeys(("--count", "--distinct", "--group-by", "--order-by", "--sort", "--sort-by"), _QUERY),
+    **dict.fromkeys(("--force", "--yes", "-y"), "Leave it out: nothing is asked."),
+    **dict.fromkeys(("--install-completion", "--show-completion"), _COMPLETION),
+    **dict.fromkeys(("--last", "--since"), "Write --where \"column >= now() - interval '1 day'\"."),
+    **dict.fromkeys(("--no-header", "--pretty", "--summary"), "Write --csv or --json, or nothing for a table."),
+    **dict.fromkeys(("--verbose", "-v"), "Write --debug to see what is done; explain shows the plan of a scan."),
+    **dict.fromkeys(("--stats", "--stats-columns"), _IN_PYTHON.format("files(stats_columns=[…])")),
+    "--add-columns": "--add",
+    "--compact": "Leave it out: that is what optimize does.",
+    "--key": "--on",
+    "--out": "--parquet, --csv, --json",
+    "--parquet": 'Write lazydelta query "from t" t=URI --parquet FILE.',
+    "--partition": "--where",
+    "--set-property": "--set",
+    "--tail": "--limit",
+    "--to": "--version",
+    "-V": "--version",
+    "-l": "--limit",
     "--add-column": "--add",
     "--as-of": "--timestamp",
     "--at": "--timestamp",
     "--column": "--columns",
+    "--columns": "--column",
     "--filter": "--where",
     "--format": "--json, --csv",
     "--head": "--limit",
@@ -272,6 +313,9 @@ def cli(ctx: click.Context) -> None:
 
 def main() -> None:
     """Run the command and exit."""
+    # Until now there was nothing to undo, and Ctrl-C ended the process; see `lazydelta.__init__`.
+    if callable(signal.getsignal(signal.SIGINT)):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # As on Ctrl-C: unfinished work is undone. A command started by a background shell receives no Ctrl-C.
     if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
@@ -282,6 +326,8 @@ def main() -> None:
     except SystemExit as leaving:
         if leaving.code == INTERRUPTED:
             _leave_at_once()
+        if callable(signal.getsignal(signal.SIGINT)):
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # the work is done: no trace of the interpreter's end
         raise
 
 
@@ -308,6 +354,9 @@ def _message_of(error: click.ClickException) -> str:
     """Return the message of a wrong command line. An option of another tool is answered with ours."""
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         known = {name for each in error.ctx.command.params for name in each.opts}
+        sentence = _OTHER_OPTIONS.get(error.option_name, "")
+        if sentence.endswith("."):
+            return f"No such option {error.option_name!r}. {sentence}"
         meant = [name for name in _OTHER_OPTIONS.get(error.option_name, "").split(", ") if name in known]
         if meant:
             return f"No such option {error.option_name!r}. Write {' or '.join(meant)}."

@@ -33,6 +33,19 @@ __all__ = ["doctor", "optimize", "vacuum"]
 
 
 _MIB = 1 << 20
+
+
+class _Mebibytes(click.IntRange):
+    """A number of mebibytes from 1: ``128``, ``128MB`` or ``128MiB``."""
+
+    def __init__(self) -> None:
+        super().__init__(min=1)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number."""
+        return super().convert(re.sub(r"(?i)\s*mi?b?$", "", value) if isinstance(value, str) else value, param, ctx)
+
+
 # From this number of small files, starting the executors of a cluster pays off.
 _MANY_TO_PACK = 10_000
 # The same for the number of files to list, folder by folder.
@@ -129,7 +142,7 @@ def doctor(ctx: click.Context, target: TableTarget, *, deep: bool, fix: bool, ye
 @where_option("Pack these partitions only; SQL or JSON over partition columns.")
 @click.option(
     "--target-size",
-    type=click.IntRange(min=1),
+    type=_Mebibytes(),
     metavar="MIB",
     help="About how large files become; by default what the table says (delta.targetFileSize), 128 if nothing.",
 )

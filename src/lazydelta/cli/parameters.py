@@ -167,6 +167,18 @@ def named_table(given: str) -> tuple[str, str]:
     return re.sub(r"[^A-Za-z0-9_]", "_", last).lstrip("_") or "table", given
 
 
+# What a further argument usually means.
+_MEANT_BY_ARGUMENTS = {
+    **dict.fromkeys(("files", "rows"), "Write --where, --columns and --limit for what to print."),
+    **dict.fromkeys(("kql", "query"), "The query comes first, then NAME=URI."),
+    "alter": "Write --add NAME:TYPE, --set K=V, --rename OLD=NEW or --drop NAME.",
+    "create": "Write columns as NAME:TYPE.",
+    "delete": "Write --where PREDICATE.",
+    "explain": "Write --where PREDICATE; lazydelta query --explain is for SQL.",
+    "restore": "Write --version N.",
+}
+
+
 def refuse_extra_arguments() -> None:
     """Refuse extra arguments with our own message.
 
@@ -174,7 +186,8 @@ def refuse_extra_arguments() -> None:
     """
     ctx = click.get_current_context()
     if ctx.args:
-        message = f"{len(ctx.args)} argument(s) too many; quote a value that holds spaces."
+        write = _MEANT_BY_ARGUMENTS.get(ctx.command.name or "", "")
+        message = f"{len(ctx.args)} argument(s) too many; quote a value that holds spaces. {write}".rstrip()
         raise click.UsageError(message, ctx)
 
 

@@ -307,6 +307,9 @@ def query_command(function: Callable[..., None]) -> Callable[..., None]:
         as_json: bool,
         **rest: Any,
     ) -> None:
+        ctx = click.get_current_context()
+        if file is not None and text is not None:  # the file has the query, so this is a table
+            ctx.args, text = [text, *ctx.args], None
         tables = tables | named_tables()
         if sum([as_csv, as_arrow, as_json and not explain, parquet is not None]) > 1:
             raise click.UsageError("--csv, --json, --arrow and --parquet exclude each other.")
@@ -509,13 +512,17 @@ def _kql_literal(value: Any) -> str:
 
 
 def _text(text: str | None, file: str | None) -> str:
-    if (text is None) == (file is None):
+    if text is None and file is None and not sys.stdin.isatty():
+        text = "-"
+    if text is None and file is None:
         raise click.UsageError("Give the query, - to read it from standard input, or --file with its name.")
     if "-" in {text, file}:
         return sys.stdin.read()
     if file is None:
         if str(text).endswith((".sql", ".kql")) and Path(str(text)).is_file():
             raise click.UsageError(f"{text} is a file. Write --file {text}.")
+        if Path(str(text)).is_dir():
+            raise click.UsageError("The query comes first, then its tables as NAME=URI or URI.")
         return text or ""
     try:
         return Path(file).read_text(encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -22,6 +23,7 @@ from lazydelta.cli.parameters import (
     counting,
     engine_options,
     pairs,
+    refuse_extra_arguments,
     session,
     target_command,
 )
@@ -97,6 +99,7 @@ _FILE = click.Path(path_type=Path)
 
 @click.command("create", context_settings=CONTEXT)
 @_write_command
+@click.argument("fields", nargs=-1, metavar="[NAME:TYPE]...")
 @click.option(
     "--column",
     "columns",
@@ -114,18 +117,23 @@ def create(
     target: TableTarget,
     *,
     columns: tuple[str, ...],
+    fields: tuple[str, ...],
     like: Path | None,
     partition_by: str | None,
     if_absent: bool,
     **rest: Any,
 ) -> None:
-    """Create an empty table at URI."""
+    """Create an empty table at URI, with the columns NAME:TYPE."""
+    if not all(re.fullmatch(r"\w+:[\w ,()!]+", each) for each in fields):  # it may be a secret that was cut off
+        ctx = click.get_current_context()
+        ctx.args = list(fields)
+        refuse_extra_arguments()
     from lazydelta.write.create import create_table  # noqa: PLC0415 - takes a second, not needed for --help
 
     try:
         version = create_table(
             target.uri,
-            _schema(columns, like),
+            _schema((*columns, *fields), like),
             partition_by=_names(partition_by),
             storage_options=target.storage_options or None,
             mode="ignore" if if_absent else "error",
@@ -315,45 +323,23 @@ def _table_schema(target: TableTarget) -> pa.Schema | None:
 
 
 _COMPUTED = b"lazydelta.computed"
-# Types as people write them, beside Delta's own names.
-_TYPES = {
-    **dict.fromkeys(("int", "int32", "int4"), "integer"),
-    **dict.fromkeys(("bigint", "int64", "int8"), "long"),
-    **dict.fromkeys(("smallint", "int16", "int2"), "short"),
-    **dict.fromkeys(("tinyint",), "byte"),
-    **dict.fromkeys(("varchar", "text", "str", "char"), "string"),
-    **dict.fromkeys(("real", "float32", "float4"), "float"),
-    **dict.fromkeys(("float64", "float8", "double precision"), "double"),
-    **dict.fromkeys(("bool",), "boolean"),
-    **dict.fromkeys(("timestamptz", "datetime", "timestamp with time zone"), "timestamp"),
-    **dict.fromkeys(("blob", "bytes", "varbinary"), "binary"),
-}
-
-
-def _delta_type(text: str) -> str:
-    """Return the Delta name of a type; ``varchar(20)`` is a string, ``numeric(10,2)`` a decimal."""
-    word, paren, rest = " ".join(text.lower().split()).partition("(")
-    word = word.strip()
-    if word == "numeric":
-        return f"decimal{paren}{rest}"
-    known = _TYPES.get(word, word)
-    return known if not paren or known == "string" else f"{known}{paren}{rest}"
 
 
 def _schema(columns: tuple[str, ...], like: Path | None) -> pa.Schema:
     import pyarrow as pa  # noqa: PLC0415
 
+    from lazydelta.protocol.delta_types import type_name  # noqa: PLC0415
     from lazydelta.protocol.schema import TableSchema  # noqa: PLC0415
 
     if not columns and like is None:
-        raise OptionError("A table needs columns", hint="give --column NAME:TYPE, or --like FILE")
+        raise OptionError("A table needs columns", hint="give NAME:TYPE, or --like FILE")
     fields = []
     for each in columns:
-        name, colon, kind = each.partition(":")
-        if not colon or not name or not kind:
-            raise OptionError(f"--column {each} is not valid", hint="write it as name:type")
+        name, _, kind = each.partition(":" if ":" in each else " ")
+        if not name or not kind:
+            raise OptionError(f"The column {each} is not valid", hint="write it as name:type")
         required = kind.endswith("!")
-        fields.append({"name": name, "type": _delta_type(kind.removesuffix("!")), "nullable": not required})
+        fields.append({"name": name, "type": type_name(kind.removesuffix("!")), "nullable": not required})
     named = TableSchema.parse(json.dumps({"type": "struct", "fields": fields}), origin="--column").to_arrow()
     taken = [] if like is None else list(schema_of(like))
     return pa.schema([*taken, *named])

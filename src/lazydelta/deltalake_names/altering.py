@@ -21,6 +21,7 @@ from lazydelta.deltalake_names.parameters import deprecate_positional_commit_arg
 from lazydelta.errors import OptionError, WriteError
 from lazydelta.maintenance.after_commit import Maintain, after_commit
 from lazydelta.maintenance.restore import repair_table, restore_table
+from lazydelta.missing_names import AnswersNames
 from lazydelta.protocol.delta_types import Field
 from lazydelta.sidecar.handle import snapshot_of
 from lazydelta.write.alter import TableChange, alter_table
@@ -34,7 +35,7 @@ _NAMES = {
 }
 
 
-class TableAlterer:
+class TableAlterer(AnswersNames):
     """The operations of ``DeltaTable.alter``. Each is one commit, and the table then moves to its newest version.
 
     ``args`` are the commit properties by position, which deltalake deprecates.
@@ -96,12 +97,14 @@ class TableAlterer:
 
     def add_constraint(
         self,
-        constraints: Mapping[str, str],
+        constraints: Mapping[str, str] | Any,
         *args: Any,
         commit_properties: CommitProperties | None = None,
         post_commithook_properties: PostCommitHookProperties | None = None,
     ) -> None:
         """Add a CHECK constraint, ``{name: SQL}``. Every row of the table is read and must satisfy it."""
+        if isinstance(constraints, str):
+            raise OptionError("Constraints have names", hint="write {'name': 'SQL condition'}")
         given = deprecate_positional_commit_args(
             "add_constraint",
             args,
@@ -131,7 +134,7 @@ class TableAlterer:
 
     def set_table_properties(
         self,
-        properties: Mapping[str, str],
+        properties: Mapping[str, str | bool | int] | Any,
         raise_if_not_exists: bool = True,  # noqa: FBT001, FBT002
         *args: Any,
         commit_properties: CommitProperties | None = None,
@@ -141,6 +144,8 @@ class TableAlterer:
 
         A property that Delta does not define is refused unless ``raise_if_not_exists`` is false.
         """
+        if isinstance(properties, str):
+            raise OptionError("Properties have values", hint=f"write {{{properties!r}: value}}")
         given = deprecate_positional_commit_args(
             "set_table_properties", args, commit_properties, post_commithook_properties
         )
@@ -148,7 +153,8 @@ class TableAlterer:
             if not key.lower().startswith("delta."):
                 message = f"{key!r} is no table property of Delta"
                 raise WriteError(message, hint="they begin with delta.; for others say raise_if_not_exists=False")
-        self._commit(TableChange.set_properties(properties), given)
+        plain = {key: str(each).lower() if isinstance(each, bool | int) else each for key, each in properties.items()}
+        self._commit(TableChange.set_properties(plain), given)
 
     def unset_table_properties(
         self,
@@ -201,16 +207,17 @@ class TableAlterer:
 
     def add_feature(
         self,
-        feature: TableFeatures | Sequence[TableFeatures],
+        feature: TableFeatures | str | Sequence[TableFeatures | str],
         allow_protocol_versions_increase: bool = False,  # noqa: FBT001, FBT002
         *args: Any,
         commit_properties: CommitProperties | None = None,
         post_commithook_properties: PostCommitHookProperties | None = None,
     ) -> None:
-        """Add features to the protocol of the table."""
+        """Add features to the protocol of the table, by the protocol's names or deltalake's."""
         given = deprecate_positional_commit_args("add_feature", args, commit_properties, post_commithook_properties)
-        features = [feature] if isinstance(feature, TableFeatures) else list(feature)
-        names = [_NAMES.get(each.value, each.value[0].lower() + each.value[1:]) for each in features]
+        features = [feature] if isinstance(feature, TableFeatures | str) else list(feature)
+        given_names = [each if isinstance(each, str) else each.value for each in features]
+        names = [_NAMES.get(each, each[0].lower() + each[1:]) for each in given_names]
         self._commit(TableChange.add_features(names, may_raise_versions=allow_protocol_versions_increase), given)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lazydelta.deltalake_names.parameters import deprecate_positional_commit_args
 from lazydelta.errors import OptionError
+from lazydelta.missing_names import known_arguments
 from lazydelta.sidecar.handle import PinnedVersion, snapshot_of
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class ChangesTable(PinnedVersion):
 
         compact_log(snapshot_of(self).table, starting_version, ending_version)
 
+    @known_arguments
     def delete(
         self,
         predicate: Where = None,
@@ -94,6 +96,7 @@ class ChangesTable(PinnedVersion):
         self.update_incremental()
         return metrics
 
+    @known_arguments
     def update(
         self,
         updates: Mapping[str, str] | None = None,
@@ -133,6 +136,7 @@ class ChangesTable(PinnedVersion):
         self.update_incremental()
         return metrics
 
+    @known_arguments
     def merge(  # noqa: PLR0913, PLR0917 - deltalake's parameters
         self,
         source: ArrowData,
@@ -190,6 +194,7 @@ class ChangesTable(PinnedVersion):
 
         return TableAlterer(self)
 
+    @known_arguments
     def restore(
         self,
         target: int | datetime | str,

@@ -13,6 +13,7 @@ from lazydelta.errors import OptionError
 from lazydelta.maintenance.after_commit import Maintain, after_commit
 from lazydelta.maintenance.optimize import FileSizes, OptimizeResult, OptimizeSettings, optimize
 from lazydelta.maintenance.vacuum import vacuum
+from lazydelta.missing_names import AnswersNames
 from lazydelta.predicates import Where
 from lazydelta.sidecar.handle import TableHandle
 from lazydelta.write.commit import CommitNote
@@ -23,7 +24,7 @@ __all__ = ["TableOptimizer", "vacuum_call"]
 _LARGEST = (1 << 63) - 1
 
 
-class TableOptimizer:
+class TableOptimizer(AnswersNames):
     """The operations of ``DeltaTable.optimize``, as in deltalake."""
 
     def __init__(self, handle: TableHandle, committed: Callable[[], object]) -> None:
@@ -131,6 +132,8 @@ class TableOptimizer:
         **more: Any,
     ) -> dict[str, Any]:
         note, maintain = _noted(*properties)
+        if isinstance(target_size, str):
+            raise OptionError(f"target_size={target_size!r} is not valid", hint="give a number of bytes")
         if target_size is not None and not 1 <= target_size <= _LARGEST:
             message = f"target_file_size must be between 1 and {_LARGEST} bytes, and is {target_size}"
             raise OptionError(message, hint="the log holds it as a number of 64 bits")

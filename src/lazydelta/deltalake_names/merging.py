@@ -12,6 +12,7 @@ from lazydelta.deltalake_names.commit_properties import WriterProperties, mainta
 from lazydelta.errors import OptionError
 from lazydelta.ingest.arrow import ArrowData, open_data
 from lazydelta.maintenance.after_commit import after_commit
+from lazydelta.missing_names import AnswersNames, known_arguments
 from lazydelta.sidecar.handle import snapshot_of
 from lazydelta.write.row_changes.merge import MergeRequest, MergeResult, merge_rows
 from lazydelta.write.row_changes.merge_clauses import MergeClause
@@ -19,7 +20,7 @@ from lazydelta.write.row_changes.merge_clauses import MergeClause
 __all__ = ["TableMerger", "merge_metrics"]
 
 
-class TableMerger:
+class TableMerger(AnswersNames):
     """The clauses of a MERGE, in the order in which they apply; ``execute`` runs it."""
 
     def __init__(  # noqa: PLR0913 - the parameters of ``DeltaTable.merge``
@@ -59,6 +60,7 @@ class TableMerger:
         self._settings = settings
         self._is_over = False
 
+    @known_arguments
     def when_matched_update(self, updates: Mapping[str, str], predicate: str | None = None) -> TableMerger:
         """Update matched rows of the table; ``updates`` maps columns to SQL over both tables."""
         return self._with(MergeClause("matched", "update", predicate, dict(updates)))
@@ -73,6 +75,7 @@ class TableMerger:
         """Delete matched rows of the table."""
         return self._with(MergeClause("matched", "delete", predicate))
 
+    @known_arguments
     def when_not_matched_insert(self, updates: Mapping[str, str], predicate: str | None = None) -> TableMerger:
         """Insert rows of the source that match none of the table; ``updates`` maps columns to SQL over the source."""
         return self._with(MergeClause("not matched", "insert", predicate, dict(updates)))
@@ -83,6 +86,7 @@ class TableMerger:
         """Insert rows of the source that match none of the table, with all their columns except ``except_cols``."""
         return self._with(MergeClause("not matched", "insert", predicate, left_out=tuple(except_cols or ())))
 
+    @known_arguments
     def when_not_matched_by_source_update(
         self, updates: Mapping[str, str], predicate: str | None = None
     ) -> TableMerger:

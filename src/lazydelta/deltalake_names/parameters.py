@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.metadata
+import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from lazydelta.errors import OptionError, UnsupportedOperationError, no_attribute
+from lazydelta.errors import LazyDeltaError, OptionError, UnsupportedOperationError
+from lazydelta.missing_names import OF_A_TABLE, OF_THE_CLASS, AnswersNames, no_attribute
+
+if TYPE_CHECKING:
+    from lazydelta.protocol.schema import TableSchema
 
 __all__ = [
     "NOT_GIVEN",
@@ -18,7 +22,7 @@ __all__ = [
     "enable_nanosecond_timestamps",
     "init_tracing",
     "instead_of",
-    "only_where",
+    "named_columns",
     "refuse",
     "rust_core_version",
     "warn_of",
@@ -27,15 +31,7 @@ __all__ = [
 
 
 T = TypeVar("T")
-P = ParamSpec("P")
-# Other keywords of rows that other libraries have.
-_OTHER_NAMES = {
-    "n_rows": "write limit={0!r}",
-    "nrows": "write limit={0!r}",
-    "order_by": "write sql('FROM self ORDER BY …')",
-    "sort_by": "write sql('FROM self ORDER BY …')",
-}
-_NAMES_OF_WHERE = ("filter", "filters", "partition_filters", "partitions", "predicate")
+_SQL_SIGN = r"[=<>!]|\s(is|in|like|between|and|or)\s"
 
 
 class _NotGiven(int):
@@ -105,21 +101,26 @@ def instead_of(old_name: str, old: T | None, new: T | None) -> T | None:
     return old
 
 
-def only_where(function: Callable[P, T]) -> Callable[P, T]:
-    """Make a function that has ``where`` answer its names in other functions and libraries with what to write."""
-
-    @functools.wraps(function)
-    def checked(*args: P.args, **keywords: P.kwargs) -> T:
-        for name in _NAMES_OF_WHERE:
-            if name in keywords:
-                message = f"{function.__name__}() has no argument {name!r}"
-                raise OptionError(message, hint=f"write where={keywords[name]!r}")
-        for name in _OTHER_NAMES.keys() & keywords.keys():
-            message = f"{function.__name__}() has no argument {name!r}"
-            raise OptionError(message, hint=_OTHER_NAMES[name].format(keywords[name]))
-        return function(*args, **keywords)
-
-    return checked
+def named_columns(columns: Any, schema: TableSchema) -> list[str] | None:
+    """Return the columns as a list, None for all. A condition in their place is an error that says where it belongs."""
+    known = {field.name for field in schema.fields}
+    if columns is None or ("*" not in known and columns in ("*", ["*"])):
+        return None
+    if not isinstance(columns, Sequence):
+        message = f"Columns cannot be a {type(columns).__name__}"
+        raise OptionError(message, hint="give names; a condition is where='…', an expression or tuples")
+    names = [columns] if isinstance(columns, str) else list(columns)
+    if isinstance(columns, str) and columns not in known and "," in columns:
+        hint = f"write {[name.strip() for name in columns.split(',')]}"
+        raise OptionError(f"{columns!r} is no column of the table, but looks like several", hint=hint)
+    for name in names:
+        if name not in known and re.search(_SQL_SIGN, name, re.IGNORECASE):
+            try:
+                schema.column(name)
+            except LazyDeltaError:
+                message = f"{name!r} is no column of the table, but looks like a condition"
+                raise OptionError(message, hint=f"write where={name!r}") from None
+    return names
 
 
 # Operations of deltalake tables that lazydelta does not have. Each name exists and raises: a missing name looks like an
@@ -134,105 +135,29 @@ def refuse(name: str, purpose: str) -> NoReturn:
     raise UnsupportedOperationError(message, hint=hint)
 
 
-# What users of pandas, Polars, PyArrow, Spark and older releases of deltalake call, and what a table has.
-_INSTEAD = {
-    "alias": "merge(source, condition, target_alias=…), or a name in sql(…)",
-    "append": "write_deltalake(table, data, mode='append')",
-    "arrow": "to_arrow()",
-    "as_of": "DeltaTable(uri, version=…)",
-    "assign": "to_polars() or to_pandas(), and change the frame",
-    "close": "nothing: a table holds no connection open",
-    "collect": "to_arrow() or to_polars().collect()",
-    "compact": "optimize.compact()",
-    "describe": "info()",
-    "detail": "info()",
-    "df": "to_pandas()",
-    "drop": "to_polars() or to_pandas(), and change the frame",
-    "dropna": "to_polars() or to_pandas(), and change the frame",
-    "fetchall": "to_list()",
-    "fillna": "to_polars() or to_pandas(), and change the frame",
-    "filter": "rows(where=…) or to_polars().filter(…)",
-    "first": "rows().first(), or head(1)",
-    "groupBy": "sql('SELECT … FROM self GROUP BY …') or to_polars().group_by(…)",
-    "group_by": "sql('SELECT … FROM self GROUP BY …') or to_polars().group_by(…)",
-    "groupby": "sql('SELECT … FROM self GROUP BY …') or to_polars().group_by(…)",
-    "iloc": "to_pandas().iloc[…]",
-    "insert": "write_deltalake(table, data, mode='append')",
-    "iterrows": "rows(), or to_list()",
-    "latest_version": "update_incremental(), which moves to the newest version",
-    "limit": "head(n), or rows(limit=n)",
-    "load_version": "load_as_version(version)",
-    "load_with_datetime": "load_as_version(timestamp)",
-    "loc": "to_pandas().loc[…]",
-    "location": "uri",
-    "log": "history()",
-    "max": "sql('SELECT max(…) FROM self')",
-    "mean": "sql('SELECT avg(…) FROM self')",
-    "min": "sql('SELECT min(…) FROM self')",
-    "name": "metadata().name",
-    "num_files": "files().count()",
-    "num_rows": "count()",
-    "orderBy": "sql('FROM self ORDER BY …') or to_polars().sort(…)",
-    "order_by": "sql('FROM self ORDER BY …') or to_polars().sort(…)",
-    "overwrite": "write_deltalake(table, data, mode='overwrite')",
-    "path": "uri",
-    "pl": "to_polars()",
-    "query": "sql(…)",
-    "read": "to_arrow(), to_pandas() or rows()",
-    "refresh": "update_incremental(), which moves to the newest version",
-    "reload": "update_incremental(), which moves to the newest version",
-    "rename": "to_polars() or to_pandas(), and change the frame",
-    "sample": "sql('FROM self USING SAMPLE 10')",
-    "select": "rows([columns])",
-    "shape": "count() and columns",
-    "sort": "sql('FROM self ORDER BY …') or to_polars().sort(…)",
-    "sort_by": "sql('FROM self ORDER BY …') or to_polars().sort(…)",
-    "sort_values": "sql('FROM self ORDER BY …') or to_polars().sort(…)",
-    "sum": "sql('SELECT sum(…) FROM self')",
-    "tail": "head(n), which returns the newest rows",
-    "take": "head(n), or rows(limit=n)",
-    "toDF": "to_pandas() or to_polars(); lazydelta.spark.read(spark, uri) for Spark",
-    "toPandas": "to_pandas()",
-    "to_csv": "to_pandas().to_csv(path)",
-    "to_dask": "fragments(n), one for each task",
-    "to_df": "to_pandas() or to_polars()",
-    "to_dict": "to_list()",
-    "to_dicts": "to_list()",
-    "to_duckdb": "lazydelta.sql(query, {'name': table}), or duckdb's FROM over to_pyarrow_dataset()",
-    "to_json": "to_pandas().to_json(path)",
-    "to_numpy": "to_pandas().to_numpy()",
-    "to_parquet": "pyarrow.parquet.write_table(table.to_arrow(), path)",
-    "to_pydict": "to_arrow().to_pydict()",
-    "to_pylist": "to_list()",
-    "to_spark": "lazydelta.spark.read(spark, uri)",
-    "to_table": "to_arrow()",
-    "upsert": "merge(data, condition).when_matched_update_all().when_not_matched_insert_all().execute()",
-    "url": "uri",
-    "value_counts": "sql('SELECT …, count(*) FROM self GROUP BY ALL')",
-    "versions": "history()",
-    "where": "rows(where=…)",
-    "with_columns": "to_polars() or to_pandas(), and change the frame",
-    "write": "write_deltalake(table, data, mode='append')",
-}
-_INSTEAD_OF_CLASS = dict.fromkeys(
-    ("for_path", "forPath", "forName", "from_uri", "load", "open", "read"), "DeltaTable(uri)"
-) | {"convertToDelta": "lazydelta.convert_to_deltalake(uri)", "isDeltaTable": "DeltaTable.is_deltatable(uri)"}
-
-
 class _AnswersNames(type):
     """The class of ``DeltaTable``: constructors that other libraries have are answered with ours."""
 
     def __getattr__(cls, name: str) -> NoReturn:
-        raise no_attribute(f"type object {cls.__name__!r}", name, _INSTEAD_OF_CLASS)
+        raise no_attribute(f"type object {cls.__name__!r}", name, OF_THE_CLASS, dir(type))
 
 
-class LeftToDeltalake(metaclass=_AnswersNames):
+class LeftToDeltalake(AnswersNames, metaclass=_AnswersNames):
     """What a table does not have: each name raises an error that says what to use."""
+
+    _INSTEAD = OF_A_TABLE
+    _OTHERWISE = "data frames of it are to_pandas() and to_polars(), and sql(…) computes"
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            raise no_attribute(f"{type(self).__name__!r} object", name, _INSTEAD)
+            if not name.startswith("_") and name in self.columns:
+                message = f"{type(self).__name__!r} object has no attribute {name!r}"
+                raise AttributeError(f"{message}, which is a column; use rows([{name!r}]), or to_pandas()[{name!r}]")
+            return super().__getattr__(name)
+
+        def __contains__(self, name: object) -> NoReturn:
+            raise TypeError(f"a DeltaTable has no items; use {name!r} in table.columns")
 
         def __getitem__(self, key: object) -> NoReturn:
             asked = [key] if isinstance(key, str) else key

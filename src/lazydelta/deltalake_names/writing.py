@@ -23,7 +23,8 @@ from lazydelta.deltalake_names.parameters import deprecate_positional_commit_arg
 from lazydelta.errors import OptionError, TableExistsError
 from lazydelta.ingest.arrow import ArrowData, commit_arrow
 from lazydelta.maintenance.after_commit import after_commit
-from lazydelta.protocol.delta_types import Field, Schema
+from lazydelta.missing_names import known_arguments
+from lazydelta.protocol.delta_types import Schema
 from lazydelta.sidecar.handle import TableHandle, snapshot_of
 from lazydelta.write.create import create_table
 from lazydelta.write.data_files import TARGET_FILE_SIZE
@@ -35,6 +36,7 @@ __all__ = ["convert_to_deltalake", "create", "write_deltalake"]
 _MODES = ("error", "append", "overwrite", "ignore")
 
 
+@known_arguments
 def write_deltalake(  # noqa: PLR0913 - deltalake's parameters
     table_or_uri: Any,
     data: ArrowData,
@@ -66,6 +68,9 @@ def write_deltalake(  # noqa: PLR0913 - deltalake's parameters
     """
     if mode not in _MODES:
         raise OptionError(f"mode={mode!r} is not valid", hint=f"use one of {', '.join(_MODES)}")
+    if not isinstance(table_or_uri, str | os.PathLike | ChangesTable):
+        message = f"The table is a {type(table_or_uri).__name__}, and no location"
+        raise OptionError(message, hint="write write_deltalake(uri, data)")
     if schema_mode not in {None, "merge", "overwrite"}:
         raise OptionError(f"schema_mode={schema_mode!r} is not valid", hint="use 'merge' or 'overwrite'")
     if predicate is not None and mode != "overwrite":
@@ -91,7 +96,7 @@ def write_deltalake(  # noqa: PLR0913 - deltalake's parameters
         max_attempts=attempts_of(commit_properties, WriteOptions().max_attempts),
         target_file_size=TARGET_FILE_SIZE if target_file_size is None else target_file_size,
     )
-    place = os.fspath(table_or_uri) if table is None else snapshot_of(table).table
+    place = os.fspath(table_or_uri) if not isinstance(table_or_uri, ChangesTable) else snapshot_of(table_or_uri).table
     note = note_of(commit_properties, None if table is None else table.transaction_version)
     same = schema_mode == "overwrite" and predicate is not None
     done = commit_arrow(
@@ -177,7 +182,7 @@ def create(  # noqa: PLR0913 - deltalake's parameters
     maintains(post_commithook_properties)  # no hook is due after a first commit, but invalid values are refused
     create_table(
         table_uri,
-        _schema(schema),
+        schema,
         partition_by=[partition_by] if isinstance(partition_by, str) else partition_by or (),
         properties=given,
         name=name,
@@ -186,18 +191,6 @@ def create(  # noqa: PLR0913 - deltalake's parameters
         mode="error" if mode == "append" else mode,  # type: ignore[arg-type]  # deltalake refuses it for a table, too
         note=note_of(commit_properties),
     )
-
-
-def _schema(given: Any) -> Schema | pa.Schema:
-    if isinstance(given, Schema | pa.Schema):
-        return given
-    if isinstance(given, Mapping) and all(isinstance(each, str) for each in given.values()):
-        return Schema([Field(name, kind) for name, kind in given.items()])
-    try:
-        return pa.schema(given)
-    except (pa.ArrowException, TypeError, ValueError, AttributeError) as error:
-        hint = "give a Schema, a pyarrow schema, or {'column': 'long'}"
-        raise OptionError(f"The schema cannot be read: {error}", hint=hint) from error
 
 
 def _check_names(properties: Mapping[str, str]) -> None:

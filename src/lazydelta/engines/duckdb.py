@@ -7,6 +7,7 @@ DuckDB pushes down columns and most filters and pulls rows as needed. ``con.sql(
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -119,6 +120,24 @@ def names_of(con: Any, sql: str) -> set[str]:
     return names_in(parsed(con, sql))
 
 
+# What people write by habit from other dialects, and what DuckDB takes.
+_ANY_CASE = re.IGNORECASE | re.DOTALL
+_HABITS = {
+    r"^\s*explain\b": "call explain() of the result",
+    r"^\s*(insert|copy)\b": "write_arrow() and write_deltalake() append rows",
+    r"^\s*(delete|update|merge)\b": "DeltaTable has delete(), update() and merge()",
+    r"^\s*create\b": "lazydelta.create_table() creates a table; write WITH name AS (…) for a query",
+    r"^\s*(pivot|unpivot)\b": "write SELECT * FROM (PIVOT …)",
+    r"^\s*set\b": "SQL works in UTC; settings are options of the call",
+    r"^\s*where\b": "write FROM self WHERE …",
+    r"\b(version|timestamp)\s+as\s+of\b": "write DeltaTable(uri, version=…), or delta('URI', version := 3)",
+    r"\bselect\s+top\b": "write LIMIT at the end",
+    r"[=<>(,]\s*:\w": "write $name for a parameter",
+    r"=\s*%s|=\s*%\(": "write ? or $name for a parameter",
+    r"\bfrom\s+table\b": "the table is called self, or by the name of its folder",
+}
+
+
 def names_in(tree: dict[str, Any]) -> set[str]:
     """Return the table names in a syntax tree in lower case."""
     found: set[str] = set()
@@ -153,11 +172,14 @@ def parsed(con: Any, sql: str) -> dict[str, Any]:
     tree: dict[str, Any] = msgspec.json.decode(_answer(con, "SELECT json_serialize_sql($1::VARCHAR)", sql))
     if tree.get("error"):
         said = str(tree.get("error_message"))
-        hint = 'a name that is a keyword of SQL has double quotes: "end"'
+        habit = next((hint for pattern, hint in _HABITS.items() if re.search(pattern, sql, _ANY_CASE)), None)
+        hint = habit or 'a name that is a keyword of SQL has double quotes: "end"'
         if said.startswith("Only SELECT statements"):
-            said, hint = "it is not a SELECT", "give one SELECT; statements that change something are not run"
+            said, hint = "it is not a SELECT", habit or "give one SELECT; statements that change something are not run"
         raise QueryError(f"DuckDB cannot read the query: {said}", hint=hint)
     if len(tree["statements"]) != 1:
+        if not tree["statements"]:
+            raise QueryError("The query is empty", hint="give one SELECT")
         raise QueryError(f"There are {len(tree['statements'])} statements in the query", hint="give one SELECT")
     return tree
 

@@ -72,6 +72,10 @@ def sql(
         [{'highest': 239.0}]
 
     """
+    given: Any = tables
+    if given is not None and not isinstance(given, Mapping):
+        write = "params=[…]" if isinstance(given, list | tuple) else "t=table, by the name in the query"
+        raise OptionError(f"tables cannot be a {type(given).__name__}", hint=f"write {write}")
     return SqlResult(query, {**(tables or {}), **named}, params=params, storage_options=storage_options)
 
 
@@ -197,9 +201,13 @@ class SqlResult(BatchStream):
     def _refused(self, error: Exception) -> BaseException:
         if is_interrupt(error):
             return KeyboardInterrupt()
+        if re.search(r"\bdelta_scan\s*\(", self._query, re.IGNORECASE):
+            return QueryError("There is no function delta_scan", hint="write delta('URI')")
         if (missing := _NO_TABLE.search(str(error))) is not None:
             known = ", ".join(sorted(self._known.values()))
             write = f"give {missing[1]}=URI, or write delta('URI')"
+            if (location := re.search(r"/[^\s'\"`]*", missing[1])) is not None:
+                write = f"write delta('{location[0]}')"
             hint = f"known tables: {known}; or {write}" if known else write
             return QueryError(f"There is no table {missing[1]}", hint=hint)
         if isinstance(error, LazyDeltaError | RuntimeError):

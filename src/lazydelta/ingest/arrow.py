@@ -159,10 +159,8 @@ def _left_alone(snapshot: Snapshot, mode: str) -> WriteResult:
 
 def open_data(data: ArrowData) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Return the schema of the data and an iterator over its batches."""
-    if isinstance(data, pa.Table):
-        return data.schema, iter(data.to_batches())
-    if isinstance(data, pa.RecordBatch):
-        return data.schema, iter([data])
+    if isinstance(data, pa.Table | pa.RecordBatch):
+        return data.schema, iter(data.to_batches() if isinstance(data, pa.Table) else [data])
     if isinstance(data, pa.RecordBatchReader):
         return data.schema, _read(data)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "to_reader"):  # or a PyArrow scanner
@@ -181,9 +179,11 @@ def open_data(data: ArrowData) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         raise OptionError("A LazyFrame has no rows before it is collected", hint="write frame.collect()")
     if isinstance(data, Mapping):
         return open_data(_from_python(lambda: pa.table(dict(data))))
-    if not isinstance(data, Iterable) or isinstance(data, str | bytes):
-        message = f"Rows cannot be read from {type(data).__name__}"
-        raise OptionError(message, hint="give a pyarrow Table, a data frame, batches, or dictionaries")
+    if not isinstance(data, Iterable) or isinstance(data, str | bytes | os.PathLike):
+        hint = "give a pyarrow Table, a data frame, batches, or dictionaries"
+        if isinstance(data, str | os.PathLike):
+            hint = "the location comes first, then the rows; read a file by pyarrow.parquet.read_table(path)"
+        raise OptionError(f"Rows cannot be read from {type(data).__name__}", hint=hint)
     batches = iter(data)
     first = next(batches, None)
     if isinstance(first, Mapping):
@@ -224,5 +224,5 @@ def _batch(batch: object) -> pa.RecordBatch:
             raise OptionError(f"The data gives no Arrow batch: {error}") from error
     if not isinstance(batch, pa.RecordBatch):
         message = f"A {type(batch).__name__} is no record batch"
-        raise OptionError(message, hint="give pyarrow RecordBatches")
+        raise OptionError(message, hint="give a data frame, a pyarrow Table, batches, or a list of dictionaries")
     return batch

@@ -95,6 +95,8 @@ def parse_predicate(
     """
     if where is None or isinstance(where, Predicate):
         return where
+    if type(where).__module__.lstrip("_").startswith("duckdb"):  # an expression of DuckDB's, whose str() is SQL
+        where = str(where)
     if isinstance(where, str):
         if where.lstrip()[:1] in {"{", "["}:
             return parse_predicate(_json(where), schema)
@@ -144,6 +146,8 @@ def _no_filters(filters: Sequence[Any], wrong: object) -> PredicateError:
     hint = "write [(column, operator, value), …], or a list of such lists for OR"
     if _is_list(wrong) and not wrong:
         return PredicateError(f"{message}, an empty conjunction", hint=hint)
+    if isinstance(wrong, str) and all(isinstance(each, str) for each in filters):
+        return PredicateError(message, hint=f"write {short_repr(' AND '.join(filters))}")
     conditions = [_is_condition(each) for each in filters]
     if any(conditions) and all(_is_list(each) for each in filters):
         return PredicateError(f"{message} beside others of another form", hint=f"{hint}, not a mix")

@@ -7,6 +7,7 @@ schema of a table or define one. They have the attributes and methods of deltala
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, datetime
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 import msgspec
@@ -34,6 +35,8 @@ __all__ = [
     "StructType",
     "VariantType",
     "schema_object",
+    "schema_of",
+    "type_name",
 ]
 
 T = TypeVar("T")
@@ -363,6 +366,62 @@ def _type_of(given: object) -> DataType:
     if isinstance(given, PrimitiveType | ArrayType | MapType | StructType | VariantType):
         return given
     raise OptionError(f"{given!r} is no type", hint="give a name such as 'long', or one of lazydelta.schema's types")
+
+
+# Types as people write them, in SQL, Python and NumPy, beside Delta's own names.
+_ALIASES = {
+    **dict.fromkeys(("int", "int32", "int4"), "integer"),
+    **dict.fromkeys(("bigint", "int64", "int8"), "long"),
+    **dict.fromkeys(("smallint", "int16", "int2"), "short"),
+    **dict.fromkeys(("tinyint",), "byte"),
+    **dict.fromkeys(("varchar", "text", "str", "char"), "string"),
+    **dict.fromkeys(("real", "float32", "float4"), "float"),
+    **dict.fromkeys(("float64", "float8", "double precision"), "double"),
+    **dict.fromkeys(("bool",), "boolean"),
+    **dict.fromkeys(("timestamptz", "datetime", "timestamp with time zone"), "timestamp"),
+    **dict.fromkeys(("blob", "bytes", "varbinary"), "binary"),
+}
+_OF_PYTHON = {int: "long", float: "double"}
+
+
+def type_name(given: str | type) -> str:
+    """Return the Delta name of a type; ``varchar(20)`` is a string, Python's int a long."""
+    if isinstance(given, type):
+        return _OF_PYTHON.get(given) or type_name(given.__name__)
+    word, paren, rest = " ".join(given.lower().split()).partition("(")
+    word = word.strip()
+    if word == "numeric":
+        return f"decimal{paren}{rest}"
+    known = _ALIASES.get(word, word)
+    return known if not paren or known == "string" else f"{known}{paren}{rest}"
+
+
+def schema_of(given: Any) -> Schema | pa.Schema:
+    """Return the schema that an object stands for: of lazydelta or PyArrow, a dictionary, or a data frame."""
+    if isinstance(given, Schema | pa.Schema):
+        return given
+    if isinstance(given, Mapping) and all(isinstance(each, str) or each in _TYPES for each in given.values()):
+        return Schema([Field(name, type_name(kind)) for name, kind in given.items()])
+    try:
+        if isinstance(given, Mapping):
+            given = [(name, _arrow_type(kind)) for name, kind in given.items()]
+        if hasattr(given, "__arrow_c_stream__"):
+            return pa.RecordBatchReader.from_stream(given).schema
+        return pa.schema(given)
+    except (pa.ArrowException, TypeError, ValueError, AttributeError) as error:
+        hint = "give a Schema, a pyarrow schema, or {'column': 'long'}"
+        raise OptionError(f"The schema cannot be read: {error}", hint=hint) from error
+
+
+_TYPES = (int, float, str, bool, bytes, datetime, date)
+
+
+def _arrow_type(given: Any) -> Any:
+    if type(given).__module__.startswith("polars."):  # a data type, or its class
+        import polars as pl  # noqa: PLC0415 - the caller has imported it
+
+        return pl.Series([], dtype=given).to_arrow().type
+    return type_name(given) if isinstance(given, str) else given
 
 
 def _checked(raw: object, *kinds: type) -> parsed.DataType:

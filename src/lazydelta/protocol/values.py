@@ -119,13 +119,14 @@ def place(value: object, column: Column) -> Placed:
                 placed = Placed(None, None)
         elif kind.name in {"float", "double"}:
             placed = _placed_float(plain, single=kind.name == "float")
-        elif kind.name in {"date", "timestamp", "timestamp_ntz"}:
+        elif kind.name in _TIMES:
             placed = _temporal(plain, unit=_DAY if kind.name == "date" else 1_000)
         else:
             placed = _other(plain, kind.name)
     if placed is None:
         message = f"The value {short_repr(value)} cannot be compared with column {column.name!r} of type {kind}"
-        raise PredicateError(message, hint=_hint(kind))
+        unquoted = isinstance(kind, Primitive) and kind.name in _TIMES and isinstance(plain, int)
+        raise PredicateError(message, hint=f"{_hint(kind)}{', in single quotes' if unquoted else ''}")
     return placed
 
 
@@ -324,6 +325,7 @@ def _hint(kind: DataType) -> str:
     return hints.get(kind.name, "give a number")
 
 
+_TIMES = frozenset({"date", "timestamp", "timestamp_ntz"})
 _INTEGER = r"[+-]?[0-9]{1,40}"
 _FLOAT = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?"
 _DECIMAL = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?"

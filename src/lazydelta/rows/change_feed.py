@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -27,6 +27,7 @@ from lazydelta.protocol.properties import Key, is_true
 from lazydelta.protocol.schema import Field, Primitive, TableSchema
 from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import from_numpy, int64_array, string_array, typed_array, typed_scalar
+from lazydelta.runtime.results import ArrowStream
 from lazydelta.scan.file import StoredFile
 from lazydelta.sidecar.handle import Snapshot
 from lazydelta.storage import Store
@@ -247,7 +248,7 @@ class ChangeReader:
             [pa.field(name, _GIVEN.get(name) or whole.field(name).type.to_arrow()) for name in self._columns]
         )
 
-    def read(self, commits: Sequence[ChangeCommit]) -> Iterator[pa.RecordBatch]:
+    def read(self, commits: Sequence[ChangeCommit]) -> Generator[pa.RecordBatch]:
         """Yield the rows that the commits changed, in commit order."""
         for commit in commits:
             for changed in changed_files(self._store, commit.file):
@@ -375,7 +376,7 @@ def _named(values: Mapping[str, str | None] | None, logical: Mapping[str, str]) 
     return None if values is None else {logical.get(name, name): value for name, value in values.items()}
 
 
-class ChangeStream:
+class ChangeStream(ArrowStream):
     """File changes of the versions after ``since`` up to the pinned one, as Arrow record batches.
 
     Changes come in log order: by version, and within a version as logged. Each batch belongs to one version and has the
@@ -410,17 +411,11 @@ class ChangeStream:
                     some = found[start : start + self._batch_size]
                     yield to_changes(some, version=commit.file.version, timestamp=timestamp, logical=logical)
 
-    def to_reader(self) -> pa.RecordBatchReader:
-        """Return the changes as a PyArrow reader."""
-        return pa.RecordBatchReader.from_batches(self.schema, iter(self))
+    def _export(self) -> Iterator[pa.RecordBatch]:
+        return iter(self)
 
-    def read_all(self) -> pa.Table:
-        """Return all changes as a table."""
-        return pa.Table.from_batches(iter(self), schema=self.schema)
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Export the changes through the Arrow C stream interface. Nothing is read until the consumer pulls."""
-        return self.to_reader().__arrow_c_stream__(requested_schema)
+    def close(self) -> None:
+        """Do nothing: each iteration closes itself."""
 
 
 def time_of(snapshot: Snapshot, file: LogFile, lines: list[LogLine]) -> int:

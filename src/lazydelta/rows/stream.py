@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -14,7 +14,10 @@ from lazydelta.rows.flow import RowFlow
 from lazydelta.rows.request import RowMetrics
 from lazydelta.runtime.results import ArrowStream
 
-__all__ = ["BatchStream", "RowStream"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["BatchStream", "IteratorStream", "RowStream"]
 
 
 # ``BatchStream``: the common base of row streams, whatever produces their batches.
@@ -48,6 +51,14 @@ class BatchStream(ArrowStream):
         """Return everything as a PyArrow table."""
         return self.read_all()
 
+    def read_next_batch(self) -> pa.RecordBatch:
+        """Return the next batch, as PyArrow's readers do; StopIteration is raised at the end."""
+        return next(self)
+
+    def read_pandas(self, **options: Any) -> pd.DataFrame:
+        """Return everything as a pandas data frame, as PyArrow's readers do."""
+        return self.to_pandas(**options)
+
     def __del__(self) -> None:
         self.close()
 
@@ -57,6 +68,22 @@ class BatchStream(ArrowStream):
                 yield batch
         finally:
             self.close()
+
+
+class IteratorStream(BatchStream):
+    """The batches of an iterator, which is closed with the stream."""
+
+    def __init__(self, schema: pa.Schema, batches: Generator[pa.RecordBatch]) -> None:
+        self.schema = schema
+        self._source = batches
+
+    def _next(self) -> pa.RecordBatch | None:
+        return None if self._closed else next(self._source, None)
+
+    def close(self) -> None:
+        """Stop reading. Idempotent."""
+        self._closed = True
+        self._source.close()
 
 
 class RowStream(BatchStream):

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias
 
 import pyarrow as pa
 
-from lazydelta.errors import no_attribute, require
+from lazydelta.errors import require
+from lazydelta.missing_names import OF_A_STREAM, AnswersNames
 from lazydelta.runtime.threads import ClosesItself
 
 if TYPE_CHECKING:
@@ -138,36 +139,16 @@ def _key(key: object) -> str:
 
 
 _SHOWN_ROWS = 20
-# What users of DuckDB, Polars, pandas and PyArrow try, and what a stream has.
-_INSTEAD = {
-    "arrow": "to_arrow()",
-    "df": "to_pandas()",
-    "fetchall": "to_list()",
-    "fetchdf": "to_pandas()",
-    "fetchone": "first()",
-    "filter": "where=…, when the stream is made",
-    "head": "limit=…, when the stream is made",
-    "iter_batches": "batches(), or a for loop",
-    "limit": "limit=…, when the stream is made",
-    "num_rows": "count()",
-    "pl": "to_polars()",
-    "read_next_batch": "next(iter(stream)), or to_reader()",
-    "read_pandas": "to_pandas()",
-    "select": "columns=[…], when the stream is made",
-    "shape": "count() and columns",
-    "to_dict": "to_list()",
-    "to_dicts": "to_list()",
-    "to_pylist": "to_list()",
-    "to_table": "to_arrow()",
-}
 
 
-class ArrowStream(ClosesItself):
+class ArrowStream(AnswersNames, ClosesItself):
     """A single-use stream of Arrow record batches that can be taken as a table, a frame or a list.
 
     It has the Arrow stream interface: ``pyarrow.table(stream)``, ``polars.DataFrame(stream)`` and DuckDB's
     ``FROM stream`` read it. Each of these consumes the stream, and nothing is read before the first of them.
     """
+
+    _INSTEAD = OF_A_STREAM
 
     if TYPE_CHECKING:
 
@@ -177,8 +158,8 @@ class ArrowStream(ClosesItself):
 
     else:
 
-        def __getattr__(self, name: str) -> NoReturn:
-            raise no_attribute(f"{type(self).__name__!r} object", name, _INSTEAD)
+        def __getitem__(self, _: object) -> NoReturn:
+            raise TypeError(f"a {type(self).__name__} has no items; use first(), to_list() or a for loop")
 
         def __len__(self) -> NoReturn:
             raise TypeError(f"a {type(self).__name__} has no length before it is read; use count(), or to_list()")

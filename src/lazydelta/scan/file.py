@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
 from lazydelta.log.file_batch import DELETION_VECTOR, PARTITION_VALUES, FileBatch
+from lazydelta.missing_names import OF_A_FILE, AnswersNames
 from lazydelta.protocol.actions import DeletionVector
 from lazydelta.protocol.schema import Column, TableSchema
 from lazydelta.runtime import compute as pc
@@ -93,10 +94,16 @@ class StoredFile(msgspec.Struct, frozen=True):
     share: tuple[int, int] | None = None
 
 
-class DataFile:
+class DataFile(AnswersNames):
     """An active file of the table at the scanned version."""
 
     __slots__ = ("_index", "_rows")
+    _INSTEAD = OF_A_FILE
+
+    if not TYPE_CHECKING:
+
+        def __getitem__(self, name: object) -> NoReturn:
+            raise TypeError(f"a DataFile has no items; use file.{name}, or files().to_arrow() for columns")
 
     def __init__(self, rows: _Rows, index: int) -> None:
         self._rows = rows

@@ -22,10 +22,11 @@ from lazydelta.deltalake_names.parameters import (
     LeftToDeltalake,
     by_position,
     instead_of,
-    only_where,
+    named_columns,
     warn_of,
 )
-from lazydelta.errors import LazyDeltaError, OptionError, require
+from lazydelta.errors import OptionError, require
+from lazydelta.missing_names import known_arguments
 from lazydelta.predicates import Predicate, Where, conjunction, parse_predicate
 from lazydelta.scan.request import RetentionGuard
 from lazydelta.table.pinned_table import DeltaTableConfig, PinnedTable
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from lazydelta.protocol.delta_types import Schema
     from lazydelta.rows.change_feed import ChangeStream
     from lazydelta.rows.scanner import RowEstimate, RowFragment, RowScanner
-    from lazydelta.rows.stream import RowStream
+    from lazydelta.rows.stream import BatchStream, RowStream
     from lazydelta.scan.scanner import Explanation
     from lazydelta.sidecar.building.publish import BuildResult
     from lazydelta.sidecar.handle import Snapshot, TableHandle
@@ -59,7 +60,6 @@ _FEW_PATHS = 1000
 _KQL_OPERATOR = (
     r"(where|filter|take|limit|count|project|extend|summarize|sort|order|top|distinct|parse|mv-expand|render)\b"
 )
-_SQL_SIGN = r"[=<>!]|\s(is|in|like|between|and|or)\s"
 
 
 class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
@@ -120,19 +120,21 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         *,
         where: Where = None,
         limit: int | None = None,
-    ) -> pa.RecordBatchReader:
-        """Return the rows that match as a PyArrow reader, read while files are found.
+    ) -> BatchStream:
+        """Return the rows that match as a stream of record batches, read while files are found.
 
         ``predicate`` is deltalake's name of ``where``; if both are given, both must hold.
         """
         # A column can be requested twice; it is read once.
         columns = self._named(columns)
         once = self._distinct(columns)
-        found = self.rows(once, self._both(predicate, where), limit=limit).to_reader()
+        found = self.rows(once, self._both(predicate, where), limit=limit)
         if columns is None or once == columns:
             return found
+        from lazydelta.rows.stream import IteratorStream  # noqa: PLC0415 - see the head of this module
+
         asked = found.schema.empty_table().select(columns).schema
-        return pa.RecordBatchReader.from_batches(asked, (batch.select(columns) for batch in found))
+        return IteratorStream(asked, (batch.select(columns) for batch in found))
 
     def load_cdf(
         self,
@@ -145,7 +147,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         allow_out_of_range: bool = False,  # noqa: FBT001, FBT002
         *,
         where: Where = None,
-    ) -> pa.RecordBatchReader:
+    ) -> BatchStream:
         """Return the rows inserted, updated and deleted by the versions, as a stream in commit order.
 
         Besides the columns of the table (at the pinned version), rows have ``_change_type`` (``insert``, ``delete``,
@@ -155,6 +157,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         rows with ``allow_out_of_range``.
         """
         from lazydelta.rows.change_feed import ChangeReader, VersionRange, check_enabled  # noqa: PLC0415 - as above
+        from lazydelta.rows.stream import IteratorStream  # noqa: PLC0415 - as above
 
         asked = VersionRange.of(
             starting_version, ending_version, starting_timestamp, ending_timestamp, may_be_outside=allow_out_of_range
@@ -166,7 +169,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         if commits:
             first = commits[0].file.version
             check_enabled(self._open(first).metadata, first)
-        return pa.RecordBatchReader.from_batches(reader.schema, reader.read(commits))
+        return IteratorStream(reader.schema, reader.read(commits))
 
     def changes(self, since: int | None = None, *, batch_size: int = 8192) -> ChangeStream:
         """Return the files added and removed by the versions after ``since``, as Arrow batches in log order.
@@ -223,7 +226,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         """Return the number of live rows, or of those that match ``where``, from the log as far as it tells."""
         return self.count_rows(where)
 
-    @only_where
+    @known_arguments
     def rows(
         self, columns: Sequence[str] | str | None = None, where: Where = None, *, limit: int | None = None
     ) -> RowStream:
@@ -249,6 +252,9 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
             [{'value': 238.0}, {'value': 239.0}]
 
         """
+        if isinstance(where, str) and where in self.columns and self.dtypes[where] != "bool":
+            hint = f"write rows({[*(self._named(columns) or ()), where]})"
+            raise OptionError(f"{where!r} is a column and no condition", hint=hint)
         return self._row_scanner(columns=self._named(columns), where=self._bound(where), limit=limit).stream()
 
     def to_pyarrow_reader(
@@ -559,22 +565,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         )
 
     def _named(self, columns: Sequence[str] | str | None) -> list[str] | None:
-        """Return the columns as a list. A condition in their place is an error that says where it belongs."""
-        known = set(self.columns)
-        if columns is None or ("*" not in known and columns in ("*", ["*"])):
-            return None
-        names = [columns] if isinstance(columns, str) else list(columns)
-        if isinstance(columns, str) and columns not in known and "," in columns:
-            hint = f"write {[name.strip() for name in columns.split(',')]}"
-            raise OptionError(f"{columns!r} is no column of the table, but looks like several", hint=hint)
-        for name in names:
-            if name not in known and re.search(_SQL_SIGN, name, re.IGNORECASE):
-                try:
-                    self._snapshot.schema.column(name)
-                except LazyDeltaError:
-                    message = f"{name!r} is no column of the table, but looks like a condition"
-                    raise OptionError(message, hint=f"write where={name!r}") from None
-        return names
+        return named_columns(columns, self._snapshot.schema)
 
     def _distinct(self, columns: Sequence[str] | str | None) -> list[str] | None:
         names = self._named(columns)
@@ -652,7 +643,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
 # ``lazydelta.scan`` and ``lazydelta.read``: the rows of a table in one call.
 
 
-@only_where
+@known_arguments
 def scan(
     table: str | os.PathLike[str] | DeltaTable,
     columns: Sequence[str] | str | None = None,
@@ -687,7 +678,7 @@ def table_of(snapshot: Snapshot) -> DeltaTable:
     return DeltaTable._of(snapshot)  # noqa: SLF001 - as above
 
 
-@only_where
+@known_arguments
 def read(
     table: str | os.PathLike[str] | DeltaTable,
     columns: Sequence[str] | str | None = None,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import msgspec
 import pyarrow as pa
 
 from lazydelta.errors import LazyDeltaError
+from lazydelta.missing_names import OF_INFORMATION, AnswersNames
 from lazydelta.runtime.results import bar_chart, bytes_text, facts_html, table_html
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ class Column(msgspec.Struct, frozen=True):
     nullable: bool
 
 
-class TableInfo(msgspec.Struct, frozen=True, kw_only=True):
+class TableInfo(msgspec.Struct, AnswersNames, frozen=True, kw_only=True):
     """The output of ``info``. Timestamps are epoch milliseconds.
 
     ``num_files``, ``num_rows`` and ``size_bytes`` are None where neither a checksum nor a manifest records them.
@@ -55,6 +57,18 @@ class TableInfo(msgspec.Struct, frozen=True, kw_only=True):
     tail_commits: int
     num_files: int | None = None
     size_bytes: int | None = None
+
+    _INSTEAD: ClassVar[Mapping[str, str]] = OF_INFORMATION
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as a dictionary of plain values."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+    if not TYPE_CHECKING:
+
+        def __getitem__(self, name: object) -> NoReturn:
+            raise TypeError(f"a TableInfo has no items; use info().{name}, or info().to_dict()")
 
     def _repr_html_(self) -> str:
         return facts_html(f"Delta table at version {self.version}", _facts(self)) + table_html(_columns(self))

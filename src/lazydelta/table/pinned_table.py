@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import pyarrow as pa
 
-from lazydelta.deltalake_names.parameters import only_where, warn_of_ignored
+from lazydelta.deltalake_names.parameters import warn_of_ignored
 from lazydelta.errors import OptionError, TableNotFoundError, VersionNotFoundError
 from lazydelta.log.hint import read_hint
 from lazydelta.log.segment import LogTailCommit, load_segment, log_tail_files
 from lazydelta.log.time_travel import history, milliseconds, version_at
+from lazydelta.missing_names import called, known_arguments
 from lazydelta.predicates import Where
 from lazydelta.protocol.actions import Metadata, Protocol
 from lazydelta.protocol.file_names import LogFile
@@ -134,6 +135,7 @@ class PinnedTable(PinnedVersion):
 
     _travels = False  # whether the version was asked for, and is not known to be the newest
 
+    @known_arguments
     def __init__(  # noqa: PLR0913 - keyword-only except for deltalake's parameters
         self,
         table_uri: str | os.PathLike[str],
@@ -212,16 +214,19 @@ class PinnedTable(PinnedVersion):
         """Return the pinned version."""
         return self._snapshot.version
 
+    @called
     def schema(self) -> Schema:
         """Return the schema of the table's rows; ``schema().to_arrow()`` is the PyArrow schema."""
         from lazydelta.protocol.delta_types import schema_object  # noqa: PLC0415 - as above
 
         return schema_object(self._snapshot.schema.fields)
 
+    @called
     def metadata(self) -> TableMetadata:
         """Return the metadata: id, name, description, partition columns, configuration, creation time."""
         return TableMetadata(self._snapshot.metadata)
 
+    @called
     def protocol(self) -> ProtocolVersions:
         """Return the reader and writer versions and features that the table requires."""
         return ProtocolVersions.of(self._snapshot.protocol)
@@ -230,6 +235,7 @@ class PinnedTable(PinnedVersion):
         """Return the configuration of every metadata domain."""
         return {each.domain: each.configuration for each in self._snapshot.domains()}
 
+    @called
     def history(
         self, limit: int | None = None, *, progress: Callable[[int, int], object] | None = None
     ) -> list[dict[str, Any]]:
@@ -254,7 +260,7 @@ class PinnedTable(PinnedVersion):
         """Pin the newest version."""
         self._snapshot = self._open(None)
 
-    @only_where
+    @known_arguments
     def files(  # noqa: PLR0913 - all but the first are keyword-only
         self,
         where: Where = None,

@@ -20,9 +20,10 @@ from lazydelta.errors import (
     WriteError,
 )
 from lazydelta.log.snapshot import open_snapshot
+from lazydelta.missing_names import known_arguments
 from lazydelta.protocol.actions import Metadata, Protocol
 from lazydelta.protocol.arrow_types import has_timestamp_ntz, to_schema_string
-from lazydelta.protocol.delta_types import Schema
+from lazydelta.protocol.delta_types import Schema, schema_of
 from lazydelta.protocol.features import FEATURES, LISTS_SINCE, READER_FEATURES, WRITER_FEATURES, check_writable
 from lazydelta.protocol.properties import Key, TableProperties, is_true
 from lazydelta.protocol.schema import Array, Map, Struct, TableSchema, Variant
@@ -54,11 +55,12 @@ _BY_COLUMN = {
 _VERSION_PROPERTIES = {Key.MIN_READER_VERSION.lower(): "reader", Key.MIN_WRITER_VERSION.lower(): "writer"}
 
 
+@known_arguments
 def create_table(  # noqa: PLR0913 - keyword-only options
     uri: str | os.PathLike[str],
-    schema: pa.Schema | Schema,
+    schema: pa.Schema | Schema | Mapping[str, Any] | Any,
     *,
-    partition_by: Sequence[str] = (),
+    partition_by: Sequence[str] | str = (),
     timestamp_column: str | None = None,
     boundary: str | None = None,
     partition_column: str | None = None,
@@ -84,14 +86,14 @@ def create_table(  # noqa: PLR0913 - keyword-only options
     """
     if mode not in {"error", "ignore", "overwrite"}:
         raise OptionError(f"mode={mode!r} is not valid", hint="use 'error', 'ignore' or 'overwrite'")
-    properties = dict(properties or {})
+    properties, schema = dict(properties or {}), schema_of(schema)
+    partition_by = [partition_by] if isinstance(partition_by, str) else partition_by
     if timestamp_column is not None:
         aligned = Alignment.of(
             timestamp_column, boundary, partition_column, partition_format, is_generated=partition_generated
         )
         schema = aligned.added_to(schema.to_arrow() if isinstance(schema, Schema) else schema, "The table")
         properties |= aligned.properties
-        partition_by = [partition_by] if isinstance(partition_by, str) else partition_by
         if aligned.partition_column not in partition_by:
             partition_by = [aligned.partition_column, *partition_by]
     elif partition_generated or any(each is not None for each in (boundary, partition_column, partition_format)):

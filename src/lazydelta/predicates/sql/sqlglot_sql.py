@@ -39,6 +39,13 @@ __all__ = ["QUOTED", "in_duckdb", "parse_foreign", "sql_of", "syntax_tree", "too
 
 _MAX_DEPTH = 200
 _HINT = "write a condition as after WHERE; text in single quotes"
+# What people write into a condition that belongs elsewhere.
+_HABITS = {
+    r"^\s*where\b": "leave out WHERE",
+    r"^\s*select\b": "write the condition alone, or run the query: sql(…)",
+    r"\b(order|group)\s+by\b|\blimit\b": "write the condition alone, or sql('FROM self WHERE … ORDER BY … LIMIT …')",
+    r"[^<>=]~": "write regexp_matches(column, 'pattern')",
+}
 _COMPARISONS = {"EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">=", "NullSafeEQ": "<=>"}
 _ARITHMETIC = {"Add": "+", "Sub": "-", "Mul": "*"}
 _TIMESTAMPS = {"CurrentTimestamp": "current_timestamp", "CurrentDate": "current_date"}
@@ -147,7 +154,8 @@ def _parse(text: str) -> Expr:
         if reason.startswith("Required keyword"):
             reason = "a value or a condition is missing"
         message = f"The predicate {short_repr(text)} is not valid SQL{place}{near}: {reason}"
-        raise PredicateError(message, hint=_HINT) from error
+        hint = next((hint for pattern, hint in _HABITS.items() if re.search(pattern, text, re.IGNORECASE)), _HINT)
+        raise PredicateError(message, hint=hint) from error
     except errors.SqlglotError as error:
         message = f"The predicate {short_repr(text)} is not valid SQL: {error}"
         raise PredicateError(message, hint=_HINT) from error

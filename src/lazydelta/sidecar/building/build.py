@@ -19,6 +19,7 @@ from lazydelta.log.checkpoint.reader import CheckpointReader, StatsWanted
 from lazydelta.log.file_batch import FileBatch
 from lazydelta.log.segment import Checkpoint
 from lazydelta.log.snapshot import LogSnapshot
+from lazydelta.missing_names import known_arguments
 from lazydelta.protocol.schema import Column
 from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import boolean_array, from_numpy
@@ -270,6 +271,7 @@ _MAX_ATTEMPTS = 5
 _MOST_PIECES = 8
 
 
+@known_arguments
 def build(  # noqa: PLR0913 - all arguments but the table and its version are keyword-only
     table_uri: str | os.PathLike[str],
     version: int | None = None,

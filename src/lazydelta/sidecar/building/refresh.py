@@ -27,6 +27,7 @@ from lazydelta.log.keys import RemoveSet
 from lazydelta.log.replay import TailCommit, TailReader, active_tail_files
 from lazydelta.log.segment import Checkpoint, LogSegment, list_from
 from lazydelta.log.snapshot import LogSnapshot
+from lazydelta.missing_names import known_arguments
 from lazydelta.options import Options
 from lazydelta.protocol.actions import Add, DomainMetadata, LogLine, Remove, Txn
 from lazydelta.protocol.file_names import FileKind
@@ -239,6 +240,7 @@ _TRIED_MANIFESTS = 5
 _COMPACTED_PARTS = 2
 
 
+@known_arguments
 def refresh(
     table_uri: str | os.PathLike[str],
     *,
