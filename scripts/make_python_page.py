@@ -135,7 +135,7 @@ def _members(cls: type) -> list[tuple[str, Any]]:
         (name, value)
         for name, value in found.items()
         if not name.startswith("_")
-        and (isinstance(value, property | classmethod | staticmethod) or inspect.isfunction(value))
+        and (isinstance(value, property | classmethod | staticmethod) or inspect.isfunction(getattr(cls, name)))
     )
     return sorted(shown)
 

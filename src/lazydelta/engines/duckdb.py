@@ -127,7 +127,7 @@ _HABITS = {
     r"^\s*(insert|copy)\b": "write_arrow() and write_deltalake() append rows",
     r"^\s*(delete|update|merge)\b": "DeltaTable has delete(), update() and merge()",
     r"^\s*create\b": "lazydelta.create_table() creates a table; write WITH name AS (…) for a query",
-    r"^\s*(pivot|unpivot)\b": "write SELECT * FROM (PIVOT …)",
+    r"^\s*(pivot|unpivot)\b": "write FROM (PIVOT … ON column IN (value, …) USING …)",
     r"^\s*set\b": "SQL works in UTC; settings are options of the call",
     r"^\s*where\b": "write FROM self WHERE …",
     r"\b(version|timestamp)\s+as\s+of\b": "write DeltaTable(uri, version=…), or delta('URI', version := 3)",

@@ -182,7 +182,7 @@ def open_data(data: ArrowData) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     if not isinstance(data, Iterable) or isinstance(data, str | bytes | os.PathLike):
         hint = "give a pyarrow Table, a data frame, batches, or dictionaries"
         if isinstance(data, str | os.PathLike):
-            hint = "the location comes first, then the rows; read a file by pyarrow.parquet.read_table(path)"
+            hint = "the location comes first, then a data frame or other rows (pyarrow.parquet.read_table(path))"
         raise OptionError(f"Rows cannot be read from {type(data).__name__}", hint=hint)
     batches = iter(data)
     first = next(batches, None)
