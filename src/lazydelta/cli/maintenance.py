@@ -43,7 +43,8 @@ class _Mebibytes(click.IntRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number."""
-        return super().convert(re.sub(r"(?i)\s*mi?b?$", "", value) if isinstance(value, str) else value, param, ctx)
+        number: Any = re.sub(r"(?i)\s*mi?b?$", "", value) if isinstance(value, str) else value
+        return super().convert(number, param, ctx)
 
 
 # From this number of small files, starting the executors of a cluster pays off.

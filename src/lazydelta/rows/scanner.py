@@ -148,6 +148,7 @@ class RowScanner:
                 limit=None if request.limit is None else _ANY_NUMBER,
                 strategy=request.strategy,
                 batch_size=self._snapshot.options.rows_in_memory,
+                time_travel=self._snapshot.travels,
                 **more,
             ),
             within=self._within,

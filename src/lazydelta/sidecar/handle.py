@@ -156,6 +156,8 @@ class Snapshot(LogSnapshot, frozen=True, eq=False, kw_only=True):
     """
 
     table: TableHandle
+    travels: bool = False
+    """Whether the version was asked for, so that VACUUM may have deleted its files."""
 
     @property
     def uri(self) -> str:
@@ -166,6 +168,10 @@ class Snapshot(LogSnapshot, frozen=True, eq=False, kw_only=True):
     def options(self) -> Options:
         """The options of the table."""
         return self.table.options
+
+    def asked_for(self) -> Snapshot:
+        """Return this snapshot as one whose version was asked for: its scans warn if its files may be gone."""
+        return msgspec.structs.replace(self, travels=True)
 
     def scan(self, request: ScanRequest, *, within: ScanRange | None = None) -> LazyDeltaScanner:
         """Return a scan, or one range of it: the tail, and the base from the sidecar if there is one."""
@@ -248,8 +254,9 @@ def snapshot_of(
         if storage_options is not None:
             raise OptionError("A table that is open has its storage options", hint="give them with a URI only")
         snapshot = table._snapshot  # noqa: SLF001 - the one accessor for other layers
-        return snapshot if version is None else snapshot.table.snapshot(version)
+        return snapshot if version is None else snapshot.table.snapshot(version).asked_for()
     if not isinstance(table, str | os.PathLike):
         kind = type(table).__name__
         raise OptionError(f"A table is a URI or a DeltaTable, not a {kind}", hint="give DeltaTable(uri) or its URI")
-    return TableHandle.open(table, storage_options).snapshot(version)
+    opened = TableHandle.open(table, storage_options).snapshot(version)
+    return opened if version is None else opened.asked_for()

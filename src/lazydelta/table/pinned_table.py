@@ -133,8 +133,6 @@ class DeltaTableConfig(NamedTuple):
 class PinnedTable(PinnedVersion):
     """``DeltaTable`` without access to rows; the constructor is documented there."""
 
-    _travels = False  # whether the version was asked for, and is not known to be the newest
-
     @known_arguments
     def __init__(  # noqa: PLR0913 - keyword-only except for deltalake's parameters
         self,
@@ -329,7 +327,7 @@ class PinnedTable(PinnedVersion):
             now=now,
             time_column=lambda: time_column(snapshot.metadata, snapshot.schema),
             trust_float_max=snapshot.options.float_max == "trust",
-            time_travel=self._travels,
+            time_travel=snapshot.travels,
         )
         return FileStream(snapshot.scan(request))
 
@@ -399,8 +397,8 @@ class PinnedTable(PinnedVersion):
                 warnings.warn(f"{error}: version 0 is opened, as deltalake does", LazyDeltaWarning, stacklevel=3)
             if version == newest.version:
                 return newest
-        self._travels = version is not None
-        return handle.snapshot(version, log_tail=self._log_tail)
+        opened = handle.snapshot(version, log_tail=self._log_tail)
+        return opened if version is None else opened.asked_for()
 
 
 def _whole_number(version: object) -> int:
