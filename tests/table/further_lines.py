@@ -526,7 +526,7 @@ FURTHER_REFUSED: list[tuple[str, str]] = [
     ("write_deltalake(new(), {'a': [1]}, if_exists='append')", "write mode='append'"),
     ("write_deltalake(new(), {'a': [1]}, overwrite_schema=True)", "write schema_mode='overwrite'"),
     ("write_deltalake({'a': [1]}, new())", "write write_deltalake(uri, data)"),
-    ("ld.write_arrow({'a': [1]}, new())", "the location comes first, then the rows"),
+    ("ld.write_arrow({'a': [1]}, new())", "the location comes first"),
     ("made().restore(version=0)", "write target=0"),
     ("made().merge([{'a': 1}], on='a')", "write predicate='a'"),
     ("made().update(set={'b': \"'q'\"})", "write updates={'b':"),
