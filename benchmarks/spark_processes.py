@@ -1,5 +1,7 @@
 """What a Spark session takes on this machine: CPU time and memory of its JVM and of its Python workers.
 
+The CPU time of this process is Python's too: it plans queries and commits.
+
 With a local master the JVM is driver and executor in one. The workers are forked from one daemon, so the sum of their
 resident memory counts the pages that they share more than once: an upper bound.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -49,6 +52,8 @@ class SparkUse:
         self._sampler = threading.Thread(target=self._sample, daemon=True)
         self._heap_before = 0
         self._before: dict[int, float] = {}
+        self._own_before = 0.0
+        self._sampling = 0.0  # what the sampler took, which is not the work's
         self._latest: dict[int, Process] = {}
         self.usage = Usage()
 
@@ -58,6 +63,7 @@ class SparkUse:
         for pool in self._pools:
             pool.resetPeakUsage()
         self._before = {pid: process.cpu for pid, process in processes_below().items()}
+        self._own_before = time.process_time()
         self._sampler.start()
         return self
 
@@ -66,9 +72,10 @@ class SparkUse:
     ) -> None:
         self._stop.set()
         self._sampler.join()
+        own = time.process_time() - self._own_before - self._sampling
         self._look()
         self.usage.jvm_cpu = self._cpu_of(_JVM)
-        self.usage.python_cpu = self._cpu_of(_PYTHON)
+        self.usage.python_cpu = self._cpu_of(_PYTHON) + own
         # The pools need not be at their peaks at the same time: an upper bound, too.
         peak = sum(pool.getPeakUsage().getUsed() for pool in self._pools)
         self.usage.jvm_heap = max(0, peak - self._heap_before)
@@ -76,6 +83,7 @@ class SparkUse:
     def _sample(self) -> None:
         while not self._stop.wait(1 / _SAMPLES_A_SECOND):
             self._look()
+        self._sampling = time.thread_time()
 
     def _look(self) -> None:
         jvm = python = 0

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
@@ -16,7 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import acero
 
-from lazydelta import DeltaTable, write_arrow
+from lazydelta import DeltaTable, kql, write_arrow
+from lazydelta.engines.polars import scan
 from lazydelta.errors import LazyDeltaError, OptionError, ScanError, UnknownColumnError
 from lazydelta.rows.dataset import engine_dataset
 from lazydelta.sidecar import build
@@ -301,8 +303,11 @@ def test_a_dataset_for_engines_is_one_fragment_even_where_no_file_may_match(tmp_
     assert list(DeltaTable(tmp_path).to_pyarrow_dataset().get_fragments(filter=nothing)) == []
 
 
-def test_take_counts_rows_in_one_order_wherever_files_are_found(tmp_path: Path) -> None:
-    """Commits come newest first, a checkpoint as it is stored, a sidecar by time: no position may depend on that."""
+def test_rows_are_numbered_in_one_order_wherever_files_are_found(tmp_path: Path) -> None:
+    """Commits come newest first, a checkpoint as it is stored, a sidecar by time: no position may depend on that.
+
+    By ``take``, by Polars where it is asked for, and by functions of KQL that number rows.
+    """
     made = make_table(tmp_path / "t", files=6, rows=5)
     places = [0, 7, 29]
     expected = [made.rows[place]["id"] for place in places]  # files were named in the order of their rows
@@ -310,6 +315,12 @@ def test_take_counts_rows_in_one_order_wherever_files_are_found(tmp_path: Path) 
     def taken(**filters: Any) -> list[int]:
         dataset = DeltaTable(made.uri).to_pyarrow_dataset()
         found: list[int] = dataset.take(places, **filters)["id"].to_pylist()
+        if not filters:
+            numbered = scan(made.uri, maintain_order=True).with_row_index("r").filter(pl.col("r").is_in(places))
+            assert numbered.collect()["id"].to_list() == found
+            for asked in ("serialize r = row_number(0)", "where id >= 0 | serialize | extend r = row_number(0)"):
+                rows = kql.query(f"T | {asked} | where r in (0, 7, 29) | project id", {"T": made.uri})
+                assert rows.to_arrow()["id"].to_pylist() == found
         return found
 
     assert taken() == expected

@@ -16,7 +16,8 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from lazydelta import DeltaTable, write_arrow
-from lazydelta.spark import read
+from lazydelta.errors import OptionError
+from lazydelta.spark import read, write
 from tests.spark.delta_tables import MADE, question
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
@@ -202,4 +203,26 @@ def test_create_table_is_refused_with_what_to_type(spark: SparkSession, tmp_path
     write_arrow(tmp_path, pa.table({"id": [1]}))
     with pytest.raises(AnalysisException, match="CREATE TEMPORARY VIEW v USING lazydelta OPTIONS"):
         spark.sql(f"CREATE TABLE catalogued USING lazydelta LOCATION '{tmp_path}'")
+    rows = spark.range(2)
+    for ask in (
+        lambda: rows.write.format("lazydelta").mode("append").saveAsTable("catalogued"),
+        lambda: rows.write.saveAsTable("catalogued", format="lazydelta", mode="append"),
+        lambda: rows.writeTo("catalogued").using("lazydelta").create(),
+        lambda: spark.readStream.format("rate").load().writeStream.toTable("catalogued", "lazydelta"),
+    ):
+        with pytest.raises(OptionError, match=r"CREATE TABLE \w+ USING delta LOCATION"):
+            ask()
     assert not spark.catalog.tableExists("catalogued")
+
+
+def test_names_with_spaces_and_empty_names(spark: SparkSession, tmp_path: Path) -> None:
+    """Also of the timestamp column; Delta-Spark reads them, in a table with mapped columns as it asks for."""
+    rows = spark.sql("SELECT timestamp'2026-02-10T10:00:00Z' `event time`, 1 ``, struct(2 `x;y`) `a,b`")
+    mapped = {"delta.columnMapping.mode": "name"}
+    write(rows, str(tmp_path / "t"), mode="append", timestamp_column="event time", properties=mapped)
+    write(rows, str(tmp_path / "t"), mode="append")
+    expected = _rows(spark.read.format("delta").load(str(tmp_path / "t")))
+    found = read(spark, str(tmp_path / "t"))
+    assert found.where("`event time` > '2026-02-10' AND `a,b`.`x;y` = 2").count() == 2
+    assert _rows(found) == _rows(_source(spark, tmp_path / "t")) == expected
+    assert sum(expected.values()) == 2

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lazydelta import DeltaTable, write_arrow, write_deltalake
-from lazydelta.errors import CommitConflictError, UnsupportedFeatureError
+from lazydelta.errors import CommitConflictError, SchemaMismatchError, UnsupportedFeatureError
 from lazydelta.write.job import WriteJob
 from lazydelta.write.options import WriteOptions
 from tests.oracle.replay import read_commit
@@ -170,3 +170,21 @@ def test_a_table_is_created_with_mapped_columns(
     assert DeltaTable(tmp_path).to_pyarrow_table().sort_by("b").to_pylist() == expected
     theirs = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(tmp_path))
     assert pa.table(theirs.execute("SELECT b, p FROM t ORDER BY b").read_all()).to_pylist() == expected
+
+
+@pytest.mark.parametrize("name", ["a b", "a,b", "a;b", "a=b", "{a}", "a\n"])
+def test_a_name_that_other_readers_refuse_needs_mapped_columns(name: str, tmp_path: Path) -> None:
+    """Also within a struct; files have other names then, and deltalake reads the table."""
+    rows = pa.table({name: [1], "s": [{name: 2}]})
+    with pytest.raises(SchemaMismatchError, match=r"delta\.columnMapping\.mode"):
+        write_arrow(tmp_path, rows)
+    write_arrow(tmp_path, rows, properties={"delta.columnMapping.mode": "name"})
+    assert DeltaTable(tmp_path).to_arrow(where=f'"{name}" = 1').to_pylist() == rows.to_pylist()
+    assert [each.name for each in deltalake.DeltaTable(tmp_path).schema().fields] == rows.schema.names
+    [file] = tmp_path.glob("*.parquet")
+    physical, other = pq.read_schema(file).names
+    assert physical.startswith("col-")
+    assert other == "s"
+    more = pa.table({name: [3], "s": [{name: 4, "x y": 5}], "x y": [6]})
+    write_arrow(tmp_path, more, merge_schema=True)
+    assert DeltaTable(tmp_path).to_arrow(where=f'"{name}" = 3').to_pylist() == more.to_pylist()

@@ -25,15 +25,19 @@ _FRAMES_A_BATCH = 8
 _BATCHES_CUT = 16
 
 
-def scan(table: TableOrUri) -> pl.LazyFrame:
+def scan(table: TableOrUri, *, maintain_order: bool = False) -> pl.LazyFrame:
     """Return a table, or the table at a URI, as a lazy frame.
+
+    Rows come in the order in which their files are found, which another checkpoint or a sidecar may change. With
+    ``maintain_order`` files are ordered by path, so that ``with_row_index``, ``slice`` and ``gather`` have the same
+    answer for as long as the version is the same. All files are listed first then.
 
     The streaming engine (``collect(engine="streaming")``) stops once it has enough rows. The in-memory engine passes
     ``head`` on only without a filter; with one, it reads everything that the filter may match.
     """
     polars = engine("polars", "polars")
     snapshot = snapshot_of(table)
-    source = _PolarsSource(snapshot)
+    source = _PolarsSource(snapshot, by_path=maintain_order)
     empty = polars.from_arrow(snapshot.schema.to_arrow().empty_table())
     lazy: pl.LazyFrame = polars.io.plugins.register_io_source(
         source, schema=empty.schema, validate_schema=False, explain_name="lazydelta", explain_detail=snapshot.uri
@@ -44,8 +48,9 @@ def scan(table: TableOrUri) -> pl.LazyFrame:
 class _PolarsSource:
     """The callable that Polars invokes for each scan of the frame."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, *, by_path: bool) -> None:
         self._snapshot = snapshot
+        self._by_path = by_path
 
     def __call__(
         self, columns: list[str] | None, predicate: pl.Expr | None, limit: int | None, batch_size: int | None
@@ -67,7 +72,7 @@ class _PolarsSource:
         polars: Any = engine("polars", "polars")
         left = limit
         begun = 0
-        with RowScanner(self._snapshot, request).stream() as stream:
+        with RowScanner(self._snapshot, request, by_path=self._by_path).stream() as stream:
             for batch in stream:
                 frame = polars.from_arrow(batch)
                 if predicate is not None:

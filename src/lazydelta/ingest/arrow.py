@@ -84,7 +84,9 @@ def write_arrow(
         1
 
     """
-    return commit_arrow(uri, data, WriteOptions(**options, merge_schema=is_merging(schema_mode)), mode).version
+    if schema_mode is not None:
+        options["merge_schema"] = is_merging(schema_mode)
+    return commit_arrow(uri, data, WriteOptions(**options), mode).version
 
 
 def commit_arrow(

@@ -101,8 +101,6 @@ def with_child(array: pa.Array, kind: pa.DataType, child: pa.Array) -> pa.Array:
 
 
 _MAX_PRECISION = 38
-# Delta-Spark refuses these in column names without column mapping, which lazydelta does not enable.
-_FORBIDDEN = frozenset(" ,;{}()\n\t=")
 
 _PRIMITIVES: dict[pa.DataType, str] = {
     pa.bool_(): "boolean",
@@ -139,11 +137,6 @@ def to_field(field: pa.Field, parent: str = "") -> dict[str, Any]:
     """Return one field in the JSON form of a schema; ``parent`` names its struct in errors."""
     name = field.name
     place = f"{parent}.{name}" if parent else name
-    if not _FORBIDDEN.isdisjoint(name):
-        shown = ", ".join(map(repr, sorted(_FORBIDDEN.intersection(name))))
-        message = f"The column name {name!r} holds {shown}, which other Delta readers do not take"
-        hint = "rename the column; a table with delta.columnMapping.mode = 'name' may have it"
-        raise SchemaMismatchError(message, hint=hint)
     # deltalake hands generated columns over in the metadata of Arrow fields.
     given = field.metadata
     generation = given.get(Key.GENERATION.encode()) if given else None

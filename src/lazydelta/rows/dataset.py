@@ -146,7 +146,7 @@ class DatasetScanner:
         found: list[pa.RecordBatch] = []
         start = 0
         limit = int(distinct[-1]) + 1 if len(distinct) else 0
-        rows = self._dataset.numbered_rows(self._columns.read, self._filter, limit, self._batch_size)
+        rows = self._dataset.scan_rows(self._columns.read, self._filter, limit, self._batch_size, by_path=True)
         for batch in self._converted(rows.stream()):
             here = distinct[(distinct >= start) & (distinct < start + batch.num_rows)] - start
             found.append(batch.take(from_numpy(here.astype(np.int64))))
@@ -345,6 +345,8 @@ class RowsDataset(PinnedVersion, pads.FileSystemDataset):  # type: ignore[misc]
         expression: pc.Expression | None,
         limit: int | None,
         batch_size: int = _BATCH,
+        *,
+        by_path: bool = False,
     ) -> RowScanner | FilesScanner:
         """Return a row scanner for fields of the table, with a filter in addition to the dataset's own."""
         request = RowRequest.of(
@@ -357,21 +359,7 @@ class RowsDataset(PinnedVersion, pads.FileSystemDataset):  # type: ignore[misc]
         )
         if self._only is not None:
             return FilesScanner(self._snapshot.table, request, [self._only], pool=self._pool)
-        return RowScanner(self._snapshot, request, pool=self._pool)
-
-    def numbered_rows(
-        self, output: tuple[Field, ...], expression: pc.Expression | None, limit: int, batch_size: int
-    ) -> FilesScanner:
-        """Return a scan with files ordered by path, an order that depends only on the version.
-
-        Other scans return files in discovery order, which depends on where they are found (commits, a checkpoint, a
-        sidecar).
-        """
-        scanner = self.scan_rows(output, expression, limit, batch_size)
-        if isinstance(scanner, FilesScanner):
-            return scanner
-        files = sorted(scanner.found_files(), key=lambda file: file.path)
-        return FilesScanner(self._snapshot.table, scanner.request, files, pool=self._pool)
+        return RowScanner(self._snapshot, request, pool=self._pool, by_path=by_path)
 
     # --- methods of PyArrow's datasets
 

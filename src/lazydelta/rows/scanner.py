@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,7 +56,9 @@ class RowScanner:
     """Scans rows of a pinned version. Each call of ``stream`` starts a scan of its own.
 
     ``pool`` is shared with other scans of the same query; without it, each stream has its own pool while it runs.
-    ``within`` limits the scan to a range if other readers take the rest of it.
+    ``within`` limits the scan to a range if other readers take the rest of it. ``by_path`` lists all files first and
+    orders them by path, an order that depends only on the version. Otherwise they come in discovery order, which
+    depends on where they are found (commits, a checkpoint, a sidecar).
     """
 
     def __init__(
@@ -65,8 +68,10 @@ class RowScanner:
         *,
         pool: ReadingPool | None = None,
         within: ScanRange | None = None,
+        by_path: bool = False,
     ) -> None:
         self._snapshot = snapshot
+        self._by_path = by_path
         self.request = request
         self._pool = pool
         self._within = within
@@ -82,6 +87,8 @@ class RowScanner:
         ``choose`` is called with the files in discovery order and returns those whose rows are wanted.
         """
         scanner = self._scan()
+        if self._by_path:
+            return self._stream(scanner, self.request, lambda: _by_path(self._files(scanner, choose)))
         return self._stream(scanner, self.request, lambda: self._files(scanner, choose))
 
     def count(self) -> int:
@@ -187,6 +194,12 @@ class RowScanner:
         return _row_stream(
             self._snapshot.table, request, found, scanner.io, metrics, pool=self._pool, explained=explained
         )
+
+
+def _by_path(found: Generator[list[StoredFile]]) -> Generator[list[StoredFile]]:
+    with closing(found):
+        files = [file for some in found for file in some]
+    yield sorted(files, key=lambda file: file.path)
 
 
 class FilesScanner:

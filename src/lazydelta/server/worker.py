@@ -140,7 +140,10 @@ def _serve_control(control: socket.socket, woken: socket.socket, children: set[i
             _become_worker(fd, control, woken)
         os.close(fd)
         children.add(pid)
-        control.sendall(CONTROL.pack(FORKED, number, pid))
+        try:
+            control.sendall(CONTROL.pack(FORKED, number, pid))
+        except OSError:  # the server has ended
+            return False
     return True
 
 

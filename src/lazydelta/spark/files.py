@@ -225,7 +225,7 @@ class FilesIngestion:
         def write(number: int, mine: Iterable[Sequence[Unit]]) -> Iterator[tuple[TaskResult, Tally]]:
             for units in mine:
                 result, read = work(number, units)
-                finished.add([replace(result, small=())])
+                finished.add([replace(result, small=(), small_rows=b"")])
                 yield result, read
 
         tally = Tally()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrameReader, DataFrameWriter, SparkSession
+from pyspark.sql import DataFrameReader, DataFrameWriter, DataFrameWriterV2, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from lazydelta.errors import OptionError
@@ -99,8 +99,10 @@ def _sessions_of(session: SparkSession) -> Any:
     return None if jvm is None else jvm.org.apache.spark.sql.classic.SparkSession
 
 
-# Spark looks for data sources in Python only in a thread with an active session, and drops what ``partitionBy`` says of
-# a stream, without a word. Both are known on the driver only, to PySpark's readers and writers.
+# Spark looks for data sources in Python only in a thread with an active session, drops what ``partitionBy`` says of a
+# stream, without a word, and tells a data source neither name nor location of a table in its catalog: with
+# Delta-Spark's catalog the error is then that of a bug in Spark. All of it is known on the driver only, to PySpark's
+# readers and writers.
 
 
 def _before(kind: Any, name: str, first: Callable[..., None]) -> None:
@@ -136,9 +138,31 @@ def _pass_on_columns(entry: Any) -> None:
         entry.option("__partition_columns", json.dumps(list(names)))
 
 
+def _refuse_table(writer: Any, name: str = "", format: str | None = None, **_: Any) -> None:  # noqa: A002 - PySpark's
+    if format is not None:
+        _note_format(writer, format)
+    if vars(writer).get("_is_lazydelta"):
+        raise _no_table(name)
+
+
+def _refuse_provider(_writer: Any, provider: str) -> None:
+    if provider.lower() == "lazydelta":
+        raise _no_table("name")
+
+
+def _no_table(name: str) -> OptionError:
+    message = "Spark tells a data source in Python neither name nor location of a table in its catalog"
+    typed = f"type CREATE TABLE {name} USING delta LOCATION 'uri' where Delta-Spark is in the session"
+    hint = f"save to a location; then {typed}, or call lazydelta.spark.attach(spark, name=uri)"
+    return OptionError(message, hint=hint)
+
+
 for _kind in (DataFrameReader, DataFrameWriter, DataStreamReader, DataStreamWriter):
     _before(_kind, "format", _note_format)
 _before(DataStreamWriter, "partitionBy", _note_columns)
+_before(DataFrameWriter, "saveAsTable", _refuse_table)
+_before(DataStreamWriter, "toTable", _refuse_table)
+_before(DataFrameWriterV2, "using", _refuse_provider)
 
 
 def prepare_environment() -> None:

@@ -146,7 +146,8 @@ class FileReads:
             os.close(fd)
 
     def __del__(self) -> None:
-        self.close()
+        with contextlib.suppress(AttributeError):  # an interrupt has ended __init__
+            self.close()
 
 
 # ruff: noqa: D102 - the contract of each method is documented once, in Store

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from lazydelta.errors import UnknownColumnError
+from lazydelta.errors import SchemaMismatchError, UnknownColumnError
 from lazydelta.log.replay import ReverseCommitReader
 from lazydelta.log.segment import list_commits
 from lazydelta.protocol.actions import Metadata
@@ -22,7 +22,10 @@ from lazydelta.protocol.properties import Key
 from lazydelta.protocol.schema import Array, DataType, Field, Map, Struct, TableSchema
 from lazydelta.sidecar.handle import Snapshot
 
-__all__ = ["PhysicalColumns", "mapped_metadata", "mapping_of", "with_own_names"]
+__all__ = ["PhysicalColumns", "check_names", "mapped_metadata", "mapping_of", "with_own_names"]
+
+# Delta-Spark refuses these in the names of columns that are not mapped.
+_FORBIDDEN = frozenset(" ,;{}()\n\t=")
 
 
 def mapping_of(metadata: Metadata) -> str:
@@ -58,15 +61,33 @@ class PhysicalColumns:
         return tuple(found)
 
 
-def with_own_names(metadata: Metadata) -> Metadata:
-    """Return the metadata of a table whose columns become mapped: files have them under their current names."""
+def check_names(metadata: Metadata, known: Metadata | None = None) -> None:
+    """Raise if the names of columns require column mapping. ``known`` is the table, whose own names may stay."""
+    old = () if known is None else _structs(msgspec.json.decode(known.schema_string))
+    kept = {each["name"] for each in old}
+    for each in _structs(msgspec.json.decode(metadata.schema_string)):
+        name = each["name"]
+        if name not in kept and not _FORBIDDEN.isdisjoint(name):
+            shown = ", ".join(map(repr, sorted(_FORBIDDEN.intersection(name))))
+            message = f"The column name {name!r} holds {shown}, which other Delta readers do not take"
+            hint = "rename the column, or set the property delta.columnMapping.mode of the table to 'name'"
+            raise SchemaMismatchError(message, hint=hint)
+
+
+def with_own_names(metadata: Metadata, *, is_new: bool = False) -> Metadata:
+    """Return the metadata of a table whose columns become mapped: files have them under their current names.
+
+    In a new table, names that are no names of files' columns get others there.
+    """
     schema = msgspec.json.decode(metadata.schema_string)
     number = _highest_id(metadata)
     for each in _structs(schema):
         notes = each.get("metadata") or {}
         if Key.PHYSICAL_NAME not in notes:
             number += 1
-            each["metadata"] = notes | {Key.COLUMN_ID: number, Key.PHYSICAL_NAME: each["name"]}
+            is_plain = not is_new or (each["name"] and _FORBIDDEN.isdisjoint(each["name"]))
+            physical = each["name"] if is_plain else _physical_name("", number, each["name"])
+            each["metadata"] = notes | {Key.COLUMN_ID: number, Key.PHYSICAL_NAME: physical}
     configuration = dict(metadata.configuration or {}) | {Key.MAX_COLUMN_ID: str(number)}
     text = msgspec.json.encode(schema).decode()
     return msgspec.structs.replace(metadata, schema_string=text, configuration=configuration)
@@ -78,6 +99,7 @@ def mapped_metadata(metadata: Metadata, snapshot: Snapshot) -> Metadata:
     ``snapshot`` is the version that the columns are added to.
     """
     if mapping_of(metadata) == "none":
+        check_names(metadata, snapshot.metadata)
         return metadata
     schema = msgspec.json.decode(metadata.schema_string)
     fields = list(_structs(schema))
@@ -86,12 +108,17 @@ def mapped_metadata(metadata: Metadata, snapshot: Snapshot) -> Metadata:
         notes = each.get("metadata") or {}
         if Key.PHYSICAL_NAME not in notes:
             highest += 1
-            # Deterministic, so that preparing and committing a write agree. A table never reuses an id.
-            unique = uuid.uuid5(uuid.NAMESPACE_OID, f"{metadata.id}/{highest}/{each['name']}")
-            each["metadata"] = notes | {Key.COLUMN_ID: highest, Key.PHYSICAL_NAME: f"col-{unique}"}
+            physical = _physical_name(metadata.id, highest, each["name"])
+            each["metadata"] = notes | {Key.COLUMN_ID: highest, Key.PHYSICAL_NAME: physical}
     configuration = dict(metadata.configuration or {}) | {Key.MAX_COLUMN_ID: str(highest)}
     text = msgspec.json.encode(schema).decode()
     return msgspec.structs.replace(metadata, schema_string=text, configuration=configuration)
+
+
+def _physical_name(table: str, number: int, name: str) -> str:
+    # Deterministic, so that preparing and committing a write agree: a new table has another id each time. A table never
+    # reuses the id of a column.
+    return f"col-{uuid.uuid5(uuid.NAMESPACE_OID, f'{table}/{number}/{name}')}"
 
 
 def _highest_id(metadata: Metadata) -> int:

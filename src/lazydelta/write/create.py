@@ -30,7 +30,7 @@ from lazydelta.protocol.schema import Array, Map, Struct, TableSchema, Variant
 from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.storage import Store
 from lazydelta.write.alignment import Alignment
-from lazydelta.write.column_mapping import mapping_of, with_own_names
+from lazydelta.write.column_mapping import check_names, mapping_of, with_own_names
 from lazydelta.write.commit import CommitNote
 from lazydelta.write.computed_columns import ComputedColumns, generated_columns
 from lazydelta.write.identity import with_typed_identities
@@ -160,8 +160,12 @@ def new_metadata(
     properties: Mapping[str, str] | None = None,
     name: str | None = None,
     description: str | None = None,
+    is_mapped: bool = False,
 ) -> Metadata:
-    """Return the metadata of a new table. Raise for invalid or unsupported settings."""
+    """Return the metadata of a new table. Raise for invalid or unsupported settings.
+
+    ``is_mapped`` says that its columns will be mapped, so that they may have any name.
+    """
     if isinstance(partition_by, str):
         partition_by = [partition_by]
     schema_string = _schema_string(schema)
@@ -177,7 +181,9 @@ def new_metadata(
     )
     TableProperties.of(metadata)
     if mapping_of(metadata) == "name":
-        metadata = with_own_names(metadata)
+        metadata = with_own_names(metadata, is_new=True)
+    elif not is_mapped:
+        check_names(metadata)
     ComputedColumns(TableSchema.parse(schema_string))  # raises for expressions that are not evaluated
     check_writable(protocol_for(metadata), metadata)
     return metadata
@@ -186,7 +192,7 @@ def new_metadata(
 def _schema_string(schema: pa.Schema | Schema) -> str:
     if not isinstance(schema, Schema):
         return to_schema_string(schema)
-    to_schema_string(schema.to_arrow())  # raises for invalid names
+    to_schema_string(schema.to_arrow())  # raises for names that are there twice
     written = schema.to_json()
     if any(isinstance(each.type, Variant) for each in TableSchema.parse(written).leaves()):
         message = "lazydelta does not write tables with variants"

@@ -580,7 +580,7 @@ class _OpenFile:
         self._arrow_bytes = 0
         self._groups = 0
         self._with_nan: list[tuple[int, int]] = []
-        self.stats = recipe.statistics()
+        self._stats: StatsCollector | None = None
         self.buffered_bytes = 0
         self.buffered_rows = 0
         self.encoded_rows = 0
@@ -588,6 +588,12 @@ class _OpenFile:
     @property
     def encoded_bytes(self) -> int:
         return self._sink.size
+
+    @property
+    def stats(self) -> StatsCollector:
+        if self._stats is None:
+            self._stats = self._recipe.statistics()
+        return self._stats
 
     @property
     def held_bytes(self) -> int:

@@ -75,6 +75,9 @@ _BYTES_AT_ONCE = 32 << 20
 class TaskResult:
     """Result of a task: files in place, rows for the driver to write, and rejected rows.
 
+    ``small`` says how many rows of ``small_rows`` belong to each partition, in their order: one batch, because a task
+    may have rows of thousands of partitions.
+
     ``run_again`` marks a task whose earlier attempts may have orphaned files. If the table already has the batch, the
     task writes nothing. It counts the rows of each partition, so that a different batch under the same number is
     detected. ``digest`` is the digest of the input rows, if requested, and ``last_identity`` the highest number used of
@@ -83,7 +86,8 @@ class TaskResult:
 
     rows: int = 0
     adds: tuple[Add, ...] = ()
-    small: tuple[tuple[tuple[str | None, ...], bytes], ...] = ()
+    small: tuple[tuple[tuple[str | None, ...], int], ...] = ()
+    small_rows: bytes = b""
     rejected: int = 0
     rejected_adds: tuple[Add, ...] = ()
     timestamps: Timestamps | None = None
@@ -366,7 +370,8 @@ class WriteJob:
             return TaskResult(
                 rows=files.num_rows + sum(each.num_rows for _, each in small),
                 adds=tuple(adds),
-                small=tuple((partition, packed(each)) for partition, each in small),
+                small=tuple((partition, each.num_rows) for partition, each in small),
+                small_rows=packed(pa.concat_batches([each for _, each in small])) if small else b"",
                 rejected=0 if rejected is None else rejected.num_rows,
                 rejected_adds=() if rejected is None else tuple(rejected.close()),
                 timestamps=rows.timestamps,
@@ -580,8 +585,12 @@ class WriteJob:
             return []
         with self._writer(len(results)) as files:
             for each in results:
-                for partition, rows in each.small:
-                    files.write_partition(partition, unpacked(rows))
+                if not each.small:
+                    continue
+                rows, start = unpacked(each.small_rows), 0
+                for partition, count in each.small:
+                    files.write_partition(partition, rows.slice(start, count))
+                    start += count
             return files.close()
 
     def _commit_rejected(

@@ -37,7 +37,8 @@ _OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
 _PARTITION_COLUMNS = "__partition_columns"
 # Spark lowercases option names, but Delta properties must be spelled as Delta does.
 _PROPERTIES = sorted(
-    {each.key for each in PROPERTIES.values()} - {Key.CHECKPOINT_PROTECTED_BEFORE} | {Key.TARGET_FILE_SIZE}
+    {each.key for each in PROPERTIES.values()} - {Key.CHECKPOINT_PROTECTED_BEFORE}
+    | {Key.CHANGE_DATA_FEED, Key.COLUMN_MAPPING_MODE, Key.TARGET_FILE_SIZE}
 )
 
 

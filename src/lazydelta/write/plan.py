@@ -404,7 +404,7 @@ class WritePlan:
         """Replace the columns, partitioning and all rows of the table with those of the data."""
         metadata = snapshot.metadata
         kept = metadata.partition_columns if self.partition_columns is None else self.partition_columns
-        described = new_metadata(incoming, partition_by=kept)
+        described = new_metadata(incoming, partition_by=kept, is_mapped=mapping_of(metadata) != "none")
         changed = msgspec.structs.replace(
             metadata, schema_string=described.schema_string, partition_columns=described.partition_columns
         )

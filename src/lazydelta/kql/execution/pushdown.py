@@ -305,6 +305,8 @@ class Pushed:
     limit: int | None = None
     newest: tuple[str, int] | None = None
     """A column and a number: only the rows with that many greatest values of the column matter."""
+    by_path: bool = False
+    """Whether rows are numbered in the order in which they come, which depends only on the version then."""
     notes: list[Note] = field(default_factory=list)
 
 
@@ -330,12 +332,16 @@ class _Condition:
 
 @dataclass(frozen=True, slots=True)
 class _Above:
-    """Context from above a node: conditions on its rows, and how many rows are needed, any or the newest."""
+    """Context from above a node: conditions on its rows, and how many rows are needed, any or the newest.
+
+    ``by_path`` says that its rows are numbered in their order, by ``serialize`` without an order of its own.
+    """
 
     conditions: tuple[_Condition, ...] = ()
     limit: int | None = None
     stopped: tuple[Note, ...] = ()
     newest: _Newest | None = None
+    by_path: bool = False
 
     def without_limit(self, why: str) -> _Above:
         """Return the same context without the row limit."""
@@ -344,14 +350,15 @@ class _Above:
             notes = (*notes, Note(f"take {self.limit}", reached=False, why=why))
         if self.newest is not None:
             notes = (*notes, self.newest.missed(why))
-        return _Above(self.conditions, None, notes)
+        return replace(self, limit=None, stopped=notes, newest=None)
 
     def below_order(self, keys: Sequence[OrderKey]) -> _Above:
         """Return the context below an order: its first rows are those with the greatest values of the first key."""
         first = keys[0] if keys else None
         if self.limit is None or first is None or not first.descending or first.nulls_first:
-            return self.without_limit("an order is made of all rows")
-        return _Above(self.conditions, None, self.stopped, _Newest(first.expression, self.limit))
+            return replace(self.without_limit("an order is made of all rows"), by_path=not keys)
+        newest = _Newest(first.expression, self.limit)
+        return replace(self, limit=None, newest=newest, by_path=False)
 
     def keeping(self, keep: Callable[[Typed], bool], why: str) -> _Above:
         """Return the same context with only the conditions that can move further down.
@@ -406,7 +413,7 @@ class _PushdownWalk:
             case Aggregate(source=source, keys=groups):
                 passing = above.without_limit("groups are made of all rows")
                 passing = passing.keeping(lambda each: each.refs <= groups.keys(), "it is about an aggregate")
-                self.visit(source, self._substituted(passing, groups))
+                self.visit(source, replace(self._substituted(passing, groups), by_path=False))
             case Order(source=source, keys=keys):
                 self.visit(source, above.below_order(keys))
             case Limit(source=source, by=by) if by:
@@ -430,7 +437,7 @@ class _PushdownWalk:
                 passing = above.without_limit("rows depend on their neighbours")
                 self.visit(source, passing.keeping(lambda _: False, "rows depend on their neighbours"))
             case Grid(source=source, keys=keys):
-                passing = above.without_limit("a series is made of all rows")
+                passing = replace(above.without_limit("a series is made of all rows"), by_path=False)
                 self.visit(source, passing.keeping(lambda each: each.refs <= {*keys}, "it is about a series"))
             case Staged(source=source, outputs=outputs, is_rowwise=is_rowwise):
                 passing = above if is_rowwise else above.without_limit("rows depend on each other")
@@ -452,10 +459,10 @@ class _PushdownWalk:
         # A condition in between may need all rows of this limit to fill the limit above.
         wanted = count if above.limit is None or above.conditions else min(count, above.limit)
         limit = None if at_random else wanted
-        self.visit(source, _Above((), limit, stopped.stopped))
+        self.visit(source, _Above((), limit, stopped.stopped, by_path=above.by_path))
 
     def _match(self, plan: Match, above: _Above) -> None:
-        above = above.without_limit("a join looks at all rows")
+        above = replace(above.without_limit("a join looks at all rows"), by_path=False)
         left_ids, right_ids = plan.left_columns.keys(), plan.right_columns.keys()
         left_open = plan.kind in {"inner", "leftouter", "leftsemi", "leftanti"}
         right_open = plan.kind in {"inner", "innerunique", "rightouter", "rightsemi", "rightanti"}
@@ -470,7 +477,7 @@ class _PushdownWalk:
         self.visit(plan.right, above.keeping(lambda each: right_open and each.refs <= right_ids, "of the other side"))
 
     def _scan(self, plan: Scan, above: _Above) -> Pushed:
-        pushed = Pushed(notes=list(above.stopped))
+        pushed = Pushed(notes=list(above.stopped), by_path=above.by_path)
         parts: list[dict[str, Any]] = []
         exact = True
 

@@ -207,14 +207,14 @@ class KqlTables:
     def _rows(self, table: DeltaTable | pa.Table, names: list[str], pushed: Pushed) -> Iterator[pa.RecordBatch]:
         if isinstance(table, pa.Table):
             return iter(table.select(names).to_batches() if names else _empty_batches(table.num_rows))
-        if self._pool is None and pushed.newest is None:
+        if self._pool is None and pushed.newest is None and not pushed.by_path:
             return table.rows(columns=names, where=pushed.where, limit=pushed.limit)
         snapshot = snapshot_of(table)
         trust = snapshot.options.float_max == "trust"
         where = parse_predicate(pushed.where, snapshot.schema, trust_float_max=trust)
         newest = None if pushed.newest is None else bound_of_newest(snapshot, pushed.newest[:1], pushed.newest[1])
         request = RowRequest.of(snapshot.schema, columns=names, where=where, limit=pushed.limit, files_where=newest)
-        return RowScanner(snapshot, request, pool=self._pool).stream()
+        return RowScanner(snapshot, request, pool=self._pool, by_path=pushed.by_path).stream()
 
     def _delivered_batches(
         self, rows: Iterator[pa.RecordBatch], schema: pa.Schema, limit: int | None
