@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -23,7 +24,7 @@ from lazydelta.server import worker_pool
 from lazydelta.server.budgets import Budgets
 from lazydelta.server.flight_sql.calls import SqlLimits
 from lazydelta.server.flight_sql.messages import packed
-from lazydelta.server.worker_pool import WorkerPool, _Template
+from lazydelta.server.worker_pool import CONTROL, FORK, WorkerPool, _Template
 from tests.rows.made_table import MadeTable, make_table
 from tests.server.flight_sql_server import WAIT, Gate, SqlServer, is_gone, serving, wait_for
 from tests.server.serving import location
@@ -248,6 +249,19 @@ def test_the_end_of_a_worker_is_noticed_while_the_server_asks_for_nothing() -> N
     for each in workers:
         pool.give_back(each)
     pool.close()
+
+
+def test_a_server_that_ends_while_a_worker_starts_leaves_neither_traceback_nor_worker() -> None:
+    server, control = socket.socketpair()
+    ours, its = socket.socketpair()
+    with control, ours, its:
+        socket.send_fds(server, [CONTROL.pack(FORK, 1, 0)], [its.fileno()])
+        server.close()
+        code = f"from lazydelta.server.worker import main; main({control.fileno()})"
+        done = subprocess.run(
+            [sys.executable, "-c", code], pass_fds=[control.fileno()], capture_output=True, check=False, timeout=WAIT
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_a_worker_may_be_given_back_by_a_thread_that_holds_the_pools_lock() -> None:
