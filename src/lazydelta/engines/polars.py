@@ -48,7 +48,7 @@ def scan(table: TableOrUri, *, maintain_order: bool = False) -> pl.LazyFrame:
 class _PolarsSource:
     """The callable that Polars invokes for each scan of the frame."""
 
-    def __init__(self, snapshot: Snapshot, *, by_path: bool) -> None:
+    def __init__(self, snapshot: Snapshot, *, by_path: bool = False) -> None:
         self._snapshot = snapshot
         self._by_path = by_path
 
