@@ -580,7 +580,6 @@ class _OpenFile:
         self._arrow_bytes = 0
         self._groups = 0
         self._with_nan: list[tuple[int, int]] = []
-        self._stats: StatsCollector | None = None
         self.buffered_bytes = 0
         self.buffered_rows = 0
         self.encoded_rows = 0
@@ -588,12 +587,6 @@ class _OpenFile:
     @property
     def encoded_bytes(self) -> int:
         return self._sink.size
-
-    @property
-    def stats(self) -> StatsCollector:
-        if self._stats is None:
-            self._stats = self._recipe.statistics()
-        return self._stats
 
     @property
     def held_bytes(self) -> int:
@@ -626,6 +619,7 @@ class _OpenFile:
             if self._writer is None or self._buffer is None:
                 self._buffer = pa.BufferedOutputStream(pa.PythonFile(self._sink, mode="w"), _BUFFER)
                 self._writer = self._recipe.writer(self._buffer, rows.to_batches()[0])
+                self.stats = self._recipe.statistics()
             size = self._recipe.row_group_rows(rows.num_rows)
             for start in range(0, rows.num_rows, size):
                 for part in rows.slice(start, size).to_batches():
