@@ -122,7 +122,9 @@ def _named(given: Mapping[str, Any] | None) -> dict[str, Any]:
         if name not in _NAMES:
             raise OptionError(f"There is no option {key!r}", hint=_INSTEAD.get(key) or _near(key))
         if name in values and values[name] != value:
-            raise OptionError(f"The option {name!r} is given twice: {values[name]!r} and {value!r}", hint="say one")
+            raise OptionError(
+                f"The option {name!r} is given twice: {values[name]!r} and {value!r}", hint="pass one of them"
+            )
         values[name] = value
     return values
 

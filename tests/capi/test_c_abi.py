@@ -263,7 +263,7 @@ def test_a_file_with_a_deletion_vector_never_looks_like_a_plain_one(
     assert stream[1] == f"rows {FILES}"
     assert rows[1] == f"rows {len(marked.rows)}"
     assert mixed[0].startswith("code -1 error There is no option 'handles_deletion_vectors'")
-    assert "error A struct has no rows and no statistics of columns" in no_stats[0]
+    assert "error A struct carries neither rows nor column statistics" in no_stats[0]
 
     lines = [line.split("\t") for line in structs[:-1]]
     assert sorted(line[0] for line in lines) == sorted(marked.files)
@@ -288,7 +288,7 @@ def test_an_open_table_is_scanned_by_name_and_moves_on_when_asked(host: Run, mad
     assert lines[:9] == [
         "code 0",
         "files 1",
-        "code -1 error version is an option of delta_lazy_open (the table is open already)",
+        "code -1 error version is an option of delta_lazy_open (pass it when opening the table)",
         "code 0",
         f"files {FILES}",
         f"rows {len(made.rows)}",
@@ -299,7 +299,7 @@ def test_an_open_table_is_scanned_by_name_and_moves_on_when_asked(host: Run, mad
     metrics = json.loads(lines[9])
     assert metrics["delta.lazy.files_emitted"] == FILES
     assert metrics["delta.lazy.strategy"] in {"forward", "reverse"}
-    assert lines[10] == "code -1 error There was no scan of files 'none' (give it a scan_id)"
+    assert lines[10] == "code -1 error There was no scan of files 'none' (pass the scan_id of an earlier scan)"
 
 
 def test_the_example_in_cpp_lists_files_and_their_deleted_rows(library: Path, marked: MadeTable) -> None:

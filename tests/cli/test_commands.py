@@ -188,7 +188,7 @@ def test_the_last_hours_are_found_from_the_command_line(invoke: Invoke, table: P
     found = invoke("files", table, "--last", "200000h", "--where", "_event_hour >= '2026021004'", "--json").stdout
     assert len(found.splitlines()) == 2
     refused = invoke("files", table, "--last", "soon", code=2)
-    assert "last='soon' is no span of time" in refused.stderr
+    assert "last='soon' is not a duration" in refused.stderr
 
 
 def test_a_condition_that_cannot_prune_is_a_line_on_standard_error_and_in_explain(invoke: Invoke, table: Path) -> None:

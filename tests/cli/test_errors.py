@@ -35,7 +35,7 @@ def test_a_missing_table_is_one_line_and_code_2(invoke: Invoke, tmp_path: Path, 
     [
         (["--version", "99"], "error: Version 99 of"),
         (["--version", "x"], "error: Invalid value for '--version'"),
-        (["--version", "1", "--timestamp", "2026-01-01"], "error: --version and --timestamp exclude each other."),
+        (["--version", "1", "--timestamp", "2026-01-01"], "error: --version and --timestamp are mutually exclusive."),
         (["--timestamp", "yesterday"], "error: 'yesterday' is not an ISO 8601 timestamp"),
         (["--where", "nonsense >"], "error: "),
         (["--where", "nobody = 1"], "error: The table has no column 'nobody'"),

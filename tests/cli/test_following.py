@@ -62,7 +62,7 @@ def test_what_shapes_a_scan_makes_no_sense_beside_follow(invoke: Invoke, tmp_pat
     log = HandLog(tmp_path / "t")
     log.commit(add("a"))
     assert "--follow shows every change" in invoke("files", log.table, "--follow", *more, code=2).output
-    assert "--since makes sense with --follow" in invoke("files", log.table, "--since", "0", code=2).output
+    assert "--since requires --follow" in invoke("files", log.table, "--since", "0", code=2).output
 
 
 def test_people_see_a_line_a_change(invoke: Invoke, tmp_path: Path) -> None:

@@ -120,8 +120,8 @@ def test_a_stream_prints_a_line_for_each_commit(spark: SparkSession, invoke: Inv
         (["nowhere", "t"], "There is no"),
         (["in", "t", "--target-file-size", "big"], "target_file_size"),
         (["in", "t", "--max-rejected", "some"], "max_rejected='some' is not valid"),
-        (["in", "t", "--mode", "overwrite", "--stream"], "--mode makes sense only without --stream"),
-        (["in", "t", "--trigger", "once"], "--trigger makes sense only with --stream"),
+        (["in", "t", "--mode", "overwrite", "--stream"], "--mode can only be used without --stream"),
+        (["in", "t", "--trigger", "once"], "--trigger can only be used with --stream"),
         (["in", "abfss://c@a.dfs.core.windows.net/t", "--storage-option", "account_key=?"], "cannot open abfss"),
     ],
 )

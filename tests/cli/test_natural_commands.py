@@ -90,7 +90,7 @@ REFUSED = [
     ("query 'select count(*) from T' nope", "1 argument(s) too many"),
     ("query q.sql t=T", "Write --file q.sql."),
     ("zorder T", "Write lazydelta optimize --z-order A,B."),
-    ("optimize T --sort-by id --z-order id", "exclude each other"),
+    ("optimize T --sort-by id --z-order id", "are mutually exclusive"),
     ("restore T --to-version 0", "Write --version."),
     ("alter T --add-column a:int", "Write --add."),
     ("query 'select * from nope'", "give nope=URI, or write delta('URI')"),

@@ -90,8 +90,8 @@ def test_explain_shows_what_was_pushed_pruned_and_read(invoke: Invoke, tmp_path:
         (["SELECT * FROM delta('/no/table/here')"], "/no/table/here"),
         (["SELECT 1", "--catalog", "missing.toml"], "missing.toml"),
         (["--file", "missing.sql"], "missing.sql"),
-        ([], "Give the query"),
-        (["SELECT 1", "--csv", "--json"], "exclude each other"),
+        ([], "Pass the query"),
+        (["SELECT 1", "--csv", "--json"], "are mutually exclusive"),
         (["SELECT 1", "--parquet", "/no/folder/x.parquet"], "cannot be written"),
     ],
 )

@@ -200,7 +200,7 @@ def test_create_where_a_table_is_advises_an_option_of_the_command(invoke: Invoke
     invoke("create", tmp_path / "t", "--column", "n:long")
     said = invoke("create", tmp_path / "t", "--column", "n:long", code=2).output
     assert said == (
-        f"error: There is a Delta table at {(tmp_path / 't').as_uri()} already "
+        f"error: There is already a Delta table at {(tmp_path / 't').as_uri()} "
         "(--if-absent leaves it as it is; `lazydelta append` adds rows to it)\n"
     )
     invoke("create", tmp_path / "t", "--column", "n:long", "--if-absent")
@@ -241,7 +241,7 @@ def test_append_names_the_file_that_it_cannot_read(
     ("text", "line", "reason"),
     [
         (b'n,s\n1,"x\n2,y\n', 2, "a quote that is opened in the row that begins in line 2 is never closed"),
-        (b'n,s\n1,x\n2,"y"z\n', 3, "cell 2 goes on behind its closing quote"),
+        (b'n,s\n1,x\n2,"y"z\n', 3, "cell 2 continues after its closing quote"),
         (b'n,s\n1,"x\ny"\n2\n', 4, "the row has 1 cells, and there are 2 columns"),
         (b"n,s\n1,x\n2,\xff\n", 3, "the row cannot be read"),
         (b"1,x\n2,y\n", 1, "the first line is no header: none of its cells (1, x) is the name of a column (n, s)"),

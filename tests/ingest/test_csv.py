@@ -158,7 +158,7 @@ def test_text_behind_a_closing_quote_is_not_joined_to_its_cell() -> None:
     rows, bad = read([b'a,b\n1,"x"y\n2,5" pipe\n3, "z"\n'], header=True)
     assert rows == [["2", '5" pipe'], ["3", ' "z"']]
     assert [each.record for each in bad] == ['1,"x"y']
-    assert "cell 2 goes on behind its closing quote" in bad[0].reason
+    assert "cell 2 continues after its closing quote" in bad[0].reason
 
 
 def test_a_row_that_is_too_long_is_rejected_in_pieces_and_its_neighbours_are_read() -> None:
@@ -249,16 +249,16 @@ def test_cells_without_a_header_are_those_of_the_given_columns_in_their_order(tm
 
 def test_cells_without_a_header_need_columns(tmp_path: Path) -> None:
     source = files_of(tmp_path, x="1,p\n2,q\n")
-    with pytest.raises(OptionError, match="give a schema, in the order of the cells"):
+    with pytest.raises(OptionError, match="pass a schema, in the order of the cells"):
         source_schema(source, source.files(), "csv", None, WritePlan.of(), header=False)
-    with pytest.raises(OptionError, match="only for CSV"):
+    with pytest.raises(OptionError, match="to CSV only"):
         source_schema(source, source.files(), "json", None, WritePlan.of(), header=False)
 
 
 @pytest.mark.parametrize("first", ["1,2.5", "1,x", "2019,2020", "x,2026-02-10", "x,2026-02-10T14:00:00Z", "1,,-3e4"])
 def test_a_first_line_that_looks_like_a_row_does_not_become_the_columns_of_a_table(tmp_path: Path, first: str) -> None:
     source = files_of(tmp_path, x=f"{first}\n{first}\n")
-    with pytest.raises(OptionError, match=r"x\.csv looks like a row, not like a header.*say header=false"):
+    with pytest.raises(OptionError, match=r"x\.csv looks like a row, not like a header.*pass header=false"):
         source_schema(source, source.files(), "csv", None, WritePlan.of())
     trusted = source_schema(source, source.files(), "csv", None, WritePlan.of(), header=True)
     assert trusted.names == first.split(",")

@@ -61,7 +61,7 @@ def test_a_whole_number_is_a_count_and_a_fraction_or_percentage_is_a_share(
 
 @pytest.mark.parametrize("given", [-1, "-1", 1.5, "101%", "few", "", "nan", "1 in 100", True])
 def test_what_is_neither_is_refused(given: float | str) -> None:
-    with pytest.raises(OptionError, match=r"max_rejected=.*is not valid \(give a number of rows"):
+    with pytest.raises(OptionError, match=r"max_rejected=.*is not valid \(pass a number of rows"):
         MaxRejected.of(given)
 
 

@@ -139,7 +139,7 @@ MALFORMED = [
     Malformed("print datetime_diff('fortnight', now(), now())", 1, 7, "'fortnight'", only_ours=True),
     Malformed("print format_datetime(now(), 'Q')", 1, 7, "'Q'", only_ours=True),
     Malformed("5", 1, 1, "table", only_ours=True),
-    Malformed("print guid(xyz)", 1, 12, "no guid", only_ours=True),
+    Malformed("print guid(xyz)", 1, 12, "not a guid", only_ours=True),
     Malformed("print a = 1, a = 2", 1, 14, "two columns"),
     Malformed(f"{T} | project n, n", 1, 24, "two columns"),
     Malformed(f"{T} | project n, n = i", 1, 24, "two columns"),

@@ -155,7 +155,7 @@ def test_several_columns_are_named_as_the_analyser_names_them() -> None:
 
 
 def test_several_columns_are_no_part_of_an_expression() -> None:
-    with pytest.raises(Exception, match="makes several columns"):
+    with pytest.raises(Exception, match="returns several columns"):
         query("print x = 1 + series_stats(dynamic([1]))")
 
 

@@ -278,8 +278,8 @@ def test_a_wrong_name_suggests_the_right_one(name: str, expected: str | None) ->
         ("extract_all('a', 'a')", "no capture group"),
         ("assert(1 == 2, 'one is not two')", "one is not two"),
         ("convert_length(1, 2, 3)", "should be string"),
-        ("countof('a', 'a', 'x')", "knows no kind"),
-        ("format_timespan(1h, 'q')", "knows no 'q'"),
+        ("countof('a', 'a', 'x')", "has no kind"),
+        ("format_timespan(1h, 'q')", "does not support 'q'"),
         ("bag_pack('a')", "pairs"),
     ],
 )

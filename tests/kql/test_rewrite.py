@@ -117,7 +117,7 @@ def test_secrets_are_in_strings_that_the_cluster_does_not_log(table_paths: dict[
 def test_a_managed_identity_takes_the_place_of_a_secret(table_paths: dict[str, Path]) -> None:
     text = rewrite(QUERY, table_paths, cluster_uris=WHERE, managed_identity="system")
     assert text.count(";managed_identity=system'") == 2
-    with pytest.raises(OptionError, match="exclude each other"):
+    with pytest.raises(OptionError, match="are mutually exclusive"):
         rewrite(QUERY, table_paths, cluster_uris=WHERE, managed_identity="system", secret="x")
 
 

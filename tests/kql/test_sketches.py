@@ -89,7 +89,7 @@ def test_nothing_and_no_sketch() -> None:
     text = "print x = int(null) | summarize a = dcount_hll(hll(x)), b = percentile_tdigest(tdigest(x), 50)"
     assert one(text) == {"a": 0, "b": None}
     assert one("print a = dcount_hll(dynamic([1])), b = rank_tdigest(dynamic({}), 5)") == {"a": None, "b": None}
-    with pytest.raises(KqlError, match="no accuracy"):
+    with pytest.raises(KqlError, match="not an accuracy"):
         query("range x from 1 to 3 step 1 | summarize hll(x, 9)")
     with pytest.raises(KqlError, match="not defined"):
         query("print s = 'a' | summarize tdigest(s)")

@@ -534,7 +534,7 @@ def test_an_error_after_some_commits_says_what_was_committed(
     with pytest.raises((DataFileError, KeyboardInterrupt)) as raised:
         optimize(TableHandle.open(table), committed=after)
     error = raised.value
-    said = f"2 commits of this OPTIMIZE stand, the last is version {version + 2}: 8 files were replaced by 2"
+    said = f"2 commits of this OPTIMIZE remain, the last is version {version + 2}: 8 files were replaced by 2"
     if isinstance(error, DataFileError):
         found = pickle.loads(pickle.dumps(error)).committed  # noqa: S301 - our own
         assert str(error) == f"gone (restore it; {said})"
@@ -551,4 +551,4 @@ def test_an_error_before_the_first_commit_says_nothing_of_commits(table: Path) -
     with pytest.raises(DataFileError) as raised:
         run(table)
     assert raised.value.committed is None
-    assert "OPTIMIZE stand" not in str(raised.value)
+    assert "OPTIMIZE remain" not in str(raised.value)

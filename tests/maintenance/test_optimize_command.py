@@ -84,5 +84,5 @@ def test_few_files_are_packed_here_though_there_is_a_cluster(table: Path) -> Non
 
 def test_a_master_makes_no_sense_for_work_in_this_process(table: Path) -> None:
     said = _invoke("optimize", table, "--engine", "local", "--master", "local[2]", code=2).output
-    assert "--master and --conf make no sense with --engine local." in said
+    assert "--master and --conf cannot be used with --engine local." in said
     assert lazydelta.DeltaTable(table).version() == 2

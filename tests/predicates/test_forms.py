@@ -201,7 +201,7 @@ def test_a_predicate_means_what_sql_says(where: Any, meaning: str) -> None:
         ("   ", "empty"),
         ("i IN (SELECT i FROM x)", "subquery"),
         ("i = :p", "parameter"),
-        ("i", "stands where a condition should be"),
+        ("i", "is used as a condition"),
         ("d = DATE 'soon'", "'soon' is not a date"),
         ("{", "is not"),
         ({"i": {}}, "has no operator"),

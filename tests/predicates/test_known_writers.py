@@ -36,7 +36,7 @@ def mixed(tmp_path: Path) -> DeltaTable:
     return DeltaTable(str(tmp_path))
 
 
-@pytest.mark.filterwarnings("ignore:Some files cannot be left out:lazydelta.PredicateWarning")
+@pytest.mark.filterwarnings("ignore:Some files cannot be pruned:lazydelta.PredicateWarning")
 @pytest.mark.parametrize("tier", ["log", "checkpoint", "sidecar"])
 @pytest.mark.parametrize(
     ("where", "ours", "others"),
@@ -61,7 +61,7 @@ def test_files_are_left_out_where_their_writer_is_known(
     assert first == ours | others
 
 
-@pytest.mark.filterwarnings("ignore:Some files cannot be left out:lazydelta.PredicateWarning")
+@pytest.mark.filterwarnings("ignore:Some files cannot be pruned:lazydelta.PredicateWarning")
 def test_rows_and_row_groups_are_left_out_and_no_nan_is_lost(mixed: DeltaTable) -> None:
     expected = {1 + 2 * number + base for base in (0, 100) for number in (1, 2, 3)} | {6, 10, 106, 110}
     stream = mixed.rows(where="f > 3")
@@ -80,10 +80,10 @@ def test_a_row_group_of_ours_without_nan_is_left_out_by_its_footer(tmp_path: Pat
 
 
 def test_files_that_stay_for_a_nan_that_may_hide_are_told_of_and_refused_by_strict(mixed: DeltaTable) -> None:
-    with pytest.warns(PredicateWarning, match=r"Some files cannot be left out by f > 3") as caught:
+    with pytest.warns(PredicateWarning, match=r"Some files cannot be pruned by f > 3") as caught:
         mixed.files("f > 3").collect()
     assert len(caught) == 1
-    with pytest.raises(PredicateError, match="Some files cannot be left out"):
+    with pytest.raises(PredicateError, match="Some files cannot be pruned"):
         mixed.files("f > 3", strict=True).collect()
     # Of our own files nothing is hidden, nor where the option says so, nor by tuples, to which NaN is no number.
     mixed.files("f > 3 AND id < 100", strict=True).collect()

@@ -227,9 +227,9 @@ def test_where_a_stream_begins(tmp_path: Path) -> None:
     assert everything(stream_of(log, starting_version="latest")) == []
     for timestamp, found in ((0, "abc"), (1_000_000, "abc"), (1_000_001, "bc"), (3_000_000, "c")):
         assert everything(stream_of(log, starting_timestamp=timestamp)) == list(found)
-    with pytest.raises(VersionNotFoundError, match=r"startingTimestamp lies behind the newest version .* is 2"):
+    with pytest.raises(VersionNotFoundError, match=r"startingTimestamp is after the newest version .* is 2"):
         stream_of(log, starting_timestamp=3_000_001).initial_offset()
-    with pytest.raises(VersionNotFoundError, match=r"startingVersion 3 lies behind .*startingVersion=latest"):
+    with pytest.raises(VersionNotFoundError, match=r"startingVersion 3 is after .*startingVersion=latest"):
         stream_of(log, starting_version=3).initial_offset()
 
 

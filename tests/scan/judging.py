@@ -50,7 +50,7 @@ class Fact:
 
     @property
     def is_nonsense(self) -> bool:
-        """Whether the bounds exclude each other; cutting a maximum in the middle of a character can do that."""
+        """Whether the bounds are mutually exclusive; cutting a maximum in the middle of a character can do that."""
         return self.low is not None and self.high is not None and bool(self.low > self.high)
 
 

@@ -449,7 +449,7 @@ def test_edge_case_9_the_retention_guard_refuses_a_floor_and_names_it(strategy: 
         table = DeltaTable(tmp_path)
         opening = len(watch.requests)
         with pytest.raises(
-            RetentionGuardError, match="refuses version 1 as the floor of a scan of version 2"
+            RetentionGuardError, match="rejects version 1 as the start of a scan of version 2"
         ) as caught:
             emitted.extend(table.files(strategy=strategy, retention_guard=refuse))
         assert len(watch.requests) == opening, "a refused scan reads nothing"

@@ -330,7 +330,7 @@ def test_a_log_whose_commits_were_replaced_too_is_another_log(place: str, strate
     name = f"_delta_log/{commit_name(1)}"
     table.store.put(name, table.store.get(name) + b'{"commitInfo":{"operation":"REWRITE"}}\n')
     table.replace("classic", seed=1)
-    with pytest.raises(MissingCommitError, match="the log is another one"):
+    with pytest.raises(MissingCommitError, match="the log is a different one"):
         table.check(strategy)
 
 

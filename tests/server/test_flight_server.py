@@ -104,7 +104,7 @@ def test_files_are_objects_with_what_the_log_says_of_them(server: FlightServer, 
     assert [file.partition_values for file in there] == [file.partition_values for file in here]
     assert [file.version for file in there] == [file.version for file in here]
     assert [file.num_records for file in there] == [file.num_records for file in here]
-    with pytest.raises(LazyDeltaError, match="not told by servers"):
+    with pytest.raises(LazyDeltaError, match="Servers do not reveal"):
         _ = there[0].uri
 
 

@@ -186,7 +186,7 @@ OTHERWISE_REFUSED = [
     ("EXPLAIN ANALYZE SELECT * FROM t", "EXPLAIN ANALYZE is not run"),
     ("/* x */ EXPLAIN (FORMAT html) SELECT * FROM t", "is not run here"),
     ("SELECT * FROM t AT (VERSION => 1)", "another version"),
-    ("SELECT * FROM (WITH duckdb_tables AS (SELECT 1) SELECT 1), duckdb_tables", "meaning that DuckDB has"),
+    ("SELECT * FROM (WITH duckdb_tables AS (SELECT 1) SELECT 1), duckdb_tables", "name that DuckDB reserves"),
     ("SELECT 1 FROM", "cannot read"),
     ("\x00SELECT 1", "cannot read"),
     ("SELECT '" + "x" * (1 << 18) + "'", "longer than"),
@@ -261,7 +261,7 @@ GROUPS = {
     "not one SELECT": [(sql, "cannot read|statements") for sql in SEVERAL_AND_MORE],
     "no such table": [(sql, "no table") for sql in NO_SUCH_TABLE],
     "no such function": [(sql, "not available here") for sql in NOT_AVAILABLE],
-    "a value too large": [(sql, "is given a size") for sql in TOO_LARGE],
+    "a value too large": [(sql, "needs a literal size") for sql in TOO_LARGE],
     "otherwise": OTHERWISE_REFUSED,
 }
 

@@ -447,7 +447,7 @@ def test_a_queue_has_an_end_and_says_when_to_come_again() -> None:
     left = threading.Event()
     threads = [_later(partial(budgets.reserve, name, 1, left.is_set)) for name in "ab"]
     wait_for(lambda: budgets.waiting == 2)
-    with pytest.raises(ServerBusyError, match=r"2 requests wait already.*try again in \d+ s"):
+    with pytest.raises(ServerBusyError, match=r"2 requests are already waiting.*try again in \d+ s"):
         budgets.reserve("c", 1)
     left.set()
     for thread, found in threads:
@@ -496,7 +496,7 @@ def test_a_client_that_reads_nothing_gives_way_to_others(made: MadeTable, spill:
         if spill == 64 << 20:
             assert stream.read_all()["range"].to_pylist()[-1] == 19_999
         else:
-            with pytest.raises(flight.FlightUnavailableError, match="took nothing while others waited"):
+            with pytest.raises(flight.FlightUnavailableError, match="read nothing while others waited"):
                 stream.read_all()
         wait_for(lambda: server.budgets.memory == 0)
 

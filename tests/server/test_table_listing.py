@@ -37,7 +37,7 @@ def _tables(lake: Path) -> ServedTables:
 
 
 def _listed(lake: Path, who: Identity = ANYONE, prefix: str = "", most: int = 100) -> tuple[list[str], bool, list[str]]:
-    """Return the names, whether there may be others, and the folders that were looked into."""
+    """Return the names, whether there may be more, and the folders that were looked into."""
     requests: list[Request] = []
     listing = TableListing(_tables(lake), who, most=most)
     with observe(requests.append):
@@ -135,7 +135,7 @@ def test_clients_list_them_over_the_wire_and_are_told_of_a_cut(lake: Path, tmp_p
             assert connection.tables() == [NAMES[1], NAMES[2]]
             assert connection.table(connection.tables()[0]).version() == 0
         with lazydelta.connect(location(server), token=everything) as connection:
-            with pytest.warns(LazyDeltaWarning, match="there may be others"):
+            with pytest.warns(LazyDeltaWarning, match="there may be more"):
                 assert connection.tables() == ["t", *NAMES[:2]]
             assert connection.tables("lake/sales/") == [NAMES[1], NAMES[2]]
             with pytest.raises(OptionError, match="criteria has 1000001 bytes, more than"):

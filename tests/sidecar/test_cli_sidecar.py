@@ -222,4 +222,4 @@ def test_the_engine_is_chosen_by_size_where_there_is_a_cluster(hourly: Hourly, m
     monkeypatch.setattr(sidecar, "MANY_FILES", 200)
     assert run_json("build", *asked)["engine"] == "spark"
     assert run_json("build", uri, "--dry-run")["engine"] == "local"
-    assert "make no sense with --engine local" in run("build", *asked, "--engine", "local", code=2)
+    assert "cannot be used with --engine local" in run("build", *asked, "--engine", "local", code=2)

@@ -315,11 +315,11 @@ def _rewound(hourly: Hourly) -> None:
     [
         (_changed_metadata, "metadata changed"),
         (_commit_gone, "commit 1 is gone"),
-        (_part_gone, "parts of it are gone"),
-        (_part_torn, "parts of it are gone or were replaced"),
+        (_part_gone, "parts of it are missing"),
+        (_part_torn, "parts of it are missing or were replaced"),
         (_part_to_rewrite_damaged, "cannot be read|row group"),
         (_too_much, "of 200 files changed"),
-        (_rewound, "the checkpoint that it mirrors is gone or another"),
+        (_rewound, "the checkpoint that it mirrors is missing or was replaced"),
     ],
 )
 def test_what_a_refresh_cannot_do_is_built_anew_with_a_reason(hourly: Hourly, change: Any, reason: str) -> None:

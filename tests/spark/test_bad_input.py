@@ -56,17 +56,17 @@ def _refused(df: DataFrame, table: Path, *sentences: str, **options: str) -> Non
 
 
 def test_a_timestamp_column_that_is_not_there_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    sentence = "The data has no column 'when' (or has it twice) to take timestamps from (its columns are: id, ts)"
+    sentence = "The data has no column 'when' (or has it twice) with timestamps (its columns are: id, ts)"
     _refused(_events(spark), tmp_path / "new", sentence, timestampColumn="when")
     assert not (tmp_path / "new").exists()
 
 
 def test_data_without_the_timestamp_column_of_the_table_is_refused(spark: SparkSession, untouched: Path) -> None:
-    _refused(spark.range(3), untouched, "makes its partition column '_event_hour' from 'ts', which the data lacks")
+    _refused(spark.range(3), untouched, "computes its partition column '_event_hour' from 'ts', which the data lacks")
 
 
 def test_a_column_that_is_not_a_timestamp_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    sentence = "which is not a timestamp (name a timestamp or date column, or cast it with to_timestamp(…))"
+    sentence = "which is not a timestamp (choose a timestamp or date column, or cast this one with to_timestamp(…))"
     _refused(_events(spark), tmp_path / "new", sentence, timestampColumn="id")
     assert not (tmp_path / "new").exists()
 

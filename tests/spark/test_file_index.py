@@ -243,7 +243,7 @@ def test_a_view_moves_on_when_it_is_refreshed(spark: SparkSession, tmp_path: Pat
     spark.sql("UNCACHE TABLE moving")
     assert spark.table("pinned").count() == 1
     write_arrow(tmp_path, pa.table({"no": ["x"]}), mode="overwrite", overwrite_schema=True)
-    with pytest.raises(PySparkException, match="make the DataFrame or the view again"):
+    with pytest.raises(PySparkException, match="create the DataFrame or view again"):
         spark.sql("REFRESH TABLE moving")
     assert spark.table("moving").count() == 3
     with pytest.raises(PySparkException, match="UNSUPPORTED_INSERT"):

@@ -75,7 +75,7 @@ def test_a_restored_checkpoint_location_goes_on_where_the_source_is_the_same(
 @pytest.mark.parametrize(
     ("run", "named"),
     [
-        (_run, r"with 7 rows, .*another one came under the same number, with 7 rows"),
+        (_run, r"with 7 rows, .*another batch has the same number, with 7 rows"),
         (_run_files, r"with 1 source files \(00000070-.*another one .* with 1 source files \(00000700-"),
     ],
     ids=["rows", "files"],
@@ -145,8 +145,8 @@ def test_batches_that_look_alike_are_told_apart_by_their_values(way: str, spark:
     os.utime(tmp_path / "source" / "3.json", (2e9, 2e9))
     with pytest.raises(
         StreamingQueryException,
-        match=r"(?s)Micro-batch 1 of the application .* with 3 rows, .*; another one .*with 3 rows, .*"
-        r"go on with the newest copy of the location",
+        match=r"(?s)Micro-batch 1 of the application .* with 3 rows, .*; another batch .*with 3 rows, .*"
+        r"use the newest copy of the location",
     ):
         _run_steady(spark, tmp_path, "backup", way, latestFirst=True)
     assert ids(tmp_path / "t") == [1, 1, 1, 2, 2, 2]
@@ -211,7 +211,7 @@ def test_more_files_under_the_same_number_are_an_error(spark: SparkSession, tmp_
     (tmp_path / "source" / "00000000-00001.json").unlink()  # tidied up, which is fine
     assert ingest_files(spark, str(tmp_path / "source"), str(tmp_path / "t"), **once).already_committed
     make_source(tmp_path / "source", files=1, rows=5, first=100)
-    with pytest.raises(WriteError, match="another one came under the same number"):
+    with pytest.raises(WriteError, match="another batch has the same number"):
         ingest_files(spark, str(tmp_path / "source"), str(tmp_path / "t"), **once)
     assert ids(tmp_path / "t") == list(range(10))
 
@@ -272,7 +272,7 @@ def test_a_table_that_lost_the_batch_meanwhile_is_not_taken_to_have_it(tmp_path:
     job.commit([job.write([_rows(1)])], txn=options.txn)
     again = WriteJob.prepare(str(tmp_path / "t"), _rows().schema, options)
     shutil.rmtree(tmp_path / "t")
-    with pytest.raises(WriteError, match="had this batch when it was begun, and no longer has it"):
+    with pytest.raises(WriteError, match="had this batch when the write began, but no longer has it"):
         again.commit([again.count([_rows(1)])], txn=options.txn)
 
 

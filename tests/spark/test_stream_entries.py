@@ -79,7 +79,7 @@ def test_a_task_without_a_message_is_an_error(alone: bool, streams: bool, tmp_pa
         else:
             source.writer(schema, overwrite=False).commit(messages)
 
-    with pytest.raises(WriteError, match=f"1 of {len(messages)} tasks have not said what they wrote"):
+    with pytest.raises(WriteError, match=f"1 of {len(messages)} tasks did not report what they wrote"):
         commit()
     assert not (tmp_path / "t" / "_delta_log").exists()
 

@@ -187,7 +187,7 @@ def test_what_stops_a_stream_is_said_before_the_traceback(tmp_path: Path) -> Non
 
 
 def test_hints_are_in_sparks_names_and_nothing_else_of_an_error_changes() -> None:
-    told = SchemaMismatchError("no", path="p", version=3, hint="drop it, or say schema_mode='merge' to add it")
+    told = SchemaMismatchError("no", path="p", version=3, hint="drop it, or pass schema_mode='merge' to add it")
     found = with_spark_names(told)
     assert (type(found), str(found), found.path, found.version) == (
         SchemaMismatchError,
@@ -195,7 +195,7 @@ def test_hints_are_in_sparks_names_and_nothing_else_of_an_error_changes() -> Non
         "p",
         3,
     )
-    assert told.hint == "drop it, or say schema_mode='merge' to add it"
+    assert told.hint == "drop it, or pass schema_mode='merge' to add it"
     listed = SchemaMismatchError("no", hint="cast the column to list<item: int32> yourself, or drop it")
     assert with_spark_names(listed).hint == "cast it to the type that the table has, or drop it"
     stated = RuntimeError(

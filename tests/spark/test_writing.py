@@ -28,7 +28,7 @@ def test_every_mode_does_what_spark_calls_it_and_says_what_was_written(spark: Sp
     made = write(rows(spark, 0, 4), table, partition_by=["PART"], user_metadata="made", maintain=False)
     assert made is not None
     assert (made.version, made.rows, made.files, made.rejected, made.already_committed) == (0, 4, 2, 0, False)
-    with pytest.raises(TableExistsError, match=r"A table already exists at .* \(say mode='append'"):
+    with pytest.raises(TableExistsError, match=r"A table already exists at .* \(pass mode='append'"):
         write(rows(spark, 0, 4), table)
     left = write(rows(spark, 0, 4), table, mode="ignore")
     assert left is not None

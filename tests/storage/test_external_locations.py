@@ -408,12 +408,12 @@ def test_what_cannot_be_kept_apart_from_the_environment_is_refused(
     monkeypatch.setenv("AZURE_STORAGE_TOKEN", "AROUNDTOKEN")
     options = {"client_id": "a", "client_secret": "b", "tenant_id": "c"}
     store = open_store(tmp_path, external_locations={f"abfss://c@good.{DFS}": options})
-    with pytest.raises(OptionError, match="AZURE_STORAGE_TOKEN would be used") as caught:
+    with pytest.raises(OptionError, match="AZURE_STORAGE_TOKEN would also be used") as caught:
         store.locate(f"abfss://c@good.{DFS}/x")
     assert "AROUNDTOKEN" not in str(caught.value)
     monkeypatch.setenv("AWS_SSE_CUSTOMER_KEY_BASE64", "AROUNDKEY")
     store = open_store(tmp_path, external_locations={"s3://b": {"skip_signature": "true"}})
-    with pytest.raises(OptionError, match="AWS_SSE_CUSTOMER_KEY_BASE64 would be used"):
+    with pytest.raises(OptionError, match="AWS_SSE_CUSTOMER_KEY_BASE64 would also be used"):
         store.locate("s3://b/x")
 
 

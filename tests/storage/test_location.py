@@ -113,7 +113,7 @@ def test_a_uri_that_makes_no_sense_is_an_option_error(uri: str) -> None:
         ("dbfs://mnt/t", "/dbfs/"),
         ("hdfs:/t", "mount it"),
         ("hdfs://host/t", "mount it"),
-        (Path("s3://bucket/t"), "as text"),
+        (Path("s3://bucket/t"), "as a string"),
         (Path("dbfs:/mnt/t"), "/dbfs/"),
     ],
 )

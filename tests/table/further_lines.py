@@ -436,7 +436,7 @@ FURTHER_REFUSED: list[tuple[str, str]] = [
     ("t.files(predicate='id < 3').count()", "write where='id < 3'"),
     ("t.files(filters='id < 3').count()", "write where='id < 3'"),
     ("t.count_rows([('id', '=', True)])", "give a number"),
-    ("t.count_rows('')", "leave it out, or write a condition such as \"date = '2026-02-08'\""),
+    ("t.count_rows('')", "omit it, or write a condition such as \"date = '2026-02-08'\""),
     ("t.count_rows('id = 3 && value > 1')", "write a condition as after WHERE; text in single quotes"),
     (
         "t.count_rows(pl.col('ts') >= pl.datetime(2026, 2, 10, time_zone='UTC'))",
@@ -463,7 +463,7 @@ FURTHER_REFUSED: list[tuple[str, str]] = [
     ("ld.sql('select 1 as a').fetchall()", "use to_list()"),
     ("ld.sql('select 1 as a').fetchone()", "use first()"),
     ("ld.sql('select 1 as a').fetchdf()['a'].tolist()", "use to_pandas()"),
-    ("written(pl.LazyFrame({'a': [1]}))", "write frame.collect()"),
+    ("written(pl.LazyFrame({'a': [1]}))", "pass frame.collect()"),
     ("after(lambda m: m.update({'b': \"'z'\"}, 'a = 1')).to_list(where='a = 1')", "write where='a = 1'"),
     # Modules that are called, columns as attributes, methods without parentheses.
     (
@@ -496,7 +496,7 @@ FURTHER_REFUSED: list[tuple[str, str]] = [
     ("t.alter.add_constraint('pos', 'a > 0')", "write {'name': 'SQL condition'}"),
     ("t.alter.set_table_properties('delta.appendOnly', 'true')", "write {'delta.appendOnly': value}"),
     ("t.optimize.zorder(['id'])", "did you mean z_order?"),
-    ("t.optimize.compact(target_size='128MB')", "give a number of bytes"),
+    ("t.optimize.compact(target_size='128MB')", "pass a number of bytes"),
     ("t.merge([{'id': 1}], 's.id = t.id', 's', 't').whenMatchedUpdateAll()", "did you mean when_matched_update_all"),
     # Streams and files.
     ("t.rows()[0]", "use first(), to_list() or a for loop"),

@@ -93,7 +93,7 @@ def test_a_folder_is_deleted_with_what_is_below_and_nothing_beside_it(tmp_path: 
 
 def test_the_whole_table_is_not_deleted_and_nothing_is_appended_to(root: Path) -> None:
     ours = pafs.PyFileSystem(DeltaStorageHandler(str(root)))
-    with pytest.raises(UnsupportedOperationError, match="log of the table"):
+    with pytest.raises(UnsupportedOperationError, match="including the table's log"):
         ours.delete_dir_contents("/", accept_root_dir=True)
     with pytest.raises(UnsupportedOperationError, match="written whole"):
         ours.open_append_stream("x")

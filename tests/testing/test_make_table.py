@@ -164,7 +164,7 @@ def test_progress_is_told_of_every_file_made(tmp_path: Path) -> None:
 
 def test_a_place_that_has_a_table_is_refused(tmp_path: Path) -> None:
     _made(tmp_path)
-    with pytest.raises(OptionError, match="There is a table at"):
+    with pytest.raises(OptionError, match="There is already a table at"):
         _made(tmp_path)
 
 

@@ -65,7 +65,7 @@ def test_a_table_may_be_created_with_the_column_that_is_made(tmp_path: Path) -> 
         ({"timestamp_column": "when"}, "no column 'when'"),
         ({"timestamp_column": "n"}, "not a timestamp"),
         ({"timestamp_column": "at", "boundary": "week"}, "boundary='week'"),
-        ({"timestamp_column": "at", "partition_column": "n"}, "is text, and here it is int64"),
+        ({"timestamp_column": "at", "partition_column": "n"}, "is text, but here it is int64"),
         ({"boundary": "day"}, "needs a column"),
         ({"partition_column": "day"}, "needs a column"),
     ],
@@ -140,7 +140,7 @@ def test_a_column_of_nulls_without_a_type_is_filled(tmp_path: Path) -> None:
 
 def test_a_column_that_is_no_text_cannot_be_the_hour(tmp_path: Path) -> None:
     brought = data(1).append_column("_event_hour", pa.array([1970010101]))
-    with pytest.raises(OptionError, match="is text, and here it is int64"):
+    with pytest.raises(OptionError, match="is text, but here it is int64"):
         lazydelta.write_arrow(tmp_path, brought, timestamp_column="at")
 
 

@@ -129,11 +129,11 @@ def test_properties_names_and_comments(root: Path) -> None:
     table.alter.set_column_metadata("x", {"comment": "a text"})
     assert (table.metadata().name, table.metadata().description) == ("the name", "what it is")
     assert next(each for each in table.schema().fields if each.name == "x").metadata == {"comment": "a text"}
-    with pytest.raises(WriteError, match="no table property"):
+    with pytest.raises(WriteError, match="not a Delta table property"):
         table.alter.set_table_properties({"own": "1"})
     with pytest.raises(WriteError, match="true or false"):
         table.alter.set_table_properties({"delta.enableChangeDataFeed": "wrong"})
-    with pytest.raises(WriteError, match="no version of the protocol"):
+    with pytest.raises(WriteError, match="not a protocol version"):
         table.alter.set_table_properties({"delta.minWriterVersion": "8"})
     with pytest.raises(OptionError, match="name"):
         table.alter.set_table_name("")

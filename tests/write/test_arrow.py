@@ -154,7 +154,7 @@ def test_rows_may_come_in_any_form_of_arrow(form: Callable[[pa.Table], Any], tmp
 
 @pytest.mark.parametrize("data", [None, 5, "rows", {"a": 1}, [5]], ids=str)
 def test_what_is_not_arrow_is_refused(data: object, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"Rows cannot be read from|is no record batch|do not make columns"):
+    with pytest.raises(OptionError, match=r"Rows cannot be read from|is not a record batch|do not make columns"):
         lazydelta.write_arrow(tmp_path, data)
 
 
@@ -162,7 +162,7 @@ def test_an_empty_table_makes_an_empty_table_and_an_empty_commit(tmp_path: Path)
     nothing = events().slice(0, 0)
     assert [lazydelta.write_arrow(tmp_path, nothing), lazydelta.write_arrow(tmp_path, nothing)] == [0, 1]
     assert rows(tmp_path) == []
-    with pytest.raises(OptionError, match="not a single batch"):
+    with pytest.raises(OptionError, match="no batches"):
         lazydelta.write_arrow(tmp_path, iter([]))
 
 
@@ -288,7 +288,7 @@ def test_a_table_that_somebody_else_created_with_other_columns_is_not_touched(tm
         yield from events(1).to_batches()
         lazydelta.write_arrow(tmp_path, pa.table({"x": [1]}))
 
-    with pytest.raises(CommitConflictError, match="other columns meanwhile"):
+    with pytest.raises(CommitConflictError, match="meanwhile"):
         lazydelta.write_arrow(tmp_path, slow())
     assert rows(tmp_path) == [{"x": 1}]
     assert len(data_files(tmp_path)) == 1

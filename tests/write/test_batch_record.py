@@ -92,7 +92,7 @@ def test_the_same_batch_again_is_skipped(aligned: bool, tmp_path: Path) -> None:
             events(1, 2, 2, first=7),
             "3 rows, .*with 3 rows, 1 in _event_hour=1970010101 and 2 in _event_hour=1970010102",
         ),
-        (events(1, 2), "with 3 rows, .*; another one came under the same number, with 2 rows"),
+        (events(1, 2), "with 3 rows, .*; another batch has the same number, with 2 rows"),
         (events(1, 1.1, 2), "from 1970-01-01T01:00:00.000000 to 1970-01-01T02:00:00.000000"),
         (events(1, None, 2), "__HIVE_DEFAULT_PARTITION__"),
     ],
@@ -129,7 +129,7 @@ def test_another_batch_that_is_noticed_at_the_commit_leaves_no_file(tmp_path: Pa
         yield from events(1, 2).to_batches()
         write(tmp_path, events(1, hour), 3)
 
-    with pytest.raises(WriteError, match="another one came under the same number"):
+    with pytest.raises(WriteError, match="another batch has the same number"):
         lazydelta.write_arrow(tmp_path, _first(slow(2), events(1).to_batches()), app_id="job", app_version=3)
     assert len(data_files(tmp_path)) == 2
     assert len(numbers(tmp_path)) == 3
@@ -158,7 +158,7 @@ def test_a_number_that_was_left_out_does_not_lose_its_rows(tmp_path: Path) -> No
     write(tmp_path, events(3), 3)
     for missed in (0, 2):
         with pytest.raises(
-            WriteError, match=f"has later batches of the application 'job', and never had number {missed}"
+            WriteError, match=f"has later batches of the application 'job', but never had number {missed}"
         ):
             write(tmp_path, events(2), missed)
 

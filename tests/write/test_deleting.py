@@ -244,7 +244,7 @@ def test_all_rows_go_without_a_predicate_and_none_by_an_empty_one(tmp_path: Path
     table = DeltaTable(_simple(tmp_path / "t", [1], [2]))
     nothings: list[Any] = [[], {}]
     for empty in nothings:
-        with pytest.raises(PredicateError, match="would choose every row"):
+        with pytest.raises(PredicateError, match="would select every row"):
             table.delete(empty)
     assert table.delete()["num_deleted_rows"] == 2
     assert table.count() == 0

@@ -87,11 +87,16 @@ def test_what_is_not_so_is_refused_and_nothing_is_committed(root: Path) -> None:
         ([written(root, 45, path="file:///p=a/made-45.parquet")], {}, OptionError, "below the table's root"),
         ([written(root, 42, size=7)], {}, OptionError, "bytes, and the action says 7"),
         ([written(root, 43, partition_values={})], {}, OptionError, "partition columns"),
-        ([written(root, 44, stats="nothing")], {}, OptionError, "no JSON object"),
+        ([written(root, 44, stats="nothing")], {}, OptionError, "not a JSON object"),
         ([good, good], {}, ValueError, "same file path"),
         ([good, RemoveAction(good.path, False, 5)], {}, ValueError, "same file path"),  # noqa: FBT003
         ([RemoveAction("p=a/gone.parquet", True, 5)], {}, OptionError, "not part of version 1"),  # noqa: FBT003
-        ([written(root, 46, path=active.path, size=_size(root, active.path))], {}, OptionError, "is part of version 1"),
+        (
+            [written(root, 46, path=active.path, size=_size(root, active.path))],
+            {},
+            OptionError,
+            "is already part of version 1",
+        ),
         ([active], {"mode": "overwrite"}, ValueError, "overwrite"),
         ([good], {"mode": "merge"}, OptionError, "is not valid"),
         ([good], {"partition_by": ["id"]}, SchemaMismatchError, "partitioned by"),

@@ -123,7 +123,7 @@ def test_a_column_that_was_made_anew_meanwhile_is_not_taken_for_the_one_that_fil
     result = job.write(data.to_batches())
     log.columns["id"] = ("long", "p-other", 6)
     log.commit(log.metadata())
-    with pytest.raises(CommitConflictError, match=r"other columns meanwhile: id"):
+    with pytest.raises(CommitConflictError, match=r"meanwhile: id"):
         job.commit([result])
 
 

@@ -115,7 +115,7 @@ def test_a_table_remembers_how_it_is_aligned(tmp_path: Path, boundary: str) -> N
 
 def test_data_without_the_column_that_the_table_is_aligned_by_is_refused(tmp_path: Path) -> None:
     lazydelta.write_arrow(tmp_path, batch(1), timestamp_column="at")
-    with pytest.raises(SchemaMismatchError, match="makes its partition column '_event_hour' from 'at'"):
+    with pytest.raises(SchemaMismatchError, match="computes its partition column '_event_hour' from 'at'"):
         lazydelta.write_arrow(tmp_path, pa.table({"n": [1]}))
     with pytest.raises(SchemaMismatchError, match=r'expected: \["_event_hour"\], got: \["_event_day"\]'):
         lazydelta.write_arrow(tmp_path, batch(1), timestamp_column="at", boundary="day")

@@ -72,8 +72,8 @@ def build(folder: Path, *, bundled: Sequence[Path] | None = None) -> Path:
     import cffi  # noqa: PLC0415 - an optional extra
 
     if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
-        message = f"The Python in {sys.base_prefix} has no shared library, which libdelta_lazy has to load"
-        raise OptionError(message, hint="use one that was built with --enable-shared, as distributions do")
+        message = f"The Python in {sys.base_prefix} has no shared library, which libdelta_lazy needs"
+        raise OptionError(message, hint="use a Python built with --enable-shared, as in most distributions")
     ffi = cffi.FFI()
     ffi.embedding_api(_DECLARED)
     ffi.embedding_init_code(_AT_START)

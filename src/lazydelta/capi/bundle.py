@@ -42,7 +42,7 @@ _LEFT_OUT_OF_PACKAGES = ("tests", "include", "*.pyx", "*.pxd", "*.pxi", "*.a", "
 def bundle(folder: Path) -> Path:
     """Make the folder, and return the path of the library in it."""
     if folder.exists() and any(folder.iterdir()) and not (folder / MARK).exists():
-        raise OptionError(f"{folder} has other files", hint="name a folder that is empty, or that an earlier run made")
+        raise OptionError(f"{folder} has other files", hint="choose an empty folder, or the output of an earlier run")
     shutil.rmtree(folder, ignore_errors=True)
     libraries = folder / "lib"
     standard = Path(sysconfig.get_path("stdlib"))

@@ -114,7 +114,7 @@ class _Scans:
         with self._lock:
             found = self._metrics.get(name)
         if found is None:
-            raise OptionError(f"There was no scan of files {name!r}", hint="give it a scan_id")
+            raise OptionError(f"There was no scan of files {name!r}", hint="pass the scan_id of an earlier scan")
         return found.as_dict()
 
     def end(self, name: str | None, stopped: _Stopped) -> None:
@@ -182,7 +182,7 @@ class _Tables:
         with self._lock:
             found = self._open.get(name)
         if found is None:
-            raise OptionError("The table was closed", hint="open it again")
+            raise OptionError("The table was closed", hint="open the table again")
         return found
 
     def refresh(self, name: str) -> None:
@@ -239,7 +239,7 @@ def define(ffi: Any) -> None:  # noqa: C901 - one small function for each that C
     def stream(table: Any, options: Any, out: int, cancelled: int) -> int:
         asked = _options(text(options))
         if cancelled and (asked.get("stats_columns") or asked.get("of") not in {None, "files"}):
-            raise OptionError("A struct has no rows and no statistics of columns", hint="use delta_scan_stream")
+            raise OptionError("A struct carries neither rows nor column statistics", hint="use delta_scan_stream")
         return _export(str(text(table)), asked, out, flag(cancelled))
 
     def vector(*given: Any) -> int:
@@ -262,7 +262,7 @@ def define(ffi: Any) -> None:  # noqa: C901 - one small function for each that C
         _check_table(asked)
         name = _TABLES.open(str(text(table)), asked).encode() + b"\0"
         if len(name) > size:
-            raise OptionError("There are too many tables", hint="close some")
+            raise OptionError("There are too many tables", hint="close tables that are no longer needed")
         ffi.memmove(out, name, len(name))
         return _DONE
 
@@ -304,7 +304,9 @@ def _decoded(data: bytes) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise OptionError(f"A text is not UTF-8: {error.reason} at byte {error.start}", hint="encode it so") from None
+        raise OptionError(
+            f"A string is not UTF-8: {error.reason} at byte {error.start}", hint="encode it as UTF-8"
+        ) from None
 
 
 def _files(table: str, asked: Mapping[str, Any], take: Callable[[dict[str, Any]], bool]) -> int:
@@ -354,7 +356,7 @@ def _deleted_rows(table: str, asked: Mapping[str, Any], path: str, vector: Delet
 def _check_table(asked: Mapping[str, Any], without: str | None = None) -> None:
     known = _TABLE - {without}
     if unknown := set(asked) - known:
-        raise OptionError(f"There is no option {min(unknown)!r}", hint=f"known are {', '.join(sorted(known))}")
+        raise OptionError(f"There is no option {min(unknown)!r}", hint=f"known: {', '.join(sorted(known))}")
 
 
 def _export(table: str, asked: Mapping[str, Any], out: int, flag: Any = None) -> int:
@@ -425,7 +427,7 @@ def _opened(table: str, asked: Mapping[str, Any]) -> DeltaTable:
     if not table.startswith(_OPEN):
         return table_at(_TABLES.handle(table, asked), asked.get("version"))
     if given := sorted(_chosen(asked, _TABLE)):
-        raise OptionError(f"{given[0]} is an option of delta_lazy_open", hint="the table is open already")
+        raise OptionError(f"{given[0]} is an option of delta_lazy_open", hint="pass it when opening the table")
     return _TABLES.get(table)
 
 
@@ -436,7 +438,7 @@ def _chosen(asked: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
 def _check(asked: Mapping[str, Any], known: frozenset[str]) -> None:
     if unknown := set(asked) - known - _TABLE - _OTHER:
         names = ", ".join(sorted(known | _TABLE | _OTHER))
-        raise OptionError(f"There is no option {min(unknown)!r}", hint=f"known are {names}")
+        raise OptionError(f"There is no option {min(unknown)!r}", hint=f"known: {names}")
 
 
 def _options(text: str | None) -> dict[str, Any]:
@@ -444,7 +446,7 @@ def _options(text: str | None) -> dict[str, Any]:
     if found is None:
         return {}
     if not isinstance(found, dict):
-        raise OptionError("The options are no JSON object", hint='write {"limit": 10}')
+        raise OptionError("The options are not a JSON object", hint='write {"limit": 10}')
     _checked(found)
     return found
 
@@ -457,7 +459,7 @@ def _checked(asked: dict[str, Any]) -> dict[str, Any]:
         raise OptionError(f"An option has a value of the wrong type: {error}", hint="delta_lazy.h lists them") from None
     for name in ("limit", "row_limit"):
         if (asked.get(name) or 0) < 0:
-            raise OptionError(f"{name} is negative", hint="give a number from 0")
+            raise OptionError(f"{name} is negative", hint="pass a number of at least 0")
     return asked
 
 
@@ -467,7 +469,7 @@ def _json(text: str | None, what: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise OptionError(f"{what.capitalize()} cannot be read as JSON: {error}", hint="give a JSON object") from error
+        raise OptionError(f"{what.capitalize()} cannot be read as JSON: {error}", hint="pass a JSON object") from error
 
 
 def _code(error: BaseException) -> int:

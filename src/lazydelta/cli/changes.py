@@ -99,7 +99,7 @@ def _clause(kind: Kind, text: str) -> MergeClause:
         hint = f"write [CONDITION then] {' or '.join(sorted(_DEEDS[kind]))} [set COLUMN = VALUE, …]"
         raise OptionError(f"{option} {text!r} is not valid", hint=hint)
     if kind == "not matched by source" and deed == "update" and not match["set"]:
-        raise OptionError("Rows without a match have no other values", hint="write update set COLUMN = VALUE, …")
+        raise OptionError("Rows without a match have no previous values", hint="write update set COLUMN = VALUE, …")
     condition = (match["condition"] or "").strip() or None
     action: Action = deed  # type: ignore[assignment]  # one of the words above
     return MergeClause(kind, action, condition, assignments(match["set"]) if match["set"] else None)
@@ -114,7 +114,7 @@ def _rows_of(source: str, target: TableTarget) -> tuple[pa.Schema, Iterator[pa.R
         try:
             file = pq.ParquetFile(source)
         except (OSError, ValueError) as error:
-            raise OptionError(f"The file {source} cannot be read: {error}", hint="give a Parquet file") from error
+            raise OptionError(f"The file {source} cannot be read: {error}", hint="pass a Parquet file") from error
         return file.schema_arrow, file.iter_batches()
     reader = DeltaTable(source, storage_options=target.storage_options or None).to_pyarrow_reader()
     return reader.schema, iter(reader)
@@ -152,7 +152,7 @@ def alter(target: TableTarget, *, dry_run: bool, **given: Any) -> None:
 
     asked = {name: value for name, value in given.items() if value}
     if len(asked) != 1:
-        raise click.UsageError("Say one kind of change, such as --set K=V or --add NAME:TYPE.")
+        raise click.UsageError("Specify one kind of change, such as --set K=V or --add NAME:TYPE.")
     change = _change(*next(iter(asked.items())))
     with target.out.watch(lambda: "reading the table"):
         if dry_run:
@@ -218,7 +218,7 @@ def restore(
 ) -> None:
     """Make a table what it was at an older version, in a new version."""
     if (number is None) is (timestamp is None):
-        raise click.UsageError("Say what to restore: --version N, or --timestamp T.")
+        raise click.UsageError("Specify what to restore: --version N, or --timestamp T.")
     from lazydelta.maintenance.after_commit import after_commit  # noqa: PLC0415 - not needed for --help
     from lazydelta.maintenance.restore import restore_table  # noqa: PLC0415
 

@@ -84,7 +84,7 @@ def chart_of(render: tuple[str, dict[str, Any]], kinds: dict[str, str], batches:
         name for name in kinds if name != x and (kinds[name] in _NUMBERS or _holds_numbers(rows, name, kinds))
     ]
     if not values:
-        raise OptionError(f"A {kind} needs a column of numbers", hint="add one, or name it with ycolumns=")
+        raise OptionError(f"A {kind} needs a column of numbers", hint="add one, or pass ycolumns=")
     splits = _columns(properties, "series", kinds) or [
         name for name in kinds if name not in {x, *values} and kinds[name] in {"string", "bool", "guid"}
     ]
@@ -112,7 +112,7 @@ def _columns(properties: dict[str, Any], name: str, kinds: dict[str, str]) -> li
     for each in found:
         if each not in kinds:
             known = ", ".join(kinds)
-            raise OptionError(f"The chart's {name} names {each!r}, which is no column", hint=f"there are {known}")
+            raise OptionError(f"The chart's {name} names {each!r}, which is not a column", hint=f"known: {known}")
     return found
 
 

@@ -125,7 +125,7 @@ def ingest(*, source: str, table: str, as_json: bool, stream: bool, **rest: Any)
     for name, option in (_ONLY_BATCH if stream else _ONLY_STREAM).items():
         if rest[name] is not None:
             when = "without" if stream else "with"
-            raise click.UsageError(f"{option} makes sense only {when} --stream.", click.get_current_context())
+            raise click.UsageError(f"{option} can only be used {when} --stream.", click.get_current_context())
     require("spark", "pyspark")
     from lazydelta.cli.ingest_run import run  # noqa: PLC0415 - and with it Spark
 

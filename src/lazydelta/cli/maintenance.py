@@ -182,7 +182,7 @@ def optimize(  # noqa: PLR0913 - each is an option
     from lazydelta.maintenance.after_commit import after_commit  # noqa: PLC0415
 
     if sort_by and z_order:
-        raise click.UsageError("--sort-by and --z-order exclude each other.", click.get_current_context())
+        raise click.UsageError("--sort-by and --z-order are mutually exclusive.", click.get_current_context())
     handle = target.handle
     asked: dict[str, Any] = {
         "where": where,
@@ -306,7 +306,7 @@ def delete(target: TableTarget, *, where: str | None, every: bool, dry_run: bool
     is null stay.
     """
     if (where is None) is not every:
-        raise click.UsageError("Say which rows: --where PREDICATE, or --all for every row.")
+        raise click.UsageError("Specify the rows: --where PREDICATE, or --all for every row.")
     from lazydelta.maintenance.after_commit import after_commit  # noqa: PLC0415 - not needed for --help
     from lazydelta.write.row_changes.statements import DeleteSettings, delete_rows  # noqa: PLC0415
 

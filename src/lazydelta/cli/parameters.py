@@ -217,7 +217,7 @@ def table_command(function: Callable[Concatenate[TableSource, ...], None]) -> Ca
     ) -> None:
         refuse_extra_arguments()
         if version is not None and timestamp is not None:
-            raise click.UsageError("--version and --timestamp exclude each other.", click.get_current_context())
+            raise click.UsageError("--version and --timestamp are mutually exclusive.", click.get_current_context())
         function(TableSource(uri, version, timestamp, storage_option, option, as_json, external_location), **rest)
 
     decorators: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
@@ -380,7 +380,7 @@ def chosen_engine(engine: str, master: str | None, conf: dict[str, str], files: 
     ``files`` counts the files and is only called in the second case. Spark is chosen from ``many`` files on.
     """
     if engine == "local" and (master is not None or conf):
-        raise click.UsageError("--master and --conf make no sense with --engine local.", click.get_current_context())
+        raise click.UsageError("--master and --conf cannot be used with --engine local.", click.get_current_context())
     has_cluster = master is not None or "PYSPARK_GATEWAY_PORT" in os.environ
     if engine == "auto":
         engine = "spark" if has_cluster and files() >= many else "local"

@@ -186,7 +186,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
         if self.now is not None:
             raise click.UsageError(
-                "--now is for KQL; in SQL, write the timestamp into the query or give it as --param."
+                "--now is for KQL; in SQL, write the timestamp into the query or pass it as --param."
             )
         return RunningQuery(
             lambda begun: SqlResult(
@@ -264,9 +264,11 @@ def _chart(asked: RunningQuery, file: str | None) -> None:
     result: Any = asked.result
     render = getattr(result, "render", None)
     if render is None:
-        raise OptionError("The query asks for no chart", hint="end it with | render timechart, or print its rows")
+        raise OptionError(
+            "The query asks for no chart", hint="end the query with | render timechart, or print its rows"
+        )
     if file is not None and Path(file).suffix not in FILES:
-        raise OptionError(f"{file} is neither .svg nor .png", hint="name the file chart.svg or chart.png")
+        raise OptionError(f"{file} is neither .svg nor .png", hint="use a file name such as chart.svg or chart.png")
     found = chart_of(render, result.kinds, asked.batches())
     if file is None:
         click.echo(draw(found, color=is_terminal() and not os.environ.get("NO_COLOR")))
@@ -312,7 +314,7 @@ def query_command(function: Callable[..., None]) -> Callable[..., None]:
             ctx.args, text = [text, *ctx.args], None
         tables = tables | named_tables()
         if sum([as_csv, as_arrow, as_json and not explain, parquet is not None]) > 1:
-            raise click.UsageError("--csv, --json, --arrow and --parquet exclude each other.")
+            raise click.UsageError("--csv, --json, --arrow and --parquet are mutually exclusive.")
         form = "csv" if as_csv else "arrow" if as_arrow else "json" if as_json else "text"
         form = "parquet" if parquet is not None else f"explain {form}" if explain else form
         question = Question(
@@ -478,7 +480,9 @@ def _secret(variable: str) -> str:
     # Not on the command line, where every process on the machine can read it.
     secret = os.environ.get(variable)
     if not secret:
-        raise OptionError(f"The environment variable {variable} is not set", hint="put the token or the key into it")
+        raise OptionError(
+            f"The environment variable {variable} is not set", hint="write the token or key into the file"
+        )
     return secret
 
 
@@ -515,7 +519,7 @@ def _text(text: str | None, file: str | None) -> str:
     if text is None and file is None and not sys.stdin.isatty():
         text = "-"
     if text is None and file is None:
-        raise click.UsageError("Give the query, - to read it from standard input, or --file with its name.")
+        raise click.UsageError("Pass the query, - to read it from standard input, or --file FILE.")
     if "-" in {text, file}:
         return sys.stdin.read()
     if file is None:
@@ -540,7 +544,7 @@ def _catalog(given: str | None) -> dict[str, str]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise OptionError(f"The catalog {path} cannot be read: {error}", path=path, hint=hint) from error
     if not isinstance(tables, dict) or not all(isinstance(uri, str) for uri in tables.values()):
-        raise OptionError(f"The catalog {path} has more than names and URIs", path=path, hint=hint)
+        raise OptionError(f"The catalog {path} contains more than names and URIs", path=path, hint=hint)
     return tables
 
 
@@ -555,7 +559,7 @@ def _write_arrow(asked: RunningQuery) -> None:
 
     out = sys.stdout.buffer
     if sys.stdout.isatty():
-        raise OptionError("A stream of Arrow batches is not for a terminal", hint="redirect it, or use --parquet FILE")
+        raise OptionError("An Arrow stream cannot be written to a terminal", hint="redirect it, or use --parquet FILE")
     with pa.ipc.new_stream(out, asked.schema) as writer:
         for batch in asked.batches():
             writer.write_batch(batch)

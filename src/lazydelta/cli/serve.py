@@ -233,7 +233,7 @@ def _server(settings: ServeConfig, stack: contextlib.ExitStack) -> FlightServer:
         )
     except OSError as error:
         message = f"The server cannot listen at {location}: {error}"
-        raise OptionError(message, hint="see whether the port is taken, or the certificate damaged") from None
+        raise OptionError(message, hint="check whether the port is in use or the certificate is damaged") from None
 
 
 @contextlib.contextmanager
@@ -244,6 +244,6 @@ def _log_file(path: str) -> Iterator[IO[str]]:
     try:
         out = open(path, "a", encoding="utf-8")  # noqa: PTH123, SIM115 - closed below
     except OSError as error:
-        raise OptionError(f"{path} cannot be written: {error.strerror}", hint="give a file for the log") from None
+        raise OptionError(f"{path} cannot be written: {error.strerror}", hint="pass a writable file") from None
     with out:
         yield out

@@ -147,7 +147,7 @@ class _Answer:
         return iter(self._reader)
 
     def explain(self) -> dict[str, Any]:
-        raise OptionError("A server does not explain statements here", hint="send EXPLAIN and the query to it")
+        raise OptionError("A server does not explain statements here", hint="send EXPLAIN with the query as SQL")
 
     def __enter__(self) -> Self:
         return self
@@ -272,7 +272,10 @@ class Session:
         ]
         labels = [field.name for field in self._last.schema if field.name not in numbers[-1:]]
         if not numbers or not labels:
-            raise OptionError("The last result has no column of labels beside one of numbers", hint="select both")
+            raise OptionError(
+                "The last result has no column of labels beside one of numbers",
+                hint="select a label column and a numeric column",
+            )
         values = [value or 0 for value in self._last.column(numbers[-1]).to_pylist()]
         most = max([abs(value) for value in values], default=0) or 1
         texts = [printable(str(each)) for each in self._last.column(labels[0]).to_pylist()]
@@ -314,7 +317,7 @@ def shell(
     source: QueryTarget
     if server is not None:
         if tables:
-            raise click.UsageError("A server has its own tables: give --server or tables.")
+            raise click.UsageError("A server has its own tables: pass --server or tables.")
         token = None if token_variable is None else os.environ.get(token_variable)
         source = Server(server, token)
     else:

@@ -118,7 +118,7 @@ def files(  # noqa: PLR0913 - the options of the command
     The scan stops when the reader of its output does: `lazydelta files URI | head` costs a few requests.
     """
     if sum([source.as_json, paths, as_csv]) > 1:
-        raise click.UsageError("--json, --csv and --paths exclude each other.", click.get_current_context())
+        raise click.UsageError("--json, --csv and --paths are mutually exclusive.", click.get_current_context())
     out = output(as_json=source.as_json)
     if follow:
         shaping = (where, last, row_limit, newest, stats_columns, source.version, source.timestamp)
@@ -131,16 +131,18 @@ def files(  # noqa: PLR0913 - the options of the command
             or within_retention
             or strategy != "auto"
         ):
-            message = "--follow shows every change: beside it --since, --interval, --limit and --json make sense."
+            message = (
+                "--follow shows every change: it can be combined with --since, --interval, --limit and --json only."
+            )
             raise click.UsageError(message, click.get_current_context())
 
         out.changes(followed(source.open(), since, interval=interval, limit=limit))
         return
     if since is not None:
-        raise click.UsageError("--since makes sense with --follow.", click.get_current_context())
+        raise click.UsageError("--since requires --follow.", click.get_current_context())
     if newest is not None:
         if limit is not None or strategy == "forward":
-            message = "--newest N stands for --strategy reverse --limit N: give neither beside it."
+            message = "--newest N stands for --strategy reverse --limit N: pass only one of them."
             raise click.UsageError(message, click.get_current_context())
         limit, strategy = newest, "reverse"
     table = source.open()
@@ -225,7 +227,7 @@ def rows(
 ) -> None:
     """Show rows of a table; only as many files are opened as it takes."""
     if as_csv and source.as_json:
-        raise click.UsageError("--json and --csv exclude each other.", click.get_current_context())
+        raise click.UsageError("--json and --csv are mutually exclusive.", click.get_current_context())
     out = output(as_json=source.as_json)
     table = source.open()
     names = [name for each in columns for name in _names(each)] or None

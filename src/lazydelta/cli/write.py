@@ -332,7 +332,7 @@ def _schema(columns: tuple[str, ...], like: Path | None) -> pa.Schema:
     from lazydelta.protocol.schema import TableSchema  # noqa: PLC0415
 
     if not columns and like is None:
-        raise OptionError("A table needs columns", hint="give NAME:TYPE, or --like FILE")
+        raise OptionError("A table needs columns", hint="pass NAME:TYPE, or --like FILE")
     fields = []
     for each in columns:
         name, _, kind = each.partition(":" if ":" in each else " ")
@@ -390,7 +390,7 @@ def open_files(
         unified = pa.unify_schemas(schemas)
     except pa.ArrowException as error:
         message = f"The files have different columns: {error}"
-        raise SchemaMismatchError(message, hint="append them one by one, or bring them to the same types") from error
+        raise SchemaMismatchError(message, hint="append them one at a time, or cast them to the same types") from error
 
     def batches() -> Batches:
         for path in paths:
@@ -431,9 +431,9 @@ def _faults(path: Path) -> Iterator[None]:
         raise OptionError(message, path=str(path), hint="check its name; nothing was appended") from error
     except (pa.ArrowException, OSError) as error:
         message = f"The file {path} cannot be read: {error}"
-        hint = "check its format, or say which one it is by --format"
+        hint = "check its format, or pass it as --format"
         if isinstance(error, PermissionError):
-            hint = "you may not read it"
+            hint = "you do not have permission to read it"
         elif path.is_dir():
             hint = "`lazydelta ingest` reads folders"
         raise OptionError(message, path=str(path), hint=hint) from error
@@ -448,7 +448,7 @@ def _format(path: Path, given: str | None) -> str:
     found = _SUFFIXES.get(suffixes[-1]) if suffixes else None
     if found is None:
         message = f"The format of {path} cannot be told from its name"
-        raise OptionError(message, path=str(path), hint=f"say --format {', '.join(FORMATS)}")
+        raise OptionError(message, path=str(path), hint=f"pass --format {', '.join(FORMATS)}")
     return found
 
 
@@ -468,7 +468,7 @@ def _csv(path: Path, table: pa.Schema | None) -> tuple[pa.Schema, Batches]:
     names, line, first, rest = _after_header(path, known)
     if table is None and looks_like_a_row(names):
         message = f"The first line of {path} looks like a row, not like a header: {','.join(names)[:200]}"
-        hint = "give it a header, or create the table first; `lazydelta ingest --no-header` reads it by position"
+        hint = "add a header, or create the table first; `lazydelta ingest --no-header` reads it by position"
         raise OptionError(message, path=str(path), hint=hint)
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -582,7 +582,7 @@ def _refuse(path: Path) -> RejectRows:
 
 
 def _unreadable(path: Path, line: int, reason: str) -> OptionError:
-    hint = "correct it, nothing was appended; `lazydelta ingest` can put such rows aside"
+    hint = "correct it, nothing was appended; `lazydelta ingest` can set such rows aside"
     return OptionError(f"The file {path} cannot be read: line {line}: {reason}", path=str(path), hint=hint)
 
 

@@ -65,11 +65,11 @@ def connect(
     without progress. ``timeout`` limits the total seconds of a stream.
     """
     if not location.startswith(_SCHEMES):
-        message = f"{location!r} is no location of a server"
+        message = f"{location!r} is not a server location"
         raise OptionError(message, hint="it begins with grpc:// or grpc+tls://, as lazydelta serve prints it")
     if token is not None and not plaintext and _is_read_by_others(location):
         message = f"The token would be sent to {location} in plain text"
-        hint = "connect with grpc+tls://, or give plaintext=True where a tunnel or proxy protects the connection"
+        hint = "connect with grpc+tls://, or pass plaintext=True where a tunnel or proxy protects the connection"
         raise OptionError(message, hint=hint)
     tls: dict[str, Any] = {
         name: _content(value)
@@ -97,9 +97,9 @@ class Connection(ClosesItself):
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         if token is not None and not (token.isascii() and token.isprintable()):
-            raise OptionError("This is no token", hint="give NAME.SECRET, as lazydelta serve token add printed it")
+            raise OptionError("This is not a token", hint="pass NAME.SECRET, as lazydelta serve token add printed it")
         if attempts < 1:
-            raise OptionError(f"attempts={attempts} is not valid", hint="give a number from 1")
+            raise OptionError(f"attempts={attempts} is not valid", hint="pass a number of at least 1")
         self.location = location
         self.attempts = attempts
         self._timeout = timeout
@@ -118,7 +118,7 @@ class Connection(ClosesItself):
         """
         found = self.retried(lambda client: list(client.list_flights(prefix.encode(), self.options())))
         if any(info.app_metadata for info in found):
-            message = f"{self.location} names {len(found)} tables, and there may be others: give a prefix"
+            message = f"{self.location} names {len(found)} tables, and there may be more: pass a prefix"
             warnings.warn(message, LazyDeltaWarning, stacklevel=2)
         return [b"/".join(info.descriptor.path).decode() for info in found]
 
@@ -220,8 +220,8 @@ def our_error(error: BaseException, location: str) -> LazyDeltaError:
     if isinstance(error, fl.FlightUnauthenticatedError):
         return UnauthenticatedError(f"{location} refuses the client: {words}", hint="connect with a token")
     if isinstance(error, fl.FlightTimedOutError):
-        return DeadlineError(f"{location} did not answer in time: {words}", hint="give more time")
-    hint = "see whether the server runs, and whether it wants TLS"
+        return DeadlineError(f"{location} did not answer in time: {words}", hint="increase the timeout")
+    hint = "check that the server is running, and whether it requires TLS"
     if isinstance(error, fl.FlightUnavailableError | fl.FlightInternalError | fl.FlightCancelledError | OSError):
         return ServerUnreachableError(f"The connection to {location} is broken: {words}", hint=hint)
     return ServeError(f"{location} refuses: {words}")
@@ -238,4 +238,4 @@ def _content(value: Any) -> bytes:
     try:
         return Path(value).read_bytes()
     except OSError as error:
-        raise OptionError(f"{value} cannot be read: {error.strerror}", hint="give a PEM file") from None
+        raise OptionError(f"{value} cannot be read: {error.strerror}", hint="pass a PEM file") from None

@@ -392,7 +392,7 @@ class RemoteTable(NotOverTheWire):
         told = msgspec.json.decode(info.app_metadata)
         if (told["table_id"], told["version"]) != (command.table_id, command.version):
             what = f"Another table, version {told['version']}, is in the place of {self!r}"
-            raise PositionLostError(what, hint="open the table again and begin anew")
+            raise PositionLostError(what, hint="open the table again and start over")
         return info, msgspec.structs.replace(command, at=told["at"])
 
 

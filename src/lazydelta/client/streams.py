@@ -306,7 +306,9 @@ class RemoteFileStream(FileResults):
 
     def _start(self) -> None:
         if self._closed or self._batches is not None:
-            raise StreamClosedError("This stream of files was already used", hint="call files() again for another scan")
+            raise StreamClosedError(
+                "This stream of files was already used", hint="call files() again to start another scan"
+            )
         self._stream = self._begin()
         self._batches = self._stream.batches()
 
@@ -333,8 +335,10 @@ class _NoStore:
 
     @staticmethod
     def uri_of(path: str) -> NoReturn:
-        message = f"Where {path} is stored is not told by servers"
-        raise UnsupportedOperationError(message, path=path, hint="ask for its rows, or open the table yourself")
+        message = f"Servers do not reveal where {path} is stored"
+        raise UnsupportedOperationError(
+            message, path=path, hint="read its rows through the server, or open the table directly"
+        )
 
 
 _SCHEMA = TableSchema((), ())  # partition values arrive under logical names

@@ -111,7 +111,7 @@ _decoder = msgspec.json.Decoder(ScanCommand)
 def parse_command(data: bytes, *, most: int = MAX_COMMAND_BYTES) -> ScanCommand:
     """Parse a command. One that is too long is refused before parsing."""
     if len(data) > most:
-        raise OptionError(f"The command has {len(data)} bytes, more than {most}", hint="ask for less at once")
+        raise OptionError(f"The command has {len(data)} bytes, more than {most}", hint="send a smaller request")
     try:
         return _decoder.decode(data).checked()
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:

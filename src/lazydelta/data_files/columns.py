@@ -149,7 +149,7 @@ def named_fields(expression: pc.Expression, schema: TableSchema) -> list[Field]:
 def bad_filter(expression: pc.Expression, error: Exception) -> PredicateError:
     """Return the error for a filter that cannot be evaluated over the table's columns."""
     message = f"The filter {pc.expression_text(expression)[:200]} cannot be applied to the table's columns: {error}"
-    return PredicateError(message, hint="compare each column with values of its own type")
+    return PredicateError(message, hint="compare each column with values of its type")
 
 
 def _binds(expression: pc.Expression, schema: pa.Schema) -> Exception | None:

@@ -138,10 +138,8 @@ class Converter:
         if stored.get_field_index("typed_value") >= 0:
             # Shredded values are in typed columns and missing from the value: without those columns they would be lost.
             path = self.finder.path
-            message = (
-                f"Column {name!r} of data file {path} is a shredded variant, which lazydelta does not put together"
-            )
-            hint = "leave the column out, or rewrite the file with delta.enableVariantShredding set to false"
+            message = f"Column {name!r} of data file {path} is a shredded variant, which lazydelta does not reassemble"
+            hint = "omit the column, or rewrite the file with delta.enableVariantShredding set to false"
             raise UnsupportedFeatureError(message, features=("variantShredding",), path=path, hint=hint)
         arrow = wanted.to_arrow()
         places = [stored.get_field_index(field.name) for field in arrow]

@@ -327,7 +327,7 @@ class OpenedFile:
             yield
         except LargePageError as error:
             message = f"Data file {self.file.path} has {error}, which is too much for the memory budget"
-            hint = f"give it a memory_budget of {budget_for_page(error)} MB, or leave the column out"
+            hint = f"use a memory_budget of {budget_for_page(error)} MB, or omit the column"
             raise MemoryLimitError(message, path=self.file.path, hint=hint) from None
 
     def _is_streamed(self, stored: int) -> bool:

@@ -109,7 +109,7 @@ def commit_actions(
     adds, removes = _sorted(actions)
     if removes and mode == "overwrite":
         message = "A RemoveAction is not for mode='overwrite', which removes files by itself"
-        raise OptionError(message, hint="say mode='append', or leave the removes out")
+        raise OptionError(message, hint="pass mode='append', or omit the removes")
     told = {"mode": mode.capitalize(), "partitionBy": list(partition_by)}
     with Transaction.begin(handle, operation="WRITE", parameters=told) as transaction:
         snapshot = transaction.snapshot
@@ -139,13 +139,13 @@ def _sorted(actions: Sequence[Any]) -> tuple[list[AddAction], list[RemoveAction]
     removes = [each for each in actions if isinstance(each, RemoveAction)]
     strange = next((each for each in actions if not isinstance(each, AddAction | RemoveAction)), None)
     if strange is not None:
-        message = f"A {type(strange).__name__} is no action that can be committed"
-        raise NoActionError(message, hint="give an AddAction or a RemoveAction")
+        message = f"A {type(strange).__name__} is not an action that can be committed"
+        raise NoActionError(message, hint="pass an AddAction or a RemoveAction")
     counted = Counter([each.path for each in adds] + [each.path for each in removes])
     twice = [path for path, count in counted.items() if count > 1]
     if twice:
         message = f"The same file path is named twice in one transaction: {twice[0]}"
-        raise OptionError(message, hint="a file is either added or removed, and once")
+        raise OptionError(message, hint="add or remove each file once")
     return adds, removes
 
 
@@ -159,32 +159,36 @@ def _check_table(snapshot: Snapshot, schema: Schema | pa.Schema, partition_by: S
     own = snapshot.metadata.partition_columns
     if partition_by and tuple(partition_by) != own:
         message = f"The table is partitioned by {list(own)}, not by {list(partition_by)}"
-        raise SchemaMismatchError(message, path=snapshot.store.uri, hint="leave partition_by out")
+        raise SchemaMismatchError(message, path=snapshot.store.uri, hint="omit partition_by")
 
 
 def _add(snapshot: Snapshot, action: AddAction) -> Add:
     path = action.path
     if "://" in path:
-        message = f"The file {path} is not named by its path below the table's root"
-        raise OptionError(message, path=path, hint="give the relative path")
+        message = f"The file {path} is not given by its path relative to the table's root"
+        raise OptionError(message, path=path, hint="pass the path relative to the table's root")
     try:
         found = snapshot.store.head(unquote(path))
     except ObjectNotFoundError as error:
         message = f"The file {path} to be added is not there"
-        raise OptionError(message, path=path, hint="put it in place before it is committed") from error
+        raise OptionError(message, path=path, hint="write the file before committing it") from error
     if found.size != action.size:
         message = f"The file {path} has {found.size:,} bytes, and the action says {action.size:,}"
-        raise OptionError(message, path=path, hint="give its size; readers look for the end of the file there")
+        raise OptionError(
+            message, path=path, hint="pass the actual size; readers look for the footer at the end of the file"
+        )
     expected = set(snapshot.schema.physical_partition_columns)
     if set(action.partition_values) != expected:
         message = f"The file {path} has values of the partition columns {sorted(action.partition_values)}"
-        raise OptionError(f"{message}, and the table has {sorted(expected)}", path=path, hint="give a value for each")
+        raise OptionError(
+            f"{message}, and the table has {sorted(expected)}", path=path, hint="pass a value for each partition column"
+        )
     try:
         is_object = not action.stats or isinstance(json.loads(action.stats), dict)
     except ValueError:
         is_object = False
     if not is_object:
-        raise OptionError(f"The statistics of {path} are no JSON object: {action.stats[:80]!r}", path=path)
+        raise OptionError(f"The statistics of {path} are not a JSON object: {action.stats[:80]!r}", path=path)
     return Add(
         path=path,
         size=action.size,
@@ -208,8 +212,8 @@ def _active(
             if path in wanted:
                 found[path] = (size, vector)
             if unquote(path) in added:
-                message = f"The file {path} to be added is part of version {snapshot.version} already"
-                raise OptionError(message, path=path, hint="leave it out; a file is added once")
+                message = f"The file {path} to be added is already part of version {snapshot.version}"
+                raise OptionError(message, path=path, hint="omit it; each file is added once")
     return found
 
 
@@ -287,7 +291,9 @@ def update_call(
 def new_columns(updates: Mapping[str, Any] | None, new_values: Mapping[str, Any] | None) -> dict[str, ColumnValues]:
     """Return the expressions for the new column values: SQL expressions, or Python values."""
     if isinstance(new_values, str):
-        raise OptionError("new_values is a string, and maps columns to values", hint=f"write where={new_values!r}")
+        raise OptionError(
+            "new_values is a string, not a mapping from columns to values", hint=f"write where={new_values!r}"
+        )
     if updates is not None and new_values is not None:
         raise OptionError("Passing updates and new_values at same time is not allowed, pick one.")
     if updates is not None:
@@ -345,7 +351,9 @@ class _Same:
             return pa.array([self.value] * rows.num_rows, kind)
         except (pa.ArrowException, TypeError, OverflowError, ValueError) as error:
             message = f"Column {self.column!r} of type {kind} does not hold {self.value!r}: {error}"
-            raise SchemaMismatchError(message, hint="give a value of its type; nothing was committed") from error
+            raise SchemaMismatchError(
+                message, hint="nothing was committed; pass a value of the column's type"
+            ) from error
 
 
 def change_settings(

@@ -151,8 +151,10 @@ class TableAlterer(AnswersNames):
         )
         for key in properties if raise_if_not_exists else ():
             if not key.lower().startswith("delta."):
-                message = f"{key!r} is no table property of Delta"
-                raise WriteError(message, hint="they begin with delta.; for others say raise_if_not_exists=False")
+                message = f"{key!r} is not a Delta table property"
+                raise WriteError(
+                    message, hint="table properties begin with delta.; pass raise_if_not_exists=False to set others"
+                )
         plain = {key: str(each).lower() if isinstance(each, bool | int) else each for key, each in properties.items()}
         self._commit(TableChange.set_properties(plain), given)
 
@@ -256,8 +258,8 @@ def repair_call(table: ChangesTable, properties: Properties, *, dry_run: bool) -
 def _check(properties: Properties) -> None:
     commit = properties[0]
     if commit is not None and commit.max_commit_retries is not None:
-        message = "max_commit_retries is for writes: this operation tries again by rules of its own"
-        raise OptionError(message, hint="leave it out")
+        message = "max_commit_retries is for writes: this operation has its own rules for retries"
+        raise OptionError(message, hint="omit it")
 
 
 def _maintained(table: ChangesTable, done: CommitResult | None, *, maintain: Maintain) -> None:

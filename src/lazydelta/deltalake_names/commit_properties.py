@@ -84,7 +84,7 @@ def attempts_of(properties: CommitProperties | None, default: int) -> int:
     if retries is None:
         return default
     if retries < 0:
-        raise OptionError(f"max_commit_retries={retries} is not valid", hint="give a number from 0")
+        raise OptionError(f"max_commit_retries={retries} is not valid", hint="pass a number of at least 0")
     return retries + 1
 
 
@@ -93,8 +93,8 @@ def maintains(properties: PostCommitHookProperties | None) -> Maintain:
     if properties is None:
         return True
     if properties.create_checkpoint and properties.cleanup_expired_logs:
-        message = "lazydelta cleans the log as the table's property delta.enableExpiredLogCleanup says"
-        hint = "leave cleanup_expired_logs out, or call cleanup_metadata() yourself"
+        message = "lazydelta cleans the log according to the table property delta.enableExpiredLogCleanup"
+        hint = "omit cleanup_expired_logs, or call cleanup_metadata() yourself"
         raise UnsupportedOperationError(message, hint=hint)
     if properties.create_checkpoint and properties.cleanup_expired_logs is not None:
         return "keep log"
@@ -215,11 +215,11 @@ def encoding_of(properties: WriterProperties | None) -> ParquetEncoding | None:
     if properties is None:
         return None
     if properties.statistics_truncate_length is not None:
-        message = "lazydelta decides by itself what statistics_truncate_length of WriterProperties says"
-        raise UnsupportedOperationError(message, hint="leave it out, or write the table with deltalake")
+        message = "lazydelta ignores statistics_truncate_length of WriterProperties"
+        raise UnsupportedOperationError(message, hint="omit it, or write the table with deltalake")
     level = properties.compression_level
     if level is not None and properties.compression == "GZIP(10)":
-        raise UnsupportedOperationError("lazydelta compresses with GZIP up to level 9", hint="say 9")
+        raise UnsupportedOperationError("lazydelta compresses with GZIP up to level 9", hint="use level 9 or lower")
     return ParquetEncoding(
         compression_level=level,
         page_bytes=properties.data_page_size_limit,
@@ -238,7 +238,7 @@ def _column(given: ColumnProperties | None) -> ColumnEncoding:
     statistics = None if given.statistics_enabled is None else given.statistics_enabled.upper()
     if statistics not in _STATISTICS:
         message = f"statistics_enabled={given.statistics_enabled!r} is not valid"
-        raise OptionError(message, hint="say NONE, CHUNK or PAGE")
+        raise OptionError(message, hint="use NONE, CHUNK or PAGE")
     bloom = given.bloom_filter_properties
     return ColumnEncoding(
         dictionary=given.dictionary_enabled,

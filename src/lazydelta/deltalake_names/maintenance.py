@@ -60,8 +60,8 @@ class TableOptimizer(AnswersNames):
         ``args`` are the commit properties by position, which deltalake deprecates. ``writer_properties`` are refused.
         """
         if max_temp_directory_size is not None and sort_by:
-            message = "Rows that are sorted lie in temporary files without a limit"
-            raise OptionError(message, hint="leave max_temp_directory_size or sort_by out")
+            message = "Sorted rows are spilled to temporary files without a limit"
+            raise OptionError(message, hint="pass either max_temp_directory_size or sort_by")
         given = deprecate_positional_commit_args(
             "compact",
             args,
@@ -105,7 +105,7 @@ class TableOptimizer(AnswersNames):
         _refuse_recipe("z_order", writer_properties)
         names = [columns] if isinstance(columns, str) else list(columns)
         if not names:
-            raise OptionError("Z-order requires at least one column", hint="name the columns that conditions are on")
+            raise OptionError("Z-order requires at least one column", hint="pass the columns that queries filter by")
         metrics = self._run(
             partition_filters, target_size, max_spill_size, min_commit_interval, given, sort_by=names, curve=curve
         )
@@ -133,10 +133,10 @@ class TableOptimizer(AnswersNames):
     ) -> dict[str, Any]:
         note, maintain = _noted(*properties)
         if isinstance(target_size, str):
-            raise OptionError(f"target_size={target_size!r} is not valid", hint="give a number of bytes")
+            raise OptionError(f"target_size={target_size!r} is not valid", hint="pass a number of bytes")
         if target_size is not None and not 1 <= target_size <= _LARGEST:
             message = f"target_file_size must be between 1 and {_LARGEST} bytes, and is {target_size}"
-            raise OptionError(message, hint="the log holds it as a number of 64 bits")
+            raise OptionError(message, hint="the log stores it as a 64-bit integer")
         interval = min_commit_interval
         if interval is not None and not isinstance(interval, timedelta):
             interval = timedelta(seconds=interval)
@@ -160,8 +160,8 @@ class TableOptimizer(AnswersNames):
 
 def _refuse_recipe(method: str, writer_properties: object) -> None:
     if writer_properties is not None:
-        message = f"{method}() writes files as lazydelta finds best, and takes no writer_properties"
-        raise OptionError(message, hint="leave them out")
+        message = f"{method}() chooses how files are written, and takes no writer_properties"
+        raise OptionError(message, hint="omit them")
 
 
 def _metrics(result: OptimizeResult) -> dict[str, Any]:
@@ -200,12 +200,14 @@ def vacuum_call(
     """Vacuum a table and return the deleted files, or those to delete; raise if a file cannot be deleted."""
     note, maintain = _noted(*properties)
     if not maintain:
-        message = "lazydelta's vacuum ends with a checkpoint where one is due"
-        raise OptionError(message, hint="leave post_commithook_properties out")
+        message = "lazydelta's vacuum writes a checkpoint if one is due"
+        raise OptionError(message, hint="omit post_commithook_properties")
     try:
         retention = None if retention_hours is None else timedelta(hours=retention_hours)
     except (OverflowError, ValueError, TypeError):
-        raise OptionError(f"retention_hours={retention_hours!r} is not valid", hint="give a number from 0") from None
+        raise OptionError(
+            f"retention_hours={retention_hours!r} is not valid", hint="pass a number of at least 0"
+        ) from None
     result = vacuum(
         handle,
         retention=retention,
@@ -226,6 +228,6 @@ def _noted(commit: CommitProperties | None, hooks: PostCommitHookProperties | No
         message = "commit_properties are CommitProperties, and post_commithook_properties PostCommitHookProperties"
         raise OptionError(message, hint="import these classes from lazydelta")
     if commit is not None and commit.max_commit_retries is not None:
-        message = "max_commit_retries is for writes: maintenance tries again by rules of its own"
-        raise OptionError(message, hint="leave it out")
+        message = "max_commit_retries is for writes: maintenance has its own rules for retries"
+        raise OptionError(message, hint="omit it")
     return note_of(commit), maintains(hooks)

@@ -40,7 +40,7 @@ class TableMerger(AnswersNames):
     ) -> None:
         given: Any = predicate
         if not isinstance(given, str):
-            message = f"The predicate of a merge is SQL text, not {given!r}"
+            message = f"The predicate of a merge is a SQL string, not {given!r}"
             raise OptionError(message, hint="write a condition: 'target.id = source.id'")
         self._table = table
         self._schema, self._batches = open_data(source)
@@ -104,7 +104,9 @@ class TableMerger(AnswersNames):
     def execute(self) -> dict[str, Any]:
         """Merge the rows in one commit, and return deltalake's metrics. The table moves to its newest version."""
         if self._is_over:
-            raise OptionError("This merge has run, and its source is read once", hint="build another one")
+            raise OptionError(
+                "This merge has already run, and its source can be read only once", hint="create a new merge"
+            )
         handle = snapshot_of(self._table).table
         self._is_over = True
         result = merge_rows(handle, self._schema, self._batches, self._request, self._settings)

@@ -108,17 +108,17 @@ def named_columns(columns: Any, schema: TableSchema) -> list[str] | None:
         return None
     if not isinstance(columns, Sequence):
         message = f"Columns cannot be a {type(columns).__name__}"
-        raise OptionError(message, hint="give names; a condition is where='…', an expression or tuples")
+        raise OptionError(message, hint="pass names; a condition is where='…', an expression or tuples")
     names = [columns] if isinstance(columns, str) else list(columns)
     if isinstance(columns, str) and columns not in known and "," in columns:
         hint = f"write {[name.strip() for name in columns.split(',')]}"
-        raise OptionError(f"{columns!r} is no column of the table, but looks like several", hint=hint)
+        raise OptionError(f"{columns!r} is not a column of the table, but looks like several", hint=hint)
     for name in names:
         if name not in known and re.search(_SQL_SIGN, name, re.IGNORECASE):
             try:
                 schema.column(name)
             except LazyDeltaError:
-                message = f"{name!r} is no column of the table, but looks like a condition"
+                message = f"{name!r} is not a column of the table, but looks like a condition"
                 raise OptionError(message, hint=f"write where={name!r}") from None
     return names
 

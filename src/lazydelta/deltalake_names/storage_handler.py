@@ -142,7 +142,7 @@ class DeltaStorageHandler(pafs.FileSystemHandler):  # type: ignore[misc]
             if selector.allow_not_found:
                 return []
             message = f"There is no folder {selector.base_dir!r} in {self._store.uri}"
-            raise ObjectNotFoundError(message, path=base, hint="mind that paths are below the table's root")
+            raise ObjectNotFoundError(message, path=base, hint="paths are relative to the table's root")
         found = [_file(each.path, each) for each in files if _lies_in(each.path, base, recursive=selector.recursive)]
         found += [_folder(each) for each in folders if _lies_in(each, base, recursive=selector.recursive)]
         return sorted(found, key=lambda info: str(info.path))
@@ -188,7 +188,7 @@ class DeltaStorageHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     def open_append_stream(self, path: str, metadata: Mapping[str, str] | None = None) -> NoReturn:  # noqa: ARG002
         """Refuse: objects can only be written whole."""
         message = f"{path!r} cannot be appended to: objects are written whole"
-        raise UnsupportedOperationError(message, hint="write another file")
+        raise UnsupportedOperationError(message, hint="write a new object")
 
     def create_dir(self, path: str, recursive: bool = True) -> None:  # noqa: FBT001, FBT002 - PyArrow's parameters
         """Do nothing: a folder exists as soon as it has contents."""
@@ -230,8 +230,8 @@ class DeltaStorageHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def delete_root_dir_contents(self) -> NoReturn:
         """Refuse: it would delete the table and its log."""
-        message = f"Everything in {self._store.uri} would be deleted, the log of the table with it"
-        raise UnsupportedOperationError(message, hint="delete folders or files below it")
+        message = f"Everything in {self._store.uri} would be deleted, including the table's log"
+        raise UnsupportedOperationError(message, hint="delete folders or files inside it")
 
 
 class _Output:

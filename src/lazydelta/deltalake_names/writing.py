@@ -74,13 +74,13 @@ def write_deltalake(  # noqa: PLR0913 - deltalake's parameters
     if schema_mode not in {None, "merge", "overwrite"}:
         raise OptionError(f"schema_mode={schema_mode!r} is not valid", hint="use 'merge' or 'overwrite'")
     if predicate is not None and mode != "overwrite":
-        raise OptionError("predicate needs mode='overwrite'", hint="say so, or leave the predicate out")
+        raise OptionError("predicate needs mode='overwrite'", hint="pass mode='overwrite', or omit the predicate")
     # Rows that do not match the predicate keep their columns: the data must then have the table's, and none are
     # replaced.
     replaces = schema_mode == "overwrite" and predicate is None
     if schema_mode == "overwrite" and mode == "append":
         message = "schema_mode='overwrite' replaces the table's columns, and with them all of its rows"
-        raise OptionError(message, hint="say mode='overwrite', or schema_mode='merge'")
+        raise OptionError(message, hint="pass mode='overwrite' or schema_mode='merge'")
     table = table_or_uri if isinstance(table_or_uri, ChangesTable) else None
     encoding, maintain = encoding_of(writer_properties), maintains(post_commithook_properties)
     options = WriteOptions(
@@ -196,5 +196,7 @@ def create(  # noqa: PLR0913 - deltalake's parameters
 def _check_names(properties: Mapping[str, str]) -> None:
     for key in properties:
         if not key.lower().startswith("delta."):
-            message = f"{key!r} is no table property of Delta"
-            raise OptionError(message, hint="they begin with delta.; for others say raise_if_key_not_exists=False")
+            message = f"{key!r} is not a Delta table property"
+            raise OptionError(
+                message, hint="table properties begin with delta.; pass raise_if_key_not_exists=False to set others"
+            )

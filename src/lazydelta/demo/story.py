@@ -100,13 +100,13 @@ def folders_in(chosen: str | None) -> Folders:
         root.mkdir(parents=True, exist_ok=True)
         if any(root.iterdir()) and not (root / _MARKER).is_file():
             message = f"{root} is not empty and was not made by the demo"
-            raise OptionError(message, path=str(root), hint="give --folder a folder that is new or empty")
+            raise OptionError(message, path=str(root), hint="pass a new or empty folder as --folder")
         (root / _MARKER).write_text("This folder belongs to `lazydelta demo`, which replaces what it made.\n", "utf-8")
         folders.clear()
         folders.arriving.mkdir(parents=True)
     except OSError as error:
         message = f"The demo cannot use {root}: {error.strerror or error}"
-        raise OptionError(message, path=str(root), hint="give --folder a folder that you may write to") from error
+        raise OptionError(message, path=str(root), hint="pass a writable folder as --folder") from error
     return folders
 
 

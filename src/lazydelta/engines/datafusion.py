@@ -39,7 +39,9 @@ def begin_here() -> None:
             "The tokio runtime does not support forked processes: this one was forked from one that had run queries,"
         )
         message += " and DataFusion's threads stayed there"
-        raise ScanError(message, hint="start it with the 'spawn' or 'forkserver' method, or run queries only in it")
+        raise ScanError(
+            message, hint="start the process with 'spawn' or 'forkserver', or run queries only in the child"
+        )
 
 
 def register_table(
@@ -63,7 +65,7 @@ def register_function(ctx: Any, *, storage_options: Mapping[str, str] | None = N
     def delta(*arguments: Any) -> Any:
         texts = [_text(each) for each in arguments]
         if len(texts) != 1 or texts[0] is None:
-            raise QueryError("delta(…) takes the URI of a table as a text", hint="write delta('URI')")
+            raise QueryError("delta(…) takes the URI of a table as a string", hint="write delta('URI')")
         return datafusion.catalog.Table(engine_dataset(texts[0], storage_options))
 
     ctx.register_udtf(datafusion.udtf(delta, "delta"))
@@ -98,7 +100,9 @@ class QueryBuilder:
         try:
             config = self._datafusion.SessionConfig({**_DEFAULTS, **(session_config or {})})
         except ValueError as error:
-            raise QueryError(f"DataFusion refuses a setting: {error}", hint="mind DataFusion's names") from error
+            raise QueryError(
+                f"DataFusion refuses a setting: {error}", hint="check the names of DataFusion's settings"
+            ) from error
         self._context = register_function(self._datafusion.SessionContext(config))
         self._pool = ReadingPool.for_store(Options().memory_budget, remote=True)
 
@@ -120,7 +124,9 @@ class QueryBuilder:
         try:
             frame = self._context.sql(sql)
         except Exception as error:  # DataFusion raises no narrower class
-            raise QueryError(f"DataFusion refuses the query: {error}", hint="mind DataFusion's SQL") from error
+            raise QueryError(
+                f"DataFusion refuses the query: {error}", hint="check the syntax of DataFusion's SQL"
+            ) from error
         rows = pa.RecordBatchReader.from_stream(frame)
         found: RecordBatchReader = self._arro3.RecordBatchReader.from_stream(rows.cast(_with_views(rows.schema)))
         return found

@@ -179,8 +179,8 @@ def parsed(con: Any, sql: str) -> dict[str, Any]:
         raise QueryError(f"DuckDB cannot read the query: {said}", hint=hint)
     if len(tree["statements"]) != 1:
         if not tree["statements"]:
-            raise QueryError("The query is empty", hint="give one SELECT")
-        raise QueryError(f"There are {len(tree['statements'])} statements in the query", hint="give one SELECT")
+            raise QueryError("The query is empty", hint="send one SELECT")
+        raise QueryError(f"There are {len(tree['statements'])} statements in the query", hint="send one SELECT")
     return tree
 
 
@@ -214,8 +214,8 @@ def _arguments(function: dict[str, Any]) -> tuple[str, int | None]:
         elif name.lower() == "version" and kind == "INTEGER" and text is not None:
             version = int(text)
         else:
-            hint = "write delta('URI') or delta('URI', version := 3), with values in place"
-            raise QueryError("delta(…) takes the URI of a table as a text, and a version", hint=hint)
+            hint = "write delta('URI') or delta('URI', version := 3), with literal values"
+            raise QueryError("delta(…) takes the URI of a table as a string, and a version", hint=hint)
     if uri is None:
         raise QueryError("delta() names no table", hint="write delta('URI')")
     return uri, version

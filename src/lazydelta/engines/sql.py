@@ -226,7 +226,7 @@ def _arrow(name: str, table: Any) -> Any:
     if hasattr(table, "collect"):  # a lazy frame
         return table.collect()
     message = f"Table {name} is a {type(table).__name__}, which has no rows"
-    raise OptionError(message, hint="give a URI, a DeltaTable, a data frame, or anything else with an Arrow stream")
+    raise OptionError(message, hint="pass a URI, a DeltaTable, a data frame, or anything else with an Arrow stream")
 
 
 def _distinct(names: list[str]) -> list[str]:
@@ -260,7 +260,7 @@ def _fill_in(con: Any, tree: Any, params: Sequence[Any] | Mapping[str, Any] | No
         name = str(node.get("identifier"))
         if name not in given:
             have = ", ".join(sorted(given)) or "none"
-            raise QueryError(f"The query's parameter ${name} has no value", hint=f"give it in params; given: {have}")
+            raise QueryError(f"The query's parameter ${name} has no value", hint=f"pass it in params; given: {have}")
         used.add(name)
         literal = engine.parsed(con, f"SELECT {_literal(given[name])}")["statements"][0]["node"]["select_list"][0]
         literal["alias"] = node.get("alias", "")
@@ -301,7 +301,7 @@ def _literal(value: Any) -> str:
     if hasattr(value, "item"):  # a scalar of NumPy
         return _literal(value.item())
     raise OptionError(
-        f"A parameter cannot be a {type(value).__name__}", hint="give a number, text, time, bytes or list"
+        f"A parameter cannot be a {type(value).__name__}", hint="pass a number, string, timestamp, bytes or list"
     )
 
 

@@ -108,10 +108,10 @@ def commit_arrow(
     encoding.
     """
     if options.app_id is not None and options.app_version is None:
-        raise OptionError("app_id and app_version belong together", hint="give both or neither")
+        raise OptionError("app_id and app_version belong together", hint="pass both or neither")
     if options.rejected_table is not None or options.max_rejected is not None:
-        message = "Rows from Arrow are not put aside: one that cannot be written is an error"
-        raise OptionError(message, hint="leave rejected_table and max_rejected out")
+        message = "Rows from Arrow are not set aside: a row that cannot be written is an error"
+        raise OptionError(message, hint="omit rejected_table and max_rejected")
     # An append would succeed after a concurrent creation of the table. The creating modes must conflict instead.
     doing = "overwrite" if mode in _CREATING else mode
     options.plan(doing)  # validate before the data is read
@@ -147,14 +147,14 @@ def _check_columns(known: Snapshot, source: pa.Schema) -> None:
     lost = [each.name for each in known.schema.fields if each.name.lower() not in given]
     if lost:
         message = f"The data lacks the columns {lost} of the table, whose other rows keep them"
-        hint = "a predicate lets rows stay, so columns cannot be replaced; leave schema_mode or the predicate out"
+        hint = "a predicate keeps other rows, so columns cannot be replaced; omit schema_mode or the predicate"
         raise SchemaMismatchError(message, path=known.store.uri, hint=hint)
 
 
 def _left_alone(snapshot: Snapshot, mode: str) -> WriteResult:
     if mode == "error":
         message = f"A table already exists at {snapshot.store.uri}"
-        hint = "say mode='append', 'overwrite' or 'ignore', or write to another place"
+        hint = "pass mode='append', 'overwrite' or 'ignore', or write to another place"
         raise WriteError(message, path=snapshot.store.uri, version=snapshot.version, hint=hint)
     return WriteResult(snapshot.version, metadata=snapshot.metadata, already_committed=True)
 
@@ -178,11 +178,11 @@ def open_data(data: ArrowData) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     if hasattr(data, "to_batches") and hasattr(data, "scanner"):  # a PyArrow dataset
         return data.schema, data.to_batches()  # type: ignore[union-attr]
     if type(data).__name__ == "LazyFrame" and hasattr(data, "collect"):
-        raise OptionError("A LazyFrame has no rows before it is collected", hint="write frame.collect()")
+        raise OptionError("A LazyFrame has no rows until it is collected", hint="pass frame.collect()")
     if isinstance(data, Mapping):
         return open_data(_from_python(lambda: pa.table(dict(data))))
     if not isinstance(data, Iterable) or isinstance(data, str | bytes | os.PathLike):
-        hint = "give a pyarrow Table, a data frame, batches, or dictionaries"
+        hint = "pass a pyarrow Table, a data frame, batches, or dictionaries"
         if isinstance(data, str | os.PathLike):
             hint = "the location comes first, then a data frame or other rows (pyarrow.parquet.read_table(path))"
         raise OptionError(f"Rows cannot be read from {type(data).__name__}", hint=hint)
@@ -195,7 +195,7 @@ def open_data(data: ArrowData) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
             _from_python(lambda: pa.table({name: pa.array([row.get(name) for row in rows]) for name in names}))
         )
     if first is None:
-        raise OptionError("There is not a single batch, so the columns are unknown", hint="give an empty Table instead")
+        raise OptionError("There are no batches, so the columns are unknown", hint="pass an empty Table instead")
     return _batch(first).schema, map(_batch, itertools.chain([first], batches))
 
 
@@ -225,6 +225,6 @@ def _batch(batch: object) -> pa.RecordBatch:
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise OptionError(f"The data gives no Arrow batch: {error}") from error
     if not isinstance(batch, pa.RecordBatch):
-        message = f"A {type(batch).__name__} is no record batch"
-        raise OptionError(message, hint="give a data frame, a pyarrow Table, batches, or a list of dictionaries")
+        message = f"A {type(batch).__name__} is not a record batch"
+        raise OptionError(message, hint="pass a data frame, a pyarrow Table, batches, or a list of dictionaries")
     return batch

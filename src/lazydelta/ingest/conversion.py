@@ -56,8 +56,8 @@ def convert_parquet(
     told = {"numFiles": 0, "partitionedBy": columns.names, "collectStats": collect_stats}
     with Transaction.begin(handle, operation="CONVERT", parameters=told) as transaction:
         if transaction.snapshot is not None:
-            message = f"There is a Delta table at {handle.uri} already"
-            raise TableExistsError(message, path=handle.uri, hint="use mode='ignore', or another place")
+            message = f"There is already a Delta table at {handle.uri}"
+            raise TableExistsError(message, path=handle.uri, hint="use mode='ignore', or another location")
         transaction.note = note or CommitNote()
         fields: dict[str, pa.Field] = {}
         waiting: list[Add] = []
@@ -74,9 +74,7 @@ def convert_parquet(
                     waiting = []
         if not count:
             message = f"There is no Parquet file below {handle.uri}"
-            raise WriteError(
-                message, path=handle.uri, hint="check the place; names that begin with _ or . are left out"
-            )
+            raise WriteError(message, path=handle.uri, hint="check the path; names that begin with _ or . are skipped")
         transaction.add(*waiting)
         transaction.parameters["numFiles"] = count
         whole = pa.schema([*fields.values(), *columns])
@@ -129,7 +127,7 @@ def _partition_values(path: str, names: Sequence[str], strategy: str) -> dict[st
         given = given if list(given) == list(names) else None
     if given is None:
         message = f"The folders of {path} do not hold the partition columns {list(names)}"
-        raise SchemaMismatchError(message, path=path, hint="name the columns in the order of the folders")
+        raise SchemaMismatchError(message, path=path, hint="list the columns in the order of the folders")
     plain = {name: unquote(value) for name, value in given.items()}
     return {name: None if value in {"", _NULL_FOLDER} else value for name, value in plain.items()}
 
@@ -138,8 +136,8 @@ def _take(fields: dict[str, pa.Field], schema: pa.Schema, columns: pa.Schema, pa
     """Add the columns of a file to those of the table."""
     for each in schema:
         if each.name in columns.names:
-            message = f"The file {path} has the column {each.name!r}, which the names of its folders hold, too"
-            raise SchemaMismatchError(message, path=path, hint="leave it out of partition_by")
+            message = f"The file {path} has the column {each.name!r}, which the names of its folders contain as well"
+            raise SchemaMismatchError(message, path=path, hint="remove it from partition_by")
         known = fields.setdefault(each.name, each.with_nullable(True))  # noqa: FBT003 - pyarrow signature
         if known.type != each.type:
             message = f"The column {each.name!r} is {each.type} in {path}, and {known.type} in other files"
@@ -195,4 +193,4 @@ def check_strategy(partition_by: object, strategy: str | None) -> None:
         raise OptionError("Partition strategy has to be provided with partition_by.", hint="use 'hive' or 'directory'")
     if strategy is not None and strategy not in STRATEGIES:
         message = f"Partition strategy must be `hive` or `directory`, and is {strategy!r}"
-        raise OptionError(message, hint="'hive' is for folders name=value")
+        raise OptionError(message, hint="use 'hive' for folders named name=value")

@@ -226,7 +226,7 @@ def cells(record: bytes) -> list[str]:
             end = _closing(text, position + 1)
             cell = text[position + 1 : end - 1].replace('""', '"')
             if end < len(text) and text[end] != ",":
-                raise ValueError(f"cell {len(found) + 1} goes on behind its closing quote: {text[position:][:80]!r}")
+                raise ValueError(f"cell {len(found) + 1} continues after its closing quote: {text[position:][:80]!r}")
         else:
             end = text.find(",", position)
             end = len(text) if end < 0 else end
@@ -291,7 +291,7 @@ def header_names(header: bytes, known: Sequence[str] = ()) -> list[str]:
     """
     for mark, encoding in _OTHER_ENCODINGS.items():
         if header.startswith(mark):
-            raise ValueError(f"the file is {encoding}, and only UTF-8 is understood")
+            raise ValueError(f"the file is {encoding}, and only UTF-8 is supported")
     by_lower: dict[str, list[str]] = {}
     for each in known:
         by_lower.setdefault(each.lower(), []).append(each)
@@ -372,7 +372,7 @@ class CsvLines:
         if not lines.strip(b"\r\n"):
             return self._rows.none()
         if not is_sound(lines):
-            raise ValueError("a cell goes on behind its closing quote")  # Arrow would append the text to the cell
+            raise ValueError("a cell continues after its closing quote")  # Arrow would append the text to the cell
         if lines.startswith(_BOM):
             lines = b"\n" + lines  # inside a file a BOM is a plain character, but Arrow would drop it
         if not lines.endswith(b"\n"):

@@ -191,7 +191,7 @@ def opened_parquet(store: Store, path: str, size: int) -> Iterator[pq.ParquetFil
             yield pq.ParquetFile(source, coerce_int96_timestamp_unit="us", page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
         message = f"The file {place} cannot be read as Parquet: {error}"
-        hint = "nothing was committed; see that it is Parquet and whole, or take it away"
+        hint = "nothing was committed; check that it is a complete Parquet file, or remove it"
         raise DataFileError(message, path=place, hint=hint) from error
 
 
@@ -323,13 +323,13 @@ class SourceFormat:
             if len(said) != 1 or None in said:
                 what = "has no files yet" if not files else "has files of other or several formats, by their names"
                 message = f"The format of {self.shown} cannot be told: it {what}"
-                raise OptionError(message, path=self.shown, hint=f"say which it is: {', '.join(FORMATS)}")
+                raise OptionError(message, path=self.shown, hint=f"pass the format: {', '.join(FORMATS)}")
             found = str(said.pop())
         if found != "parquet":
             other = next((each.path for each in files if each.path.lower().endswith(_OTHER_CODECS)), None)
             if other is not None:
-                message = f"{self.store.place(other)} is compressed in a way that is not understood here"
-                raise OptionError(message, path=other, hint="compress it with gzip, or not at all")
+                message = f"{self.store.place(other)} has an unsupported compression"
+                raise OptionError(message, path=other, hint="compress it with gzip, or send it uncompressed")
         return found
 
 

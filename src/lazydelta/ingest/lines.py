@@ -246,8 +246,8 @@ def decompressed(chunks: Iterable[bytes], place: str) -> Iterator[bytes]:
 
 
 def _damaged(place: str, why: str) -> DataFileError:
-    message = f"The file {place} is not whole gzip: {why}"
-    return DataFileError(message, path=place, hint="nothing was committed; write the file again, or take it away")
+    message = f"The file {place} is not a complete gzip file: {why}"
+    return DataFileError(message, path=place, hint="nothing was committed; write the file again, or remove it")
 
 
 class BadRow(NamedTuple):

@@ -49,7 +49,7 @@ def refuse_rows(bad: list[BadRow]) -> None:
     if bad:
         first = bad[0]
         message = f"{first.source}: {first.reason}"
-        hint = "correct or remove it, or let on_bad_rows='reject' put such rows aside; nothing was committed"
+        hint = "correct or remove it, or let on_bad_rows='reject' set such rows aside; nothing was committed"
         raise WriteError(message, path=first.source, hint=hint)
 
 
@@ -71,7 +71,7 @@ def read_units(
     """
     read = _READERS.get(file_format)
     if read is None:
-        raise OptionError(f"There is no reader for the format {file_format!r}", hint=f"known are {list(_READERS)}")
+        raise OptionError(f"There is no reader for the format {file_format!r}", hint=f"known: {list(_READERS)}")
     schema = pa.schema([each.with_nullable(True) for each in schema])  # noqa: FBT003 - pyarrow signature
     tally = Tally() if tally is None else tally
     for unit in units:

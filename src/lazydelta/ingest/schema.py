@@ -45,15 +45,13 @@ def source_schema(
     should, and a first line that looks like a row is an error.
     """
     if header is False and file_format != "csv":
-        raise OptionError("header=false makes sense only for CSV", hint="leave it out")
+        raise OptionError("header=false applies to CSV only", hint="omit it")
     table = None if snapshot is None else _columns_of(snapshot, plan)
     if table is not None and given is None and (header is False or not plan.merges):
         return table
     if given is None and header is False:
-        message = (
-            f"The files of {source.shown} have no header, and there is no table yet that says what their cells are"
-        )
-        hint = 'give a schema, in the order of the cells, such as "device string, ts timestamp"'
+        message = f"The files of {source.shown} have no header, and there is no table yet that defines their columns"
+        hint = 'pass a schema, in the order of the cells, such as "device string, ts timestamp"'
         raise OptionError(message, path=source.shown, hint=hint)
     timestamps = plan.timestamp_column
     if given is None:
@@ -99,7 +97,9 @@ def _of_parquet(
         return pa.unify_schemas(found, promote_options="permissive")
     except pa.ArrowException as error:
         message = f"The files of {source.shown} do not have the same columns: {error}"
-        raise SchemaMismatchError(message, path=source.shown, hint="ingest them apart, or give a schema") from error
+        raise SchemaMismatchError(
+            message, path=source.shown, hint="ingest them separately, or pass a schema"
+        ) from error
 
 
 # --- text
@@ -136,7 +136,7 @@ def _of_csv(source: SourceFormat, files: Sequence[SourceFile], timestamps: str |
         if header is not None and not trusted and looks_like_a_row(names):
             place = source.store.place(file.path)
             message = f"The first line of {place} looks like a row, not like a header: {','.join(names)[:200]}"
-            hint = "without a header say header=false and give a schema; if it is one, say header=true"
+            hint = "pass header=false and a schema if there is no header, or header=true if this is one"
             raise OptionError(message, path=place, hint=hint)
         for name in names:
             seen.setdefault(name, _Seen())
@@ -169,7 +169,7 @@ def _lines(source: SourceFormat, file: SourceFile) -> Iterator[bytes]:
 
 def _guessed(source: SourceFormat, seen: dict[str, _Seen], timestamps: str | None) -> pa.Schema:
     if not seen:
-        message = f"{source.shown} has no rows to guess the columns from"
+        message = f"{source.shown} has no rows to infer the columns from"
         raise OptionError(message, path=source.shown, hint='give a schema, such as "device string, ts timestamp"')
     return pa.schema([(name, _TIMESTAMP if name == timestamps else each.type()) for name, each in seen.items()])
 

@@ -610,7 +610,7 @@ def _needed(actions: Iterator[list[LogLine]], compaction: LogFile, reason: Excep
     try:
         yield from actions
     except MissingCommitError as error:
-        message = f"{compaction.path} cannot be trusted and {error.path}, which it stands for, is gone: {reason}"
+        message = f"{compaction.path} cannot be trusted and {error.path}, which it stands for, is missing: {reason}"
         hint = "restore the commit from a backup, or open the table again if its log was cleaned up"
         raise CorruptLogError(message, path=compaction.path, version=compaction.version, hint=hint) from error
 
@@ -627,7 +627,7 @@ def check_reconciled(actions: Iterable[list[LogLine]], file: LogFile, key_memory
             again |= ~first_occurrence(hashes)
             if again.any():
                 name = names[int(np.argmax(again))]
-                message = f"{file.path} holds more than one action for {name}, and which of them counts cannot be told"
+                message = f"{file.path} holds more than one action for {name}, and which of them counts is unknown"
                 hint = "delete the file: the commits that it stands for are complete without it"
                 raise CorruptLogError(message, path=file.path, version=file.version, hint=hint)
             seen.add_hashes(hashes)

@@ -216,8 +216,8 @@ def commits_in_order(
 def _not_there(store: Store, version: int, later: int) -> VersionNotFoundError | MissingCommitError:
     earliest = earliest_commit(store)
     if earliest is None or earliest > version:
-        message = f"The commit of version {version} of {store.uri} was cleaned up, so what it changed is not known"
-        hint = "no commit is left: begin with the newest version"
+        message = f"The commit of version {version} of {store.uri} was cleaned up, so its changes are unknown"
+        hint = "no commit is left: start at the newest version"
         if earliest is not None:
             hint = f"the earliest that is left is {earliest}; what came before it is in the files of that version"
         return VersionNotFoundError(
@@ -426,7 +426,7 @@ def available_versions(store: Store) -> tuple[int, int] | None:
 def _version_not_found(store: Store, version: int, log_tail: Sequence[LogFile] = ()) -> VersionNotFoundError:
     found = available_versions(store)
     if found is None:
-        message = f"Version {version} of {store.uri} cannot be read: its log holds no version at all"
+        message = f"Version {version} of {store.uri} cannot be read: its log contains no version"
         return VersionNotFoundError(message, version=version, path=store.uri)
     earliest, latest = found
     if log_tail:

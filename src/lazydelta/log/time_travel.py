@@ -54,7 +54,7 @@ def version_at(store: Store, metadata: Metadata, timestamp: int, *, log_tail: Se
     commits.update({file.version: file for file in log_tail})
     versions = sorted(commits)
     if not versions:
-        message = f"No commit of {store.uri} is left, so no version can be told by time"
+        message = f"No commit of {store.uri} is left, so a timestamp cannot be resolved to a version"
         raise VersionNotFoundError(message, path=store.uri, earliest=earliest, latest=known[1])
     since = in_commit_since(metadata)
     first_stamped = next((index for index, v in enumerate(versions) if since is not None and v >= since), len(versions))
@@ -139,7 +139,7 @@ def _timestamp(store: Store, file: LogFile, since: int | None) -> int:
         return file.info.last_modified
     stamp = commit_info(store, file).get("inCommitTimestamp")
     if not isinstance(stamp, int):
-        message = f"{file.path} should carry an in-commit timestamp and has none"
+        message = f"{file.path} should have an in-commit timestamp but has none"
         raise CorruptLogError(message, path=file.path, version=file.version)
     return stamp
 

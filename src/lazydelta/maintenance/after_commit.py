@@ -136,7 +136,7 @@ def _check(store: Store, checkpoint: Checkpoint) -> None:
     if next(CheckpointReader(store, checkpoint).actions("protocol"), None) is None:
         path = checkpoint.files[0].path
         message = f"{path} holds no protocol, so the log below it is not cleaned up"
-        raise CorruptLogError(message, path=path, version=checkpoint.version, hint="write another checkpoint")
+        raise CorruptLogError(message, path=path, version=checkpoint.version, hint="write a new checkpoint")
 
 
 def _is_expired(file: LogFile, floor: int) -> bool:
@@ -163,7 +163,7 @@ def compact_log(handle: TableHandle, first: int, last: int) -> str:
     check_writable(snapshot.protocol, snapshot.metadata, path=store.uri)
     if not 0 <= first < last <= snapshot.version:
         message = f"Versions {first} to {last} cannot be compacted: the newest version is {snapshot.version}"
-        raise OptionError(message, hint="give two versions of the table, the earlier one first")
+        raise OptionError(message, hint="pass two versions of the table, the earlier one first")
     path = f"{LOG}/{first:020}.{last:020}.compacted.json"
     if next((each for each in list_from(store, first, first) if each.path == path), None) is not None:
         return path

@@ -85,7 +85,7 @@ class BackgroundMaintenance:
         """Create without any request or thread. ``table`` is a URI, or the handle of an open table."""
         if isinstance(table, TableHandle):
             if storage_options is not None:
-                raise OptionError("storage_options belong to a URI", hint="a table that is open has its own")
+                raise OptionError("storage_options belong to a URI", hint="an open table already has its own")
             self._handle = table
         else:
             self._handle = TableHandle.open(table, storage_options)

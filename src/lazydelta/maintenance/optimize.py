@@ -112,7 +112,7 @@ class OptimizeSettings:
             if value is None and name == "target_size":
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise OptionError(f"{name}={value!r} is not valid", hint="give a number of bytes from 1")
+                raise OptionError(f"{name}={value!r} is not valid", hint="pass at least 1 byte")
 
 
 def target_size_of(metadata: Metadata) -> int:
@@ -197,7 +197,7 @@ def _say_committed(error: BaseException, result: OptimizeResult) -> None:
     if not result.commits:
         return
     count = "one commit" if result.commits == 1 else f"{result.commits} commits"
-    said = f"{count} of this OPTIMIZE stand, the last is version {result.version}: {result.removed.count} files"
+    said = f"{count} of this OPTIMIZE remain, the last is version {result.version}: {result.removed.count} files"
     said += f" were replaced by {result.added.count}"
     if isinstance(error, LazyDeltaError):
         error.committed = result
@@ -228,7 +228,7 @@ class _Optimize:
         shared = [name for name in self._sort_by if name in snapshot.schema.partition_columns]
         if settings.curve is not None and shared:
             message = f"Rows cannot be ordered along a curve through the partition column {shared[0]!r}"
-            raise OptionError(message, hint="leave it out: all rows of a file have the same value")
+            raise OptionError(message, hint="omit it: all rows of a file have the same value")
         self.result = result
         self._committed = committed
         self._candidates = Candidates()

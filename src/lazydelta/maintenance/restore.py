@@ -171,7 +171,7 @@ class _begun:  # noqa: N801 - used like a function
         snapshot = self._transaction.snapshot
         if snapshot is None:
             message = f"There is no Delta table at {self._uri}"
-            raise TableNotFoundError(message, path=self._uri, hint="check the place")
+            raise TableNotFoundError(message, path=self._uri, hint="check the path")
         self._transaction.note = self._note
         self._note.check_seen(snapshot.transaction_version, self._uri)
         return self._transaction, snapshot
@@ -183,7 +183,7 @@ class _begun:  # noqa: N801 - used like a function
 def _version(handle: TableHandle, newest: Snapshot, target: int | str | datetime) -> int:
     if isinstance(target, bool) or not isinstance(target, int | str | datetime):
         message = f"A table is restored to a version or a timestamp, not to {target!r}"
-        raise OptionError(message, hint="give a number, a datetime or an ISO 8601 text")
+        raise OptionError(message, hint="pass a number, a datetime or an ISO 8601 string")
     if isinstance(target, str | datetime):
         try:
             return version_at(handle.store, newest.metadata, milliseconds(target))
@@ -255,7 +255,7 @@ def _is_there(handle: TableHandle, add: Add) -> bool:
 
 def _refuse(path: str, version: int) -> None:
     message = f"Version {version} cannot be restored: its file {path} is gone"
-    hint = "VACUUM deleted it; restore a newer version, or say ignore_missing_files=True and lose its rows"
+    hint = "VACUUM deleted it; restore a newer version, or pass ignore_missing_files=True and lose its rows"
     raise WriteError(message, path=path, version=version, hint=hint)
 
 
@@ -321,7 +321,9 @@ def write_manifests(handle: TableHandle, *, progress: Progress | None = None) ->
     snapshot = handle.newest()
     if snapshot.schema.column_mapping != "none":
         message = "Engines that read manifests do not know mapped columns"
-        raise UnsupportedFeatureError(message, features=("columnMapping",), path=handle.uri, hint="query it as a table")
+        raise UnsupportedFeatureError(
+            message, features=("columnMapping",), path=handle.uri, hint="query the Delta table itself"
+        )
     columns = snapshot.schema.partition_columns
     by_folder: dict[str, list[str]] = {}
     files = 0
@@ -379,13 +381,13 @@ def shallow_clone(source: Snapshot, target: TableHandle, *, progress: Progress |
     The new table has an id of its own and no history. Raises if there is a table already.
     """
     if source.uri.rstrip("/") == target.uri.rstrip("/"):
-        raise OptionError(f"{target.uri} would be a clone of itself", hint="give another place")
+        raise OptionError(f"{target.uri} would be a clone of itself", hint="choose another location")
     check_writable(source.protocol, source.metadata, path=source.uri)
     parameters = {"source": source.uri, "sourceVersion": str(source.version), "isShallow": "true"}
     with Transaction.begin(target, operation="CLONE", parameters=parameters) as transaction:
         if transaction.snapshot is not None:
             message = f"A table already exists at {target.uri}"
-            raise TableExistsError(message, path=target.uri, hint="clone to another place")
+            raise TableExistsError(message, path=target.uri, hint="clone to another location")
         transaction.note = CommitNote()
         transaction.set_protocol(source.protocol)
         transaction.set_metadata(_metadata(source.metadata))

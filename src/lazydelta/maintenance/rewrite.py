@@ -171,7 +171,7 @@ _PIECE_ROWS = 16_384
 def check_sort_columns(columns: Sequence[str], schema: TableSchema) -> tuple[str, ...]:
     """Return the sort columns as the table spells them. Raise if a column is missing or has no order."""
     if isinstance(columns, str):
-        raise OptionError("The columns to sort by are a list of names, not a text", hint=f"write [{columns!r}]")
+        raise OptionError("The columns to sort by are a list of names, not a string", hint=f"write [{columns!r}]")
     known = {each.name.lower(): each for each in schema.fields}
     found: list[str] = []
     for name in columns:

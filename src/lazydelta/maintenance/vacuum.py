@@ -75,7 +75,7 @@ def check_vacuumable(protocol: Protocol, *, path: str) -> None:
     if version > _TABLE_FEATURES_VERSION:
         unknown = (f"minWriterVersion {version}",)
     if unknown:
-        message = f"The table has features under which lazydelta does not know what to keep: {', '.join(unknown)}"
+        message = f"The table has features under which lazydelta does not support what to keep: {', '.join(unknown)}"
         hint = "vacuum it with a writer that implements them; nothing was deleted"
         raise UnsupportedFeatureError(message, features=unknown, path=path, hint=hint)
 
@@ -89,7 +89,7 @@ def check_clock(snapshot: Snapshot) -> None:
         return
     behind = timedelta(milliseconds=newest.info.last_modified - now)
     message = f"The clock of this machine is {behind} behind the newest commit of {snapshot.store.uri}"
-    raise WriteError(message, path=newest.path, version=newest.version, hint="set the clock; nothing was deleted")
+    raise WriteError(message, path=newest.path, version=newest.version, hint="nothing was deleted; set the clock")
 
 
 class Retention:
@@ -100,7 +100,7 @@ class Retention:
         self.asked, self.promised = asked, promised
         self.duration = promised if asked is None else asked
         if self.duration < timedelta():
-            raise OptionError(f"A retention of {self.duration} is not valid", hint="0 or more")
+            raise OptionError(f"A retention of {self.duration} is not valid", hint="use 0 or more")
         if enforce and self.duration < promised:
             message = (
                 f"A retention of {_hours(self.duration)} hours is shorter than the {_hours(promised)} hours that the "
@@ -108,8 +108,8 @@ class Retention:
                 "may lose files"
             )
             hint = (
-                "ask for more, or switch the check off if the table has no readers or writers: --no-retention-check, "
-                "in Python enforce_retention_duration=False"
+                "use a longer retention, or disable the check if the table has no readers or writers: "
+                "--no-retention-check, in Python enforce_retention_duration=False"
             )
             raise OptionError(message, hint=hint)
         try:
@@ -219,7 +219,7 @@ class VacuumResult:
         if self.failed:
             first = self.failed[0]
             message = f"{len(self.failed)} files of {uri} could not be deleted, {len(self.paths)} were: {first.error}"
-            raise StorageError(message, path=first.path, hint="nothing that is needed is gone; run VACUUM again")
+            raise StorageError(message, path=first.path, hint="no active file was deleted; run VACUUM again")
 
 
 def vacuum(  # noqa: PLR0913 - keyword-only options after the table
@@ -288,7 +288,7 @@ class _Vacuum:
         keep_removed(self._snapshot, cutoff, kept)
         for version in versions:
             if isinstance(version, bool) or version < 0:
-                raise OptionError(f"{version!r} is not a table version", hint="versions are numbers from 0")
+                raise OptionError(f"{version!r} is not a table version", hint="versions are numbers of at least 0")
             keep_active(self._snapshot.table.snapshot(version), kept)
         self._result.kept = len(kept)
         self._progress("kept", len(kept), None)
@@ -437,7 +437,7 @@ def vacuum_without_log(
     duration = promised if retention is None else retention
     if duration < timedelta() or (enforce_retention and duration < promised):
         message = f"A retention of {duration} is shorter than {promised}: a job may still be about to commit"
-        raise OptionError(message, hint="ask for more, or switch the check off: enforce_retention")
+        raise OptionError(message, hint="use a longer retention, or disable the check: enforce_retention")
     store = handle.store
     cutoff = milliseconds((now or datetime.now(UTC)) - duration)
     result = VacuumResult(-1, dry_run, duration / timedelta(hours=1), cutoff)
@@ -455,5 +455,5 @@ def vacuum_without_log(
 
 def _refuse_log(store: Store) -> None:
     if next(iter(store.list(LOG)), None) is not None:
-        message = f"There is a log at {store.uri}, which says what may go"
+        message = f"There is a log at {store.uri}, which determines what may be deleted"
         raise OptionError(message, path=store.uri, hint="vacuum the table instead")

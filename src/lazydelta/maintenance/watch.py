@@ -67,9 +67,13 @@ class WatchSettings:
     def __post_init__(self) -> None:
         every, delta = self.checkpoint_every, self.delta_every
         if delta is not None and delta < 1:
-            raise OptionError(f"A delta sidecar every {delta} commits is not valid", hint="1 or more, or None for none")
+            raise OptionError(
+                f"A delta sidecar every {delta} commits is not valid", hint="use 1 or more, or None for none"
+            )
         if every is not None and every < 1:
-            raise OptionError(f"A checkpoint every {every} commits is not valid", hint="1 or more, or None for never")
+            raise OptionError(
+                f"A checkpoint every {every} commits is not valid", hint="use 1 or more, or None for never"
+            )
 
 
 class Look(msgspec.Struct, kw_only=True, frozen=True):

@@ -198,7 +198,7 @@ def like(column: Column, pattern: str, *, escape: str = "\\", negated: bool = Fa
     """
     if len(escape) != 1:
         message = f"The ESCAPE of a LIKE on column {column.name!r} is {escape!r}"
-        raise PredicateError(message, hint="give one character")
+        raise PredicateError(message, hint="pass one character")
     tokens = _tokens(column, pattern, escape)
     prefix = ""
     for position, (character, wild) in enumerate(tokens):
@@ -294,7 +294,7 @@ def to_arrow_expression(predicate: Predicate, schema: TableSchema) -> pc.Express
         case Opaque(_, _, expression):
             return expression
     message = f"There is no row filter for {predicate!r}"
-    raise PredicateError(message, hint="report this predicate")
+    raise PredicateError(message, hint="please report this predicate")
 
 
 def _field(column: Column, schema: TableSchema) -> pc.Expression:

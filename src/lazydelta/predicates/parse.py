@@ -119,7 +119,9 @@ def parse_predicate(
 
         return parse_polars(where, schema)
     message = f"A predicate cannot be a {type(where).__name__}: {short_repr(where)}"
-    raise PredicateError(message, hint="give SQL text, a list of (column, operator, value), a dict or an expression")
+    raise PredicateError(
+        message, hint="pass a SQL string, a list of (column, operator, value), a dict or an expression"
+    )
 
 
 def _nan_order(nan: NanOrder, *, trust: bool) -> NanOrder:
@@ -238,7 +240,7 @@ def _values(column: Column, op: str, value: Any) -> Iterable[object]:
 
 def _text(column: Column, op: str, value: Any) -> str:
     if not isinstance(value, str):
-        message = f"The operator {op!r} on column {column.name!r} takes text, not {short_repr(value)}"
+        message = f"The operator {op!r} on column {column.name!r} takes a string, not {short_repr(value)}"
         raise PredicateError(message, hint="write the pattern in quotes")
     return value
 
@@ -255,7 +257,7 @@ def _json(text: str) -> Any:
 def _mapping(where: Mapping[Any, Any], schema: TableSchema, *, negated: bool, depth: int) -> Predicate:
     if depth > _MAX_DEPTH:
         message = f"The predicate is nested more than {_MAX_DEPTH} levels deep"
-        raise PredicateError(message, hint="flatten its and, or, not")
+        raise PredicateError(message, hint="flatten nested and, or and not")
     join = disjunction if negated else conjunction
     return join([_entry(key, value, schema, negated=negated, depth=depth) for key, value in where.items()])
 
@@ -330,7 +332,7 @@ def check_conjuncts(predicate: Predicate | None, *, strict: bool) -> None:
         return
     message = "No file can be left out by " + "; nor by ".join(str(_conjunct(part)) for part in idle)
     if strict:
-        hint = "compare a column, or a function of it that has ranges, with constants; or leave strict out"
+        hint = "compare a column, or a function of it that has ranges, with constants; or omit strict"
         raise PredicateError(message, hint=hint)
     warnings.warn(PredicateWarning(message), stacklevel=_level_of_caller())
 

@@ -163,7 +163,9 @@ def _struct(fields: Iterable[pa.Field], parent: str) -> dict[str, Any]:
         folded = each["name"].lower()
         if folded in seen:
             where = f" of {parent!r}" if parent else ""
-            message = f"The column name {each['name']!r}{where} is there twice; Delta does not tell names apart by case"
+            message = (
+                f"The column name {each['name']!r}{where} occurs twice; column names are case-insensitive in Delta"
+            )
             raise SchemaMismatchError(message, hint="rename one of the columns")
         seen.add(folded)
     return {"type": "struct", "fields": written}

@@ -142,7 +142,7 @@ def _inline(vector: DeletionVector, where: str, path: str) -> memoryview:
     payload = _z85(vector.path_or_inline_dv, where, path)
     # The encoding works in groups of four bytes; the last group may be padded.
     if not 0 <= len(payload) - vector.size_in_bytes < 4:  # noqa: PLR2004
-        message = f"{where} holds {len(payload)} bytes where the log says {vector.size_in_bytes}"
+        message = f"{where} holds {len(payload)} bytes instead of {vector.size_in_bytes}"
         raise _bad(message, path)
     return memoryview(payload)[: vector.size_in_bytes]
 
@@ -157,7 +157,7 @@ def vector_path(vector: DeletionVector, data_file: str) -> str:
     """Return the decoded path of a vector's file relative to the table's root; only for vectors named by a UUID."""
     text = vector.path_or_inline_dv
     if vector.storage_type != "u":
-        message = f"of {data_file} has the storage type {vector.storage_type!r}, which is none of u, p and i"
+        message = f"of {data_file} has the storage type {vector.storage_type!r}, which is not u, p or i"
         raise _bad(message, data_file)
     prefix, encoded = text[:-_ENCODED_UUID], text[-_ENCODED_UUID:]
     raw = _z85(encoded, f"of {data_file}", data_file)
@@ -195,11 +195,11 @@ def _stored(store: Store, path: str, vector: DeletionVector, where: str) -> memo
         message = f"{where} is in a file of format version {bytes(version).hex() or 'none'}, not {_FORMAT_VERSION}"
         raise _bad(message, path)
     if len(frame) != size + _FRAME:
-        message = f"{where} is cut off: {len(frame)} of {size + _FRAME} bytes from offset {offset}"
+        message = f"{where} is truncated: {len(frame)} of {size + _FRAME} bytes from offset {offset}"
         raise _bad(message, path)
     stored_size = int.from_bytes(frame[:4], "big")
     if stored_size != size:
-        message = f"{where} is {stored_size} bytes long where the log says {size}"
+        message = f"{where} is {stored_size} bytes long instead of {size}"
         raise _bad(message, path)
     payload = frame[4 : 4 + size]
     if zlib.crc32(payload) != int.from_bytes(frame[4 + size :], "big"):
@@ -215,7 +215,7 @@ def _decode(payload: memoryview, vector: DeletionVector, where: str, path: str) 
         return DeletedRows(BitMap64(), BitMap64)
     magic = int.from_bytes(payload[:4], "little")
     if magic != _MAGIC:
-        message = f"{where} begins with {magic} instead of {_MAGIC}, so it is in a format that we do not know"
+        message = f"{where} begins with {magic} instead of {_MAGIC}, so its format is unknown"
         raise _bad(message, path)
     try:
         bitmap = BitMap64.deserialize(bytes(payload[4:]))
@@ -224,7 +224,7 @@ def _decode(payload: memoryview, vector: DeletionVector, where: str, path: str) 
         message = f"{where} is not a roaring bitmap: {error}"
         raise _bad(message, path) from error
     if count != vector.cardinality:
-        message = f"{where} lists {count} rows where the log says {vector.cardinality}"
+        message = f"{where} lists {count} rows instead of {vector.cardinality}"
         raise _bad(message, path)
     return DeletedRows(bitmap, BitMap64)
 

@@ -91,9 +91,9 @@ class PrimitiveType(_Type):
 
     def __init__(self, type: str) -> None:  # noqa: A002 - deltalake's name
         if not isinstance(type, str):
-            raise TypeError(f"the name of a type is text, not {type!r}")
+            raise TypeError(f"the name of a type is a string, not {type!r}")
         if type == "decimal":
-            raise OptionError("'decimal' alone is no type", hint="write decimal(precision,scale)")
+            raise OptionError("'decimal' alone is not a type", hint="write decimal(precision,scale)")
         self.type: str = str(_checked(type, parsed.Primitive, parsed.Decimal))
 
     def raw(self) -> str:
@@ -256,7 +256,7 @@ class StructType(_Type):
     def __init__(self, fields: Sequence[Field]) -> None:
         for each in fields:
             if not isinstance(each, Field):
-                raise TypeError(f"a struct has fields, and {each!r} is none")
+                raise TypeError(f"a struct has fields, and {each!r} is not one")
         self.fields = list(fields)
 
     def raw(self) -> dict[str, Any]:
@@ -365,7 +365,7 @@ def _type_of(given: object) -> DataType:
         return VariantType() if given == VariantType.type else PrimitiveType(given)
     if isinstance(given, PrimitiveType | ArrayType | MapType | StructType | VariantType):
         return given
-    raise OptionError(f"{given!r} is no type", hint="give a name such as 'long', or one of lazydelta.schema's types")
+    raise OptionError(f"{given!r} is not a type", hint="pass a name such as 'long', or one of lazydelta.schema's types")
 
 
 # Types as people write them, in SQL, Python and NumPy, beside Delta's own names.
@@ -409,7 +409,7 @@ def schema_of(given: Any) -> Schema | pa.Schema:
             return pa.RecordBatchReader.from_stream(given).schema
         return pa.schema(given)
     except (pa.ArrowException, TypeError, ValueError, AttributeError) as error:
-        hint = "give a Schema, a pyarrow schema, or {'column': 'long'}"
+        hint = "pass a Schema, a pyarrow schema, or {'column': 'long'}"
         raise OptionError(f"The schema cannot be read: {error}", hint=hint) from error
 
 
@@ -428,7 +428,7 @@ def _checked(raw: object, *kinds: type) -> parsed.DataType:
     try:
         found = parsed.parse_type(raw, origin="this type")
     except (CorruptLogError, UnsupportedFeatureError) as error:
-        raise OptionError(f"invalid type string: {raw}", hint="it is none of Delta's types") from error
+        raise OptionError(f"invalid type string: {raw}", hint="it is not a Delta type") from error
     if kinds and not isinstance(found, kinds):
         raise OptionError(f"invalid type string: {raw}", hint="it is not a primitive type")
     return found
@@ -463,13 +463,15 @@ def _arrow_field(given: object) -> pa.Field:
     if isinstance(given, pa.DataType):
         return pa.field("", given)
     if not hasattr(given, "__arrow_c_schema__"):
-        raise OptionError(f"{type(given).__name__} is no Arrow type", hint="give an object with __arrow_c_schema__")
+        raise OptionError(f"{type(given).__name__} is not an Arrow type", hint="pass an object with __arrow_c_schema__")
     return pa.field(given)
 
 
 def _arrow_schema(given: object) -> pa.Schema:
     if not isinstance(given, pa.Schema) and not hasattr(given, "__arrow_c_schema__"):
-        raise OptionError(f"{type(given).__name__} is no Arrow schema", hint="give an object with __arrow_c_schema__")
+        raise OptionError(
+            f"{type(given).__name__} is not an Arrow schema", hint="pass an object with __arrow_c_schema__"
+        )
     return pa.schema(given)
 
 

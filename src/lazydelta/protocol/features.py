@@ -241,9 +241,9 @@ def column_mapping_mode(metadata: Metadata, protocol: Protocol, *, path: str | N
     stored = metadata.property(Key.COLUMN_MAPPING_MODE, "none") or "none"
     mode = _MODES.get(stored.lower())
     if mode is None:
-        message = f"The table uses the column mapping mode {stored!r}, which lazydelta does not know"
+        message = f"The table uses the column mapping mode {stored!r}, which lazydelta does not support"
         raise UnsupportedFeatureError(
-            message, features=(f"columnMapping mode {stored}",), path=path, hint="known modes are none, id and name"
+            message, features=(f"columnMapping mode {stored}",), path=path, hint="use none, id or name"
         )
     return mode
 
@@ -258,7 +258,7 @@ def _check_features(protocol: Protocol, *, has_log_tail: bool, path: str | None)
     features, version = listed_features(protocol, "reader", path), protocol.min_reader_version
     if version > LISTS_SINCE["reader"]:
         message = (
-            f"The table needs reader version {version}, and lazydelta knows versions up to {LISTS_SINCE['reader']}"
+            f"The table needs reader version {version}, and lazydelta supports versions up to {LISTS_SINCE['reader']}"
         )
         raise UnsupportedFeatureError(
             message, features=(f"minReaderVersion {version}",), path=path, hint="a newer lazydelta may read it"
@@ -275,9 +275,11 @@ def _check_names(features: tuple[str, ...], *, has_log_tail: bool, path: str | N
         )
     managed = tuple(sorted(CATALOG_FEATURES.intersection(features)))
     if managed and not has_log_tail:
-        message = f"The table is managed by a catalog ({', '.join(managed)}), which alone knows its latest commits"
+        message = (
+            f"The table is managed by a catalog ({', '.join(managed)}), and only the catalog knows its latest commits"
+        )
         raise UnsupportedFeatureError(
-            message, features=managed, path=path, hint="ask the catalog for its commits and pass them as log_tail"
+            message, features=managed, path=path, hint="pass the catalog's commits as log_tail"
         )
 
 
@@ -301,7 +303,7 @@ def check_writable(protocol: Protocol, metadata: Metadata, *, path: str | None =
     named = ", ".join(f"{feature} ({found[feature]})" if found[feature] else feature for feature in features)
     message = f"The table uses features that lazydelta does not write: {named}"
     raise UnsupportedFeatureError(
-        message, features=features, path=path, hint="write it with a writer that implements them, or drop the features"
+        message, features=features, path=path, hint="use a writer that implements them, or drop the features"
     )
 
 
@@ -312,7 +314,7 @@ def check_copyable(protocol: Protocol, *, path: str) -> None:
         unknown = (f"minWriterVersion {protocol.min_writer_version}",)
     if unknown:
         message = f"A checkpoint of {path} could lose what these features write: {', '.join(unknown)}"
-        hint = "let a writer that implements them write it"
+        hint = "have a writer that implements them write it"
         raise UnsupportedFeatureError(message, features=unknown, path=path, hint=hint)
 
 
@@ -331,7 +333,7 @@ def check_removable(protocol: Protocol, metadata: Metadata, *, path: str | None 
     if is_append_only(protocol, metadata):
         message = "The transaction includes Remove action with data change but Delta table is append-only"
         message += " (delta.appendOnly is true)"
-        raise WriteError(message, path=path, hint="append only, or set the property to false first")
+        raise WriteError(message, path=path, hint="append only, or first set the property to false")
 
 
 def _supports(protocol: Protocol, name: str) -> bool:

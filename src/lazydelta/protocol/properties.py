@@ -208,7 +208,7 @@ class Property(msgspec.Struct, frozen=True):
     hint: str = ""
 
 
-_FLAG, _INTERVALS = "say true or false", "write it like 'interval 7 days'"
+_FLAG, _INTERVALS = "use true or false", "write it like 'interval 7 days'"
 PROPERTIES = {
     "append_only": Property(Key.APPEND_ONLY, _flag, _FLAG),
     # Delta-Spark accepts more values, and none of them is a reason to refuse a write.
@@ -221,7 +221,7 @@ PROPERTIES = {
     "indexed_columns": Property(Key.INDEXED_COLUMNS, _from(-1), "give a number from -1"),
     "log_retention": Property(Key.LOG_RETENTION, _retention, _INTERVALS),
     "protected_before": Property(Key.CHECKPOINT_PROTECTED_BEFORE, _from(0), "give a number from 0"),
-    "serializable": Property(Key.ISOLATION_LEVEL, _is_serializable, f"say one of {', '.join(ISOLATION_LEVELS)}"),
+    "serializable": Property(Key.ISOLATION_LEVEL, _is_serializable, f"use one of {', '.join(ISOLATION_LEVELS)}"),
     "stats_as_json": Property(Key.STATS_AS_JSON, _flag, _FLAG),
     "stats_as_struct": Property(Key.STATS_AS_STRUCT, _flag, _FLAG),
     "stats_columns": Property(Key.STATS_COLUMNS, split_columns),

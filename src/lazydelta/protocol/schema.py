@@ -361,7 +361,7 @@ class _Parser(msgspec.Struct, frozen=True):
         if isinstance(raw, str):
             return self._primitive(raw)
         if not isinstance(raw, dict):
-            raise self._corrupt(f"has {type(raw).__name__} where a type should be")
+            raise self._corrupt(f"has {type(raw).__name__} instead of a type")
         kind = raw.get("type")
         if kind == "struct":
             fields = raw.get("fields")

@@ -503,7 +503,7 @@ def partition_value(text: str | None, data_type: DataType, *, column: str, path:
     value = stored_value(text, data_type, approximate=True)
     if value is None:
         message = f"The partition value {text[:200]!r} of column {column!r} of file {path} is not a {data_type}"
-        raise CorruptLogError(message, path=path, hint="the log names a value that its schema does not allow")
+        raise CorruptLogError(message, path=path, hint="the log has a value that its schema does not allow")
     return typed_scalar(value, arrow)
 
 
@@ -583,7 +583,9 @@ def encode_partition_value(value: object) -> str:
         return value.isoformat()
     if isinstance(value, bytes):
         return value.decode("unicode_escape", "backslashreplace")
-    raise OptionError(f"Could not encode partition value for type: {value!r}", hint="give a text, number, date or time")
+    raise OptionError(
+        f"Could not encode partition value for type: {value!r}", hint="pass a string, number, date or timestamp"
+    )
 
 
 def folder_name(values: Mapping[str, str | None]) -> str:
@@ -621,9 +623,9 @@ def _partition_string(value: object, column: str) -> str:
             return value.decode()
         except UnicodeDecodeError:
             message = f"The binary value {value[:20]!r} of partition column {column!r} is not UTF-8"
-            raise WriteError(message, hint="the log holds partition values as text; partition by another column") from (
-                None
-            )
+            raise WriteError(
+                message, hint="the log stores partition values as strings; partition by another column"
+            ) from (None)
     return plain_text(0.0 if value == 0 and isinstance(value, float) else value)  # -0.0 is the same partition
 
 

@@ -125,7 +125,7 @@ def check_enabled(metadata: Metadata, version: int) -> None:
     """Raise ``UnsupportedFeatureError`` if the change data feed is off at this version."""
     if not is_true(metadata, ENABLED):
         message = f"Reading a table version: {version} that does not have change data enabled"
-        hint = f"the table's property {ENABLED} was not true then; begin with a version from which on it is"
+        hint = f"the table's property {ENABLED} was not true then; start at a version where it is"
         raise UnsupportedFeatureError(message, version=version, features=("changeDataFeed",), hint=hint)
 
 
@@ -164,10 +164,12 @@ class VersionRange:
         given: tuple[tuple[str, object], ...] = (("starting_version", first), ("ending_version", last))
         for name, version in given:
             if version is not None and (isinstance(version, bool) or not isinstance(version, int) or version < 0):
-                raise OptionError(f"{name}={version!r} is not a table version", hint="versions are numbers from 0")
+                raise OptionError(
+                    f"{name}={version!r} is not a table version", hint="versions are numbers of at least 0"
+                )
         if last is not None and first > last:
             message = f"Invalid version. Start version {first} is greater than end version {last}"
-            raise OptionError(message, hint="exchange them")
+            raise OptionError(message, hint="swap them")
         return cls(
             first,
             last,
@@ -193,7 +195,7 @@ class VersionRange:
             files = list(commits_in_order(store, first, last))
         except VersionNotFoundError as error:
             message = f"Invalid table version: {self.first}"
-            hint = "its commit was cleaned up; begin with a later version, or with starting_timestamp"
+            hint = "its commit was cleaned up; start at a later version, or with starting_timestamp"
             raise VersionNotFoundError(
                 message, path=store.uri, version=self.first, latest=newest, earliest=error.earliest, hint=hint
             ) from error
@@ -390,7 +392,7 @@ class ChangeStream(ArrowStream):
         self._snapshot = snapshot
         self._since = -1 if since is None else _checked(snapshot, since)
         if isinstance(batch_size, bool) or batch_size < 1:
-            raise OptionError(f"batch_size={batch_size!r} is not valid", hint="give a number of changes from 1")
+            raise OptionError(f"batch_size={batch_size!r} is not valid", hint="pass at least 1")
         self._batch_size = batch_size
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -434,9 +436,9 @@ def time_of(snapshot: Snapshot, file: LogFile, lines: list[LogLine]) -> int:
 def _checked(snapshot: Snapshot, since: object) -> int:
     if isinstance(since, bool) or not isinstance(since, int) or since < -1:
         message = f"since={since!r} is not a table version"
-        raise OptionError(message, hint="versions are numbers from 0; leave it out for all changes that there are")
+        raise OptionError(message, hint="versions are numbers of at least 0; omit it to read all available changes")
     if since > snapshot.version:
         message = f"Version {since} of {snapshot.store.uri} does not exist yet"
-        hint = f"give a version up to {snapshot.version}, at which the table is pinned"
+        hint = f"pass a version up to {snapshot.version}, at which the table is pinned"
         raise VersionNotFoundError(message, path=snapshot.store.uri, version=since, latest=snapshot.version, hint=hint)
     return since

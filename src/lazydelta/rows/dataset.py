@@ -56,7 +56,7 @@ class Columns:
         if isinstance(names, Mapping):
             return cls._of_expressions(table, names)
         if isinstance(names, str):
-            raise OptionError("columns is a list of names, not a text", hint=f"write [{names!r}]")
+            raise OptionError("columns is a list of names, not a string", hint=f"write [{names!r}]")
         found = [table.column(name) for name in (shown.names if names is None else names)]
         fields = [_shown_field(each, shown) for each in found]
         return cls(pruned_fields(table, found), pa.schema(fields), tuple(each.path for each in found))
@@ -227,7 +227,7 @@ def _converted(stream: RowStream, columns: Columns) -> Iterator[pa.RecordBatch]:
                 yield columns.of_batch(batch)
             except (pa.ArrowException, ValueError) as error:
                 message = f"The rows cannot be shown as {columns.schema}: {error}"
-                raise PredicateError(message, hint="ask for types that hold every value of the column") from error
+                raise PredicateError(message, hint="use types that hold every value of the column") from error
 
 
 def _table(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
@@ -272,8 +272,8 @@ class _Refusing(pafs.FileSystemHandler):  # type: ignore[misc]
         return path
 
     def _refuse(self, *_: Any) -> NoReturn:
-        message = "PyArrow tried to read a Delta table by itself, without deletion vectors and partition values"
-        hint = "call to_table, to_batches, scanner or another method of the dataset, or take rows() of the table"
+        message = "PyArrow tried to read a Delta table directly, without deletion vectors and partition values"
+        hint = "call to_table, to_batches, scanner or another method of the dataset, or use rows() of the table"
         raise ScanError(message, hint=hint)
 
     get_file_info = get_file_info_selector = create_dir = delete_dir = delete_dir_contents = _refuse
@@ -408,7 +408,7 @@ class RowsDataset(PinnedVersion, pads.FileSystemDataset):  # type: ignore[misc]
         for each in schema:
             if each.name not in self._snapshot.schema.to_arrow().names:
                 message = f"The table has no column {each.name!r} to replace its schema by"
-                raise UnknownColumnError(message, hint="name columns of the table only")
+                raise UnknownColumnError(message, hint="use only columns of the table")
         return self._like(schema=schema)
 
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[Any]:  # noqa: A002
@@ -523,7 +523,7 @@ def table_dataset(
         asked = dataset.schema if schema is None else schema
         unknown = sorted(set(dictionary_columns) - set(asked.names))
         if unknown:
-            raise OptionError(f"The dataset has no columns {unknown} to read as dictionaries", hint="name its columns")
+            raise OptionError(f"The dataset has no columns {unknown} to read as dictionaries", hint="list its columns")
         schema = pa.schema([_encoded(each) if each.name in dictionary_columns else each for each in asked])
     return dataset if schema is None else dataset.replace_schema(schema)
 
@@ -537,7 +537,7 @@ def check_filesystem(filesystem: object, store: Store) -> None:
         if open_store(folder).uri == store.uri:
             return
     message = "lazydelta reads through its own store, not through a file system of PyArrow"
-    raise OptionError(message, hint="leave filesystem out; use storage_options")
+    raise OptionError(message, hint="omit filesystem; use storage_options")
 
 
 def _encoded(field: pa.Field) -> pa.Field:

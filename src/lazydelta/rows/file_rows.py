@@ -308,7 +308,7 @@ def open_when_visible(open_file: Callable[[], OpenedFile], stopped: Flag, metric
     except DataFileError as error:
         if not isinstance(error.__cause__, ObjectNotFoundError):
             raise
-        message = f"Data file {error.path} does not exist, also after {len(_PAUSES) + 1} looks"
+        message = f"Data file {error.path} does not exist, even after {len(_PAUSES) + 1} attempts"
         hint = "it may have been vacuumed; read a newer version of the table"
         raise DataFileError(message, path=error.path, hint=hint) from error.__cause__
 

@@ -173,7 +173,10 @@ class RowFlow:
                 # If no thread could be started, the work was done synchronously.
                 is_waiting = not self._is_ready()
                 if self._abandoned and is_waiting:
-                    raise StreamClosedError("The threads of this stream were ended", hint="keep its pool open")
+                    raise StreamClosedError(
+                        "The threads of this stream were ended",
+                        hint="keep the thread pool open while the stream is read",
+                    )
             if is_waiting:
                 self._changed.wait()
         return None

@@ -60,7 +60,7 @@ def selected_fields(schema: TableSchema, columns: Sequence[str] | None) -> tuple
     if columns is None:
         return schema.fields
     if isinstance(columns, str):
-        raise OptionError("columns is a list of names, not a text", hint=f"write [{columns!r}]")
+        raise OptionError("columns is a list of names, not a string", hint=f"write [{columns!r}]")
     found = [schema.column(name) for name in columns]
     if len({each.path for each in found}) != len(found):
         raise OptionError(f"A column is named twice in {list(columns)}", hint="name each column once")
@@ -207,7 +207,7 @@ def _judged(leaf: Opaque, rows: pa.RecordBatch) -> pa.BooleanArray:
             passed = cursor.sql(asked).to_arrow_table().column(0).combine_chunks()
     except duckdb.Error as error:
         message = f"DuckDB cannot filter rows by {leaf.text!r}: {error}"
-        raise PredicateError(message, hint="mind the types of the columns, and DuckDB's names of functions") from error
+        raise PredicateError(message, hint="check the column types and the names of DuckDB's functions") from error
     return pc.is_in(positions, value_set=passed)
 
 
@@ -280,9 +280,9 @@ class RowRequest:
         ``output`` are the fields to return if they are already selected; it replaces ``columns``.
         """
         if limit is not None and not _is_whole(limit, least=0):
-            raise OptionError(f"limit={limit!r} is not valid", hint="give a number of rows from 0, or None")
+            raise OptionError(f"limit={limit!r} is not valid", hint="pass at least 0 rows, or None")
         if not _is_whole(batch_size, least=1):
-            raise OptionError(f"batch_size={batch_size!r} is not valid", hint="give a number of rows from 1")
+            raise OptionError(f"batch_size={batch_size!r} is not valid", hint="pass at least 1 row")
         predicate = parse_predicate(where, table, by_engine=True)
         expression = None if predicate is None else filter_expression(predicate, table)
         return cls(

@@ -442,7 +442,7 @@ class RowFragment:
 def row_fragments(scanner: RowScanner, number: int) -> list[RowFragment]:
     """Divide the files of a scan into at most ``number`` pieces of similar size, largest files first."""
     if isinstance(number, bool) or number < 1:
-        raise OptionError(f"A table cannot be read in {number} pieces", hint="give a number from 1")
+        raise OptionError(f"A table cannot be read in {number} pieces", hint="pass a number of at least 1")
     files = sorted((file for file, _ in scanner.files()), key=lambda file: file.size, reverse=True)
     pieces: list[list[FileToRead]] = [[] for _ in range(min(number, len(files)))]
     smallest = [(0, index) for index in range(len(pieces))]

@@ -35,7 +35,7 @@ class BatchStream(ArrowStream):
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         if self._closed:
-            raise StreamClosedError("This stream of rows was already used", hint="ask the table for another one")
+            raise StreamClosedError("This stream of rows was already used", hint="create a new stream from the table")
         return self._batches()
 
     def __next__(self) -> pa.RecordBatch:
@@ -157,7 +157,9 @@ class RowStream(BatchStream):
 
     def _next(self) -> pa.RecordBatch | None:
         if self._is_cut:
-            raise StreamClosedError("This stream of rows ended with an error", hint="ask the table for another one")
+            raise StreamClosedError(
+                "This stream of rows ended with an error", hint="create a new stream from the table"
+            )
         try:
             return self._taken()
         except BaseException:

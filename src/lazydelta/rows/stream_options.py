@@ -71,7 +71,9 @@ class StreamOptions:
     def __post_init__(self) -> None:
         """Raise ``OptionError`` for options that exclude each other."""
         if self.starting_version is not None and self.starting_timestamp is not None:
-            raise OptionError("startingVersion and startingTimestamp exclude each other", hint="give one of them")
+            raise OptionError(
+                "startingVersion and startingTimestamp are mutually exclusive", hint="pass only one of them"
+            )
 
     @classmethod
     def from_spark(cls, options: Mapping[str, str]) -> StreamOptions:
@@ -90,7 +92,7 @@ class StreamOptions:
                 raise OptionError(message, hint=_OF_BATCHES[key])
             elif key != "path":
                 known = ", ".join(spelled for spelled, _, _ in _NAMES.values())
-                raise OptionError(f"There is no option {given!r}", hint=f"known are {known} and storage.…")
+                raise OptionError(f"There is no option {given!r}", hint=f"known: {known} and storage.…")
         return cls(**values, storage_options=storage)
 
 
@@ -102,7 +104,7 @@ def _flag(spelled: str, text: str) -> bool:
 
 def _number(spelled: str, text: str) -> int:
     if not text.strip().isdecimal() or int(text) < 1:
-        raise OptionError(f"{spelled}={text!r} is not valid", hint="give a number from 1")
+        raise OptionError(f"{spelled}={text!r} is not valid", hint="pass a number of at least 1")
     return int(text)
 
 
@@ -110,7 +112,7 @@ def _bytes(spelled: str, text: str) -> int:
     match = _SIZE.fullmatch(text)
     size = 0 if match is None else int(match[1]) * _FACTORS[match[2].lower()]
     if size < 1:
-        raise OptionError(f"{spelled}={text!r} is not valid", hint="give bytes, or a size such as 128MB")
+        raise OptionError(f"{spelled}={text!r} is not valid", hint="pass a number of bytes, or a size such as 128MB")
     return size
 
 
@@ -118,7 +120,7 @@ def _version(spelled: str, text: str) -> int | str:
     if text.strip().lower() == LATEST:
         return LATEST
     if not text.strip().isdecimal():
-        raise OptionError(f"{spelled}={text!r} is not valid", hint="give a version, or latest")
+        raise OptionError(f"{spelled}={text!r} is not valid", hint="pass a version, or latest")
     return int(text)
 
 
@@ -190,11 +192,11 @@ class StreamOffset(msgspec.Struct, rename="camel", frozen=True, kw_only=True, fo
             found = msgspec.convert(given, cls)
         except msgspec.ValidationError as error:
             message = f"The checkpoint location holds an offset that lazydelta did not write: {dict(given)!r} ({error})"
-            hint = "a stream of another source cannot be gone on with; take a fresh checkpoint location"
+            hint = "a stream of another source cannot be continued; use a new checkpoint location"
             raise OptionError(message, hint=hint) from error
         if found.source_version != _FORMAT or found.version < 0 or found.index < 0:
             message = f"The offset {dict(given)!r} was written by another version of lazydelta, or by hand"
-            raise OptionError(message, hint="go on with the version that wrote it, or take a fresh checkpoint location")
+            raise OptionError(message, hint="continue with the version that wrote it, or use a new checkpoint location")
         return found
 
     def really_from(self, start: StreamOffset) -> StreamOffset:
@@ -338,7 +340,7 @@ def check_metadata(pinned: Snapshot, metadata: Metadata, protocol: Protocol, ver
     uri = pinned.store.uri
     if metadata.id != pinned.metadata.id:
         message = f"Version {version} of {uri} belongs to another table ({metadata.id}, not {pinned.metadata.id})"
-        hint = "the table was replaced; start a new query with a fresh checkpoint location"
+        hint = "the table was replaced; start a new query with a new checkpoint location"
         raise StreamStoppedError(message, path=uri, version=version, hint=hint)
     ours = pinned.schema
     theirs = TableSchema.parse(
@@ -350,7 +352,7 @@ def check_metadata(pinned: Snapshot, metadata: Metadata, protocol: Protocol, ver
     if version > pinned.version:
         if theirs != ours:
             message = f"Version {version} of {uri} changes the table's columns: {_difference(ours, theirs)}"
-            hint = "start the query again, with its checkpoint location: it goes on here, with the new columns"
+            hint = "start the query again, with its checkpoint location: it continues here, with the new columns"
             raise StreamStoppedError(message, path=uri, version=version, hint=hint)
         return
     why = _partitions(ours, theirs) or reads(ours.fields, theirs.fields)

@@ -214,8 +214,8 @@ class TableStream:
         version = int(begin) if begin is not None else self._first_version_from(timestamp or 0)
         if version > newest:
             asked = f"startingVersion {version}" if begin is not None else "The timestamp of startingTimestamp"
-            message = f"{asked} lies behind the newest version of {self.handle.uri}, which is {newest}"
-            hint = "startingVersion=latest begins with what comes next"
+            message = f"{asked} is after the newest version of {self.handle.uri}, which is {newest}"
+            hint = "startingVersion=latest starts with the next commit"
             raise VersionNotFoundError(message, path=self.handle.uri, version=version, latest=newest, hint=hint)
         next(self._commits(version, version), None)  # raise now if the commit was cleaned up
         return self._beginning(version)
@@ -332,7 +332,7 @@ class TableStream:
             message = f"The snapshot of version {version} of {self.handle.uri} is not what it was"
             hint = (
                 f"{window.passed} files come before the place where the stream stopped, and it had read {index}; "
-                "the log was rewritten: start a new query with a fresh checkpoint location"
+                "the log was rewritten: start a new query with a new checkpoint location"
             )
             raise CorruptLogError(message, path=self.handle.uri, version=version, hint=hint)
         self._held = FileRun(self.table_id, version, True, index, window.files, window.is_last, before)  # noqa: FBT003
@@ -401,7 +401,7 @@ class TableStream:
         newest = self.newest_version()
         if newest < version - 1:
             message = f"{self.handle.uri} is at version {newest}, and the stream has read version {version - 1} of it"
-            hint = "the log was set back; start a new query with a fresh checkpoint location"
+            hint = "the log was rewound; start a new query with a new checkpoint location"
             raise StreamStoppedError(message, path=self.handle.uri, version=newest, hint=hint)
 
 
@@ -413,7 +413,7 @@ def _check_end(found: FileRun, end: StreamOffset) -> None:
 
 def _shorter(uri: str, end: StreamOffset) -> CorruptLogError:
     message = f"Version {end.version} of {uri} has fewer than the {end.index} files that the stream had counted"
-    hint = "the log was rewritten: start a new query with a fresh checkpoint location"
+    hint = "the log was rewritten: start a new query with a new checkpoint location"
     return CorruptLogError(message, path=uri, version=end.version, hint=hint)
 
 

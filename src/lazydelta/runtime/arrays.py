@@ -141,7 +141,7 @@ def _variable(values: Sequence[Stored | None], kind: pa.DataType, validity: pa.B
         parts = [value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value for value in parts]
         data = b"".join(parts)
     if len(data) > _MOST_TEXT:
-        message = f"{len(data)} bytes of text are more than one array holds"
+        message = f"{len(data)} bytes of text exceed the capacity of an array"
         raise OverflowError(message)
     if len(parts) == 1:
         return pa.Array.from_buffers(kind, 1, [validity, pa.py_buffer(array("i", (0, len(data)))), pa.py_buffer(data)])

@@ -402,5 +402,5 @@ def _lost_place(place: BasePlace) -> ObjectChangedError:
 
 
 def _unknown_rest(error: Exception) -> ObjectChangedError:
-    message = f"The checkpoint changed in the middle of a scan, and which files are still to come is not known: {error}"
+    message = f"The checkpoint changed in the middle of a scan, and which files remain is unknown: {error}"
     return ObjectChangedError(message, hint="scan again")

@@ -197,7 +197,7 @@ class _FoundFiles:
         if lost:
             more = "" if len(lost) == 1 else f" (and {len(lost) - 1} more)"
             message = f"{lost[0]!r}{more} is not an active file of this version"
-            raise DataFileError(message, path=lost[0], hint="give paths as logged, or missing='null' for rows of nulls")
+            raise DataFileError(message, path=lost[0], hint="pass paths as logged, or missing='null' for rows of nulls")
 
     def table(self, paths: Sequence[str]) -> pa.Table:
         """Return the rows in the order of ``paths``, nulls for paths that were not found."""

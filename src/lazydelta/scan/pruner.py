@@ -89,7 +89,7 @@ class Pruner:
         if not count:
             return
         self._believing = None
-        message = f"Some files cannot be left out by {self._predicate}, because NaN is the largest value and their"
+        message = f"Some files cannot be pruned by {self._predicate}, because NaN is the largest value and their"
         message += " writers may have left it out of the maximum"
         hint = 'rewrite them (OPTIMIZE), set float_max="trust" if no writer does so, or compare by a tuple'
         if self._is_strict:

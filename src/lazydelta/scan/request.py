@@ -81,7 +81,7 @@ def timestamp_of(now: dt.datetime | str | int | None) -> int:
     instant = parse_instant(str(now))
     if instant is None:
         message = f"now={short_repr(now)} is not a timestamp"
-        raise OptionError(message, hint="give a datetime, or text such as '2026-02-08T10:00:00Z'")
+        raise OptionError(message, hint="pass a datetime, or a string such as '2026-02-08T10:00:00Z'")
     return instant
 
 
@@ -97,7 +97,7 @@ def time_column(metadata: Metadata, schema: TableSchema) -> Column:
     if len(found) == 1:
         return found[0]
     named = f"has several timestamps ({', '.join(column.name for column in found)})" if found else "has no timestamp"
-    message = f"It cannot be told which column the table's time is: it {named} and is not aligned by one"
+    message = f"The table's time column is unknown: it {named} and is not aligned by one"
     raise OptionError(message, hint='write the condition out, such as where="t >= now() - interval 1 hour"')
 
 
@@ -115,8 +115,8 @@ def last_window(
     """
     span = parse_timespan(last if isinstance(last, dt.timedelta) else str(last))
     if span is None or (span.months, span.nanoseconds) <= (0, 0):
-        message = f"last={short_repr(last)} is no span of time"
-        raise OptionError(message, hint="write 30m, 1h, 2d, '1 hour 30 minutes', or give a timedelta")
+        message = f"last={short_repr(last)} is not a duration"
+        raise OptionError(message, hint="use 30m, 1h, 2d, '1 hour 30 minutes', or pass a timedelta")
     end = timestamp_of(now)
     parts = [compare(column, ">=", Instant((-span).after(end)))]
     if now is not None if ends is None else ends:
@@ -186,20 +186,22 @@ class ScanRequest(msgspec.Struct, frozen=True):
         """
         for name, value in (("limit", limit), ("row_limit", row_limit)):
             if value is not None and not _whole(value, least=0):
-                raise OptionError(f"{name}={value!r} is not valid", hint="give a number from 0, or None for no limit")
+                raise OptionError(
+                    f"{name}={value!r} is not valid", hint="pass a number of at least 0, or None for no limit"
+                )
         if not _whole(batch_size, least=1):
-            raise OptionError(f"batch_size={batch_size!r} is not valid", hint="give a number of files from 1")
+            raise OptionError(f"batch_size={batch_size!r} is not valid", hint="pass at least 1 file")
         try:
             chosen = ScanStrategy(strategy)
         except ValueError:
             known = ", ".join(each.value for each in ScanStrategy)
             raise OptionError(f"There is no strategy {strategy!r}", hint=f"known: {known}") from None
         if isinstance(stats_columns, str):
-            raise OptionError("stats_columns is a list of names, not a text", hint=f"write [{stats_columns!r}]")
+            raise OptionError("stats_columns is a list of names, not a string", hint=f"write [{stats_columns!r}]")
         predicate = parse_predicate(where, schema, now=timestamp_of(now), trust_float_max=trust_float_max)
         if last is not None:
             if time_column is None:
-                raise OptionError(f"last={last!r} needs a table whose time is known", hint="write the condition out")
+                raise OptionError(f"last={last!r} needs a table whose time is known", hint="spell out the condition")
             window = last_window(time_column(), last, now)
             predicate = window if predicate is None else conjunction([predicate, window])
         check_conjuncts(predicate, strict=strict)
@@ -255,7 +257,7 @@ def table_retention_guard(snapshot: LogSnapshot, *, now: datetime | None = None)
             following = next(commits_in_order(snapshot.store, snapshot.version + 1), None)
         except LogError as error:
             message = f"When version {snapshot.version} of {snapshot.store.uri} was replaced is not known: {error}"
-            hint = "scan a newer version, or without the guard"
+            hint = "scan a newer version, or disable the guard"
             raise RetentionGuardError(message, version=snapshot.version, path=error.path, hint=hint) from error
         if following is None:
             return True
@@ -269,7 +271,7 @@ def table_retention_guard(snapshot: LogSnapshot, *, now: datetime | None = None)
             f"files for {retention} only (delta.deletedFileRetentionDuration): VACUUM may have deleted some"
         )
         raise RetentionGuardError(
-            message, version=snapshot.version, path=following.path, hint="scan a newer version, or without the guard"
+            message, version=snapshot.version, path=following.path, hint="scan a newer version, or disable the guard"
         )
 
     return guard

@@ -315,8 +315,8 @@ class LazyDeltaScanner:
         if floor is None:
             floor = segment.checkpoint.files[0] if segment.checkpoint is not None else segment.commits[0]
         if not guard(floor.version, floor.info.last_modified):
-            message = f"The retention guard refuses version {floor.version} as the floor of a scan of version"
-            hint = "files below it may be gone; scan a version whose checkpoint is younger"
+            message = f"The retention guard rejects version {floor.version} as the start of a scan of version"
+            hint = "its files may have been deleted; scan a version with a newer checkpoint"
             raise RetentionGuardError(
                 f"{message} {self.snapshot.version}", version=floor.version, path=floor.path, hint=hint
             )
@@ -326,7 +326,7 @@ class LazyDeltaScanner:
             return
         change = self.snapshot.changes[0]
         if not self.options.enable_fallback:
-            message = f"Version {change.version} has a {change.action} action and no checksum settles what is in force"
+            message = f"Version {change.version} has a {change.action} action and no checksum records the current state"
             hint = "set the option enable_fallback=True to replay it"
             raise FallbackDisabledError(message, version=change.version, hint=hint)
         self.metrics.fallback_triggered = 1

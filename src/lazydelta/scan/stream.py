@@ -97,7 +97,7 @@ class FileStream(FileResults):
         if format is None:
             return Explanation.of(self._scanner)
         if format != "svg":
-            raise OptionError(f"explain(format={format!r}) is not known", hint="leave it out, or give 'svg'")
+            raise OptionError(f"explain(format={format!r}) is not known", hint="omit it, or pass 'svg'")
         from lazydelta.scan.picture import draw  # noqa: PLC0415 - only for pictures
 
         told, segment = Explanation.of(self._scanner), self._scanner.snapshot.segment
@@ -189,7 +189,9 @@ class FileStream(FileResults):
 
     def _begin(self, convert: Callable[[FileBatch], pa.RecordBatch] | None = None) -> None:
         if self._closed or self._batches is not None:
-            raise StreamClosedError("This stream of files was already used", hint="call files() again for another scan")
+            raise StreamClosedError(
+                "This stream of files was already used", hint="call files() again to start another scan"
+            )
         self._batches = self._scanner.batches() if convert is None else self._scanner.converted(convert)
 
     def _record_batches(self) -> Generator[pa.RecordBatch]:
@@ -229,7 +231,7 @@ def _tell_if_shared(error: ValueError) -> None:
     """Raise a clear error when two threads iterate the same generator. Ignore other errors."""
     if str(error) == "generator already executing":
         message = "Another thread is reading this stream of files at the same time"
-        hint = "let one thread read it and hand the files on, or call files() once for each thread"
+        hint = "read it in one thread and pass the files on, or call files() once per thread"
         raise StreamSharedError(message, hint=hint) from None
 
 

@@ -90,7 +90,7 @@ class ServerActions:
             return self._server.metrics_text(who)
         if kind not in ACTIONS:
             message = f"There is no action {kind[:100]!r}"
-            raise OptionError(message, hint="list_actions has those that there are")
+            raise OptionError(message, hint="see list_actions")
         command = parse_command(body, most=self._most)
         if kind in {"describe", "domains", "history"}:
             return self._told(context, who, kind, command)
@@ -235,8 +235,8 @@ class ServingMetrics:
         try:
             server, _ = self._prometheus.start_http_server(port, addr=host, registry=self.registry)
         except OSError as error:
-            message = f"The port {port} for metrics cannot be listened to: {error.strerror}"
-            raise OptionError(message, hint="give another --metrics-port, or 0 for any") from None
+            message = f"The port {port} for metrics cannot be opened: {error.strerror}"
+            raise OptionError(message, hint="choose another --metrics-port, or 0 for any free port") from None
         return int(server.server_port), server
 
     def _add(self, name: str, amount: int, labels: dict[str, str]) -> None:

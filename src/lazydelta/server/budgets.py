@@ -48,7 +48,7 @@ class Budgets:
     ) -> None:
         for name, value in (("streams", streams), ("streams_per_client", streams_per_client)):
             if value < 1:
-                raise OptionError(f"{name}={value} admits no client", hint="give a number from 1")
+                raise OptionError(f"{name}={value} admits no clientss", hint="pass a number of at least 1")
         self._limits = {
             "streams": streams,
             "streams_per_client": streams_per_client,
@@ -115,7 +115,7 @@ class Budgets:
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
-            raise ServerBusyError("The server is about to end and takes no more streams", hint="try another one")
+            raise ServerBusyError("The server is shutting down and accepts no more streams", hint="try another port")
 
     def _lacking(self, client: str, memory: int) -> tuple[str, str] | None:
         """Return the limit that leaves no room for a stream, and its message. Return None if there is room."""
@@ -136,9 +136,9 @@ class Budgets:
         if not self._queue_seconds or self._can_never_fit(memory):
             raise self._busy(full)
         if sum(map(len, self._queues.values())) >= self._most_waiting:
-            raise self._busy(f"{full}, and {self._most_waiting} requests wait already")
+            raise self._busy(f"{full}, and {self._most_waiting} requests are already waiting")
         if len(self._queues.get(client, ())) >= self._most_waiting_per_client:
-            raise self._busy(f"{full}, and {self._most_waiting_per_client} requests of this client wait already")
+            raise self._busy(f"{full}, and {self._most_waiting_per_client} requests of this client are already waiting")
         waiting = _Waiting(client, memory)
         self._queues.setdefault(client, deque()).append(waiting)
         self._grant()
@@ -205,7 +205,7 @@ class Budgets:
                 self._refuse_if_closed()
                 if has_left:
                     raise StreamClosedError("The client has left")
-                raise self._busy(f"The server is full: no room was free within {self._queue_seconds:g} s")
+                raise self._busy(f"The server is full: no capacity was free within {self._queue_seconds:g} s")
 
     def _giving_back(self, client: str, memory: int) -> Callable[[], None]:
         began = time.monotonic()

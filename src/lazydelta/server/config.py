@@ -154,11 +154,13 @@ class ServeConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         if is_loopback(server.host):
             return self
         if server.tokens is None and server.client_ca is None:
-            message = f"Without tokens a server may listen on the loopback only, and {server.host} is none"
-            raise OptionError(message, hint="give --tokens, or --client-ca with TLS, or leave out --host")
+            message = f"Without tokens a server may only listen on the loopback interface, not on {server.host}"
+            raise OptionError(message, hint="pass --tokens, or --client-ca with TLS, or omit --host")
         if server.tls_cert is None and not server.plaintext:
-            message = f"Without TLS everybody on the way to {server.host} could read the tokens"
-            raise OptionError(message, hint="give --tls-cert and --tls-key, or --plaintext where TLS ends before")
+            message = f"Without TLS, tokens sent to {server.host} could be read on the network"
+            raise OptionError(
+                message, hint="pass --tls-cert and --tls-key, or --plaintext behind a proxy that terminates TLS"
+            )
         return self
 
 
@@ -168,9 +170,11 @@ def read_config(path: str) -> ServeConfig:
         data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         return msgspec.convert(data, ServeConfig)
     except OSError as error:
-        raise OptionError(f"{path} cannot be read: {error.strerror}", hint="give a TOML file") from None
+        raise OptionError(f"{path} cannot be read: {error.strerror}", hint="pass a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        raise OptionError(f"{path} is no configuration: {error}", hint="docs/serving.md has an example") from None
+        raise OptionError(
+            f"{path} is not a valid configuration: {error}", hint="docs/serving.md has an example"
+        ) from None
 
 
 def is_loopback(host: str) -> bool:
@@ -193,7 +197,7 @@ def _wrong(config: ServeConfig) -> tuple[str, str] | None:
         return "Certificates of clients are a part of TLS", "give --tls-cert and --tls-key as well"
     for port in (server.port, server.http_port or 0):
         if not 0 <= port < 1 << 16:
-            return f"{port} is no port", "give a number up to 65535, 0 for any that is free"
+            return f"{port} is not a port", "give a number up to 65535, 0 for any that is free"
     is_open = server.tokens is None and server.client_ca is not None and not is_loopback(server.host)
     if server.http_port is not None and is_open and not server.http_hosts:
         return "Without tokens a page elsewhere could reach the server by its own name", "give http_hosts, or --tokens"
@@ -209,4 +213,6 @@ def _file(path: str, words: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise OptionError(f"The {words} in {path} cannot be read: {error.strerror}", hint="give a file") from None
+        raise OptionError(
+            f"The {words} in {path} cannot be read: {error.strerror}", hint="pass the path of a file"
+        ) from None

@@ -347,7 +347,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def _too_long(self, what: str, size: int) -> Any:
         message = f"The {what} has {size} bytes, more than {self.limits.command_bytes}"
-        raise OptionError(message, hint="ask for less at once")
+        raise OptionError(message, hint="send a smaller request")
 
     def _answered(
         self,
@@ -401,8 +401,8 @@ def _peer(context: Any) -> str:
 
 
 def _another_table() -> PositionLostError:
-    message = "Another table is in the place of the one that was asked for"
-    return PositionLostError(message, hint="open the table again and begin anew")
+    message = "The requested table was replaced by another one"
+    return PositionLostError(message, hint="open the table again and start over")
 
 
 def _refuse(message: str, hint: str) -> Any:

@@ -115,7 +115,7 @@ class Answer(ABC):
     def give_way(self, is_wanted: Callable[[], bool]) -> None:
         """Release resources for waiting requests until ``is_wanted``. Called by the producing thread."""
         if not is_wanted():
-            raise ServerBusyError("The client took nothing while others waited", hint=self.again)
+            raise ServerBusyError("The client read nothing while others waited", hint=self.again)
 
     @abstractmethod
     def explain(self) -> dict[str, Any]:
@@ -207,7 +207,7 @@ class RowsAnswer(Answer):
             for batch in self._stream:
                 while done < self._stream.files_taken:
                     if skip:
-                        raise _lost("the file in which it was has fewer rows")
+                        raise _lost("its file has fewer rows")
                     sequence.add_one(*self._pending.popleft())
                     done, rows = done + 1, 0
                 key = key_of(*self._pending[0])
@@ -276,8 +276,8 @@ class _Delivered:
 
 
 def _lost(why: str) -> PositionLostError:
-    message = f"The ticket's place in the stream is no more: the files come in another order by now, {why}"
-    hint = "ask for a new ticket at the same version, and leave out what you have"
+    message = f"The ticket's position in the stream no longer exists: the order of files has changed, {why}"
+    hint = "request a new ticket at the same version, and skip the files that you have"
     return PositionLostError(message, hint=hint)
 
 
@@ -295,7 +295,7 @@ def _tuples(filters: list[Any]) -> list[Any]:
     if all(isinstance(each, list) and each and isinstance(each[0], list) for each in filters):
         return [_tuples(each) for each in filters]
     if not all(isinstance(each, list) and len(each) == _TRIPLE for each in filters):
-        raise OptionError("filters are no conditions", hint='write [["column", ">=", 1]], or lists of such lists')
+        raise OptionError("filters are not conditions", hint='write [["column", ">=", 1]], or lists of such lists')
     return [tuple(each) for each in filters]
 
 
@@ -511,7 +511,7 @@ class ServedStream:
 
     def end_now(self) -> None:
         """End the scan because the server shuts down. The client gets the error after the data in flight."""
-        hint = f"{self._making.answer.again}, here or at another server"
+        hint = f"{self._making.answer.again}, on this server or another"
         self._end("drained", lambda: ServerBusyError("The server is about to end", hint=hint))
 
     def cancel(self) -> None:
@@ -547,7 +547,7 @@ class ServedStream:
             self._end("cancelled", lambda: StreamClosedError("The client has left"))
         if self._why is None and self._until is not None and self._clock() > self._until:
             message = f"The stream was not at its end after {self._seconds} s"
-            hint = f"{self._making.answer.again} with more time, or ask for less"
+            hint = f"{self._making.answer.again} with more time, or request less"
             self._end("deadline", lambda: DeadlineError(message, hint=hint))
         if self._why is not None:
             # A silent end would look like the end of the data.
@@ -607,7 +607,7 @@ def refusal(error: BaseException, cleaned: Callable[[str], str] = str) -> Except
         return error
     if not isinstance(error, LazyDeltaError):
         logger.error("an internal error while serving", exc_info=error)
-        told = ServeError("The server failed for a reason of its own", hint="its log has the details")
+        told = ServeError("The server failed for a reason of its own", hint="see the server's log")
         refused = fl.FlightInternalError(str(told), error_in_json(told, str(told.args[0])))
         return refused
     message = cleaned(str(error.args[0]))

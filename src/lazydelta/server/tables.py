@@ -65,7 +65,7 @@ def described(table: DeltaTable, name: str) -> bytes:
 def history_of(table: DeltaTable, limit: int | None, left: Callable[[], bool], cleaned: Callable[[str], str]) -> bytes:
     """Return the history, newest first. Table locations in it are replaced by the names that clients know."""
     if limit is not None and limit < 0:
-        raise OptionError(f"history(limit={limit}) is not valid", hint="give a positive number or None")
+        raise OptionError(f"history(limit={limit}) is not valid", hint="pass a positive number or None")
     snapshot = snapshot_of(table)
     most = _MOST_VERSIONS + 1 if limit is None else min(limit, _MOST_VERSIONS + 1)
     found: list[dict[str, Any]] = []
@@ -75,7 +75,7 @@ def history_of(table: DeltaTable, limit: int | None, left: Callable[[], bool], c
         found.append(info)
     if len(found) > _MOST_VERSIONS:
         message = f"There are more than {_MOST_VERSIONS} versions"
-        raise OptionError(message, hint="give a limit, or open older versions and ask for their history")
+        raise OptionError(message, hint="pass a limit, or open older versions and request their history")
     return cleaned(msgspec.json.encode(found).decode()).encode()
 
 
@@ -139,7 +139,7 @@ class Confinement:
         if any(found == each or found.startswith(each.rstrip("/") + "/") for each in self._folders):
             return
         message = "The log names a file outside the folders that this server may read"
-        raise ExternalLocationError(message, path=path, hint="the owner of the table can tell why it is there")
+        raise ExternalLocationError(message, path=path, hint="ask the owner of the table why it is there")
 
 
 _SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=\- ]*")
@@ -218,7 +218,7 @@ class ServedTables:
                 hint = "names are letters, digits, _, - and ., and do not begin with a dot"
                 raise OptionError(f"{name!r} cannot be the name of a table", hint=hint)
         if both := self._tables.keys() & self._roots.keys():
-            raise OptionError(f"{min(both)!r} is both a table and a root", hint="give one of them another name")
+            raise OptionError(f"{min(both)!r} is both a table and a root", hint="rename one of them")
         self._kept = kept
         self._written = sorted(self._written_places(), key=lambda each: len(each[0]), reverse=True)
         self._opened: OrderedDict[tuple[str, int, int], DeltaTable] = OrderedDict()
@@ -352,7 +352,7 @@ def is_folder_name(name: str) -> bool:
 def _not_there(name: object) -> TableNotFoundError:
     shown = repr(name)
     shown = shown if len(shown) <= LONGEST_NAME else f"{shown[:LONGEST_NAME]}…"
-    return TableNotFoundError(f"There is no table {shown} here", hint="list the tables to see which there are for you")
+    return TableNotFoundError(f"There is no table {shown} here", hint="list the tables that you may read")
 
 
 # Table listing: the configured tables, and those found in the folders below roots.

@@ -81,7 +81,7 @@ class TicketSigner:
     def __init__(self, key: bytes, *, lifetime: float = 3600.0, clock: Callable[[], float] = time.time) -> None:
         if len(key) < _LEAST_KEY:
             raise OptionError(
-                "The key that signs tickets is too short", hint=f"give at least {_LEAST_KEY} random bytes"
+                "The key that signs tickets is too short", hint=f"pass at least {_LEAST_KEY} random bytes"
             )
         self._key = hashlib.blake2b(key, digest_size=32, person=b"lazydelta-ticket").digest()
         self._lifetime = lifetime
@@ -100,12 +100,12 @@ class TicketSigner:
         """Return a ticket after checking its signature, holder and expiry."""
         if len(data) > MAX_TICKET_BYTES:
             message = f"The ticket has {len(data)} bytes, more than {MAX_TICKET_BYTES}"
-            raise TicketError(message, hint="hand in a ticket as the server gave it")
+            raise TicketError(message, hint="pass the ticket unchanged")
         hint = "ask for a new one with GetFlightInfo"
         try:
             signed = msgspec.json.decode(data, type=_Signed)
         except (msgspec.MsgspecError, RecursionError, UnicodeError):
-            raise TicketError("This is no ticket", hint=hint) from None
+            raise TicketError("This is not a ticket", hint=hint) from None
         raw = bytes(signed.ticket)
         known = hmac.compare_digest(signed.signature.encode("utf-8", "replace"), self._signature(raw))
         if signed.v != _VERSION or not known:

@@ -63,7 +63,7 @@ def add_token(path: str | os.PathLike[str], name: str, tables: Sequence[str] | N
         raise OptionError(f"{name!r} cannot be the name of a token", hint="use letters, digits, _ and -")
     file = Path(path)
     if file.exists() and any(entry.name == name for entry in _entries(file)):
-        raise OptionError(f"There is a token {name!r} in {file} already", hint="delete its line to replace it")
+        raise OptionError(f"There is already a token {name!r} in {file}", hint="delete its line first to replace it")
     secret, salt = secrets.token_urlsafe(_SECRET_BYTES), secrets.token_bytes(16)
     entry = _Entry(name, salt.hex(), _hash(secret, salt), None if tables is None else list(tables))
     number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -101,7 +101,7 @@ class TokenFile:
         try:
             info = self._path.stat()
         except OSError as error:
-            hint = "make one: lazydelta serve token add"
+            hint = "create one: lazydelta serve token add"
             raise OptionError(f"The file of tokens {self._path} cannot be read: {error.strerror}", hint=hint) from None
         stamp = (info.st_mtime_ns, info.st_size, info.st_ino)
         if stamp == self._stamp:
@@ -120,7 +120,7 @@ def _entries(file: Path) -> list[_Entry]:
             entry = decoder.decode(line)
             bytes.fromhex(entry.salt)
         except (msgspec.MsgspecError, ValueError):
-            message = f"Line {number} of {file} is no token"
+            message = f"Line {number} of {file} is not a token"
             raise OptionError(message, hint="lines are written by lazydelta serve token add") from None
         if not entry.hash.startswith(_KIND):
             message = f"The token {entry.name!r} in line {number} of {file} was made by an earlier version"
@@ -134,7 +134,7 @@ def _hash(secret: str, salt: bytes) -> str:
 
 
 def _unknown() -> UnauthenticatedError:
-    return UnauthenticatedError("The token is not known here", hint="ask the operator of the server for one")
+    return UnauthenticatedError("The token is not known here", hint="ask the server's operator for one")
 
 
 # Limit of wrong tokens per address.
@@ -256,7 +256,7 @@ class IdentityFactory(fl.ServerMiddlewareFactory):  # type: ignore[misc]
         except Exception as error:  # noqa: BLE001 - every client is refused
             # If the file cannot be used, every client is refused without the reason.
             _log.error("tokens cannot be checked", exc_info=error)
-            failed = UnauthenticatedError("The server cannot check tokens", hint="its operator can tell why")
+            failed = UnauthenticatedError("The server cannot check tokens", hint="ask the server's operator")
             return _Checked(failed, None)
 
 
@@ -287,7 +287,7 @@ def _token(headers: dict[str, list[Any]]) -> str:
     given = [value for name, values in headers.items() if name.lower() == "authorization" for value in values]
     texts = [each if isinstance(each, str) else each.decode("latin-1") for each in given]
     if len(texts) != 1 or not texts[0].lower().startswith(_BEARER):
-        message = "This server wants a token, and there is none" if not texts else "The header is no bearer token"
+        message = "This server requires a token" if not texts else "The header is not a bearer token"
         raise UnauthenticatedError(message, hint="send the header authorization: Bearer NAME.SECRET")
     return texts[0][len(_BEARER) :].strip()
 

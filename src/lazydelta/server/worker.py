@@ -245,7 +245,7 @@ class _Worker:
         if asked.language == "sql":
             return self._session.described(asked.text, asked.names, open_table, asked.values)
         if asked.values is not None and asked.values.num_columns:
-            hint = "write them into the query, or name them with let"
+            hint = "write the values into the query, or define them with let"
             raise KqlError("A query in KQL takes no bound values", hint=hint)
         names = {name: name for name in asked.names}
         databases = self._session.kql
@@ -287,12 +287,12 @@ def _told(error: BaseException) -> bytes:
     if isinstance(error, LazyDeltaError):
         told = error
     elif isinstance(error, MemoryError | pa.ArrowMemoryError):
-        told = MemoryLimitError("The query needs more memory than a statement has here", hint="narrow it")
+        told = MemoryLimitError("The query needs more memory than a statement has here", hint="narrow the query")
     elif isinstance(error, RecursionError):
-        told = QueryError("The query is nested too deeply", hint="name parts of it in a WITH")
+        told = QueryError("The query is nested too deeply", hint="move parts of it to a WITH clause")
     else:
         _log.error("an internal error in a worker process", exc_info=error)
-        told = ServeError("The server failed for a reason of its own", hint="its log has the details")
+        told = ServeError("The server failed for a reason of its own", hint="see the server's log")
     return error_in_json(told, str(told.args[0]))
 
 

@@ -436,7 +436,7 @@ class WorkerPool:
         """Return an idle worker."""
         with self._lock:
             if self._is_closed:
-                raise ServeError("The server is about to end and runs no more statements", hint="try another one")
+                raise ServeError("The server is shutting down and runs no more statements", hint="try another port")
             while self._idle:
                 worker = self._idle.pop()
                 if not worker.gone.is_set():

@@ -437,10 +437,10 @@ class _DeltaVerification:
         footer = PartFooter(data[entry.footer_offset :], expected=entry.footer_sha256)
         said = (entry.table_id, entry.schema_hash)
         if said != (footer.state.table_id, footer.state.schema_hash):
-            message = "it is of another table or schema than the manifest says"
+            message = "its table or schema differs from the manifest"
             raise SidecarError(message)
         if said != (state.metadata.id, schema_hash(state.metadata)):
-            message = f"it is of another table or schema than the log has at version {entry.last}"
+            message = f"its table or schema differs from the log at version {entry.last}"
             raise SidecarError(message)
         return footer, data
 

@@ -252,11 +252,11 @@ def snapshot_of(
     """Return the snapshot of a table, or another version of it. A table given by URI is opened now."""
     if isinstance(table, PinnedVersion):
         if storage_options is not None:
-            raise OptionError("A table that is open has its storage options", hint="give them with a URI only")
+            raise OptionError("An open table already has its storage options", hint="pass them only with a URI")
         snapshot = table._snapshot  # noqa: SLF001 - the one accessor for other layers
         return snapshot if version is None else snapshot.table.snapshot(version).asked_for()
     if not isinstance(table, str | os.PathLike):
         kind = type(table).__name__
-        raise OptionError(f"A table is a URI or a DeltaTable, not a {kind}", hint="give DeltaTable(uri) or its URI")
+        raise OptionError(f"A table is a URI or a DeltaTable, not a {kind}", hint="pass DeltaTable(uri) or a URI")
     opened = TableHandle.open(table, storage_options).snapshot(version)
     return opened if version is None else opened.asked_for()

@@ -123,7 +123,7 @@ def clean(
     the log after a day.
     """
     if not grace_hours >= 0:
-        raise OptionError(f"A grace period of {grace_hours} hours is not valid", hint="0 or more")
+        raise OptionError(f"A grace period of {grace_hours} hours is not valid", hint="use 0 or more")
     store = _open(table_uri, storage_options, options)
     snapshot = open_snapshot(store)
     survey = _survey(store, snapshot.metadata.id, list_folder(store), grace_hours)

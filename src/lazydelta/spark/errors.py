@@ -30,8 +30,8 @@ _OURS = re.compile(r"lazydelta\.errors\.(\w+): (.*?)(?=\s+SQLSTATE: \w{5}\b|\n\s
 
 # Names in lazydelta's own functions, and their equivalents in a DataFrame writer.
 _WORDS = (
-    (re.compile(r"say schema_mode='merge' to add it"), "set mergeSchema to true to add it"),
-    (re.compile(r"say mode='overwrite' without a predicate, or schema_mode='merge'"), "set mergeSchema to true"),
+    (re.compile(r"pass schema_mode='merge' to add it"), "set mergeSchema to true to add it"),
+    (re.compile(r"pass mode='overwrite' or schema_mode='merge'"), "set mergeSchema to true"),
     (re.compile(r"cast the column to timestamp\[us, tz=UTC\] yourself"), "cast it with to_timestamp(…)"),
     (re.compile(r"cast the column to timestamp\[us\] yourself"), "cast it with to_timestamp_ntz(…)"),
     (re.compile(r"cast the column to date32\[day\] yourself"), "cast it with to_date(…)"),
@@ -44,7 +44,7 @@ _WORDS = (
     (re.compile(r"cast the column to (string|binary) yourself"), r"cast it with cast(… AS \1)"),
     (re.compile(r"cast the column to .+ yourself"), "cast it to the type that the table has"),
     (re.compile(r"cast the column before writing it"), "cast it to a type that Delta has"),
-    (re.compile(r"or cast it: `pc\.strptime`, `pc\.cast`"), "or cast it with to_timestamp(…)"),
+    (re.compile(r"or cast this one: `pc\.strptime`, `pc\.cast`"), "or cast this one with to_timestamp(…)"),
     (re.compile(r"\boverwrite_where\b"), "replaceWhere"),
     (re.compile(r"\btimestamp_column\b"), "timestampColumn"),
     (re.compile(r"\bpartition_by\b"), "partitionBy"),
@@ -64,10 +64,10 @@ def error_of_ours(error: Exception, what: str = "the ingestion") -> LazyDeltaErr
         (each for each in reversed(lines) if "Caused by" in each or "Error" in each), lines[0] if lines else ""
     )
     message = f"Spark did not finish {what}: {cause[:500]}"
-    hint = "nothing of it was committed; Spark's log says more"
+    hint = "nothing was committed; see Spark's log"
     if "AssertionError: assertion failed" in cause:
         hint = (
-            "nothing of it was committed. Spark refuses every write but Delta-Spark's own while "
+            "nothing was committed. Spark refuses every write but Delta-Spark's own while "
             "spark.databricks.delta.schema.autoMerge.enabled is true: unset it, and set mergeSchema to true"
         )
     return WriteError(message, hint=hint)

@@ -111,7 +111,7 @@ def why_not(spark: SparkSession) -> str | None:
         load = jvm.org.apache.spark.util.Utils.classForName
         context = spark.sparkContext._jsc  # noqa: SLF001 - py4j cannot load SparkEnv in Spark 4.3
         if context is None or context.sc().isStopped():
-            raise OptionError("The Spark session was stopped", hint="start another one")
+            raise OptionError("The Spark session was stopped", hint="start another session")
         for name, count in _CONSTRUCTORS.items():
             if all(each.getParameterCount() != count for each in load(name, _YES, _YES).getConstructors()):
                 return f"{name} has another constructor in Spark {spark.version}"
@@ -159,7 +159,7 @@ class TableFiles:
         modes = (before.partition_columns, before.column_mapping), (now.partition_columns, now.column_mapping)
         if not same or modes[0] != modes[1] or (vectors and not self.has_vectors):
             message = f"The columns of {self.snapshot.table.uri} changed between versions {self.snapshot.version}"
-            raise OptionError(f"{message} and {newest.version}", hint="make the DataFrame or the view again")
+            raise OptionError(f"{message} and {newest.version}", hint="create the DataFrame or view again")
         self.snapshot = newest
 
     def size(self) -> int | None:

@@ -118,7 +118,7 @@ def ingest_files(  # noqa: PLR0913 - keyword-only and independent
     files = found.files()
     if not files:
         message = f"{found.shown} has no files to ingest"
-        hint = "names that begin with _ or . are left out, and so are empty files and those of folders within it"
+        hint = "names that begin with _ or ., empty files and nested folders are skipped"
         raise OptionError(message, path=found.shown, hint=hint)
     done = work.run(files, txn=given.txn, progress=progress)
     if given.maintain and not done.already_committed:
@@ -382,7 +382,7 @@ def start_files_stream(  # noqa: PLR0913 - keyword-only and independent
     when = checked_trigger(trigger)
     given = WriteOptions.from_keywords(options)
     if given.app_version is not None:
-        hint = "leave it out; a stream counts its micro-batches by itself"
+        hint = "omit it; a stream numbers its own micro-batches"
         raise OptionError("app_version is not valid for a stream", hint=hint)
     found = SourceFormat.parse(
         source, given.storage_options if source_storage_options is None else source_storage_options
@@ -458,7 +458,7 @@ class FilesStream:
 
     def _refuse_if_stopping(self) -> None:
         if self._stopping.is_set():
-            raise WriteError("The stream is about to stop", hint="the next start goes on with this micro-batch")
+            raise WriteError("The stream is about to stop", hint="the next start continues with this micro-batch")
 
     def _ingest(self, listed: DataFrame, number: int) -> None:
         work = self._work

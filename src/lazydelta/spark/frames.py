@@ -71,7 +71,7 @@ def read(  # noqa: PLR0913 - all but the first two are keyword-only
     uri, suffix = split_version(uri)
     given = [each for each in (version, timestamp, suffix) if each is not None]
     if len(given) > 1:
-        raise OptionError(f"A version is given more than once: {given}", hint="give one of them")
+        raise OptionError(f"A version is given more than once: {given}", hint="pass only one of them")
     asked = given[0] if given else None
     handle = TableHandle.open(uri, storage_options, options)
     snapshot = pinned_version(handle, asked.isoformat() if isinstance(asked, datetime) else asked)
@@ -187,7 +187,7 @@ def _why_by_source(spark: SparkSession, snapshot: Snapshot, *, by_spark: bool | 
         except Py4JError:
             reason = f"Hadoop has no file system for {scheme}://"
     if reason is not None and by_spark:
-        raise OptionError(f"Spark cannot read {store.uri} by itself: {reason}", hint="leave out by_spark")
+        raise OptionError(f"Spark cannot read {store.uri} directly: {reason}", hint="omit by_spark")
     return reason
 
 
@@ -311,7 +311,7 @@ def _text_of(predicate: Predicate, where: Where, snapshot: Snapshot) -> str:
         pass
     if isinstance(where, str):
         return where
-    raise OptionError(f"Spark's tasks cannot be told this condition: {text}", hint="write it as SQL text")
+    raise OptionError(f"This condition cannot be sent to Spark's tasks: {text}", hint="write it as SQL text")
 
 
 def _is_rewritten(predicate: Predicate) -> bool:
@@ -328,5 +328,5 @@ def _top_level(snapshot: Snapshot, columns: Sequence[str] | None) -> tuple[Field
     if columns is None:
         return snapshot.schema.fields
     if isinstance(columns, str):
-        raise OptionError("columns is a list of names, not a text", hint=f"write [{columns!r}]")
+        raise OptionError("columns is a list of names, not a string", hint=f"write [{columns!r}]")
     return tuple(snapshot.schema.field(name) for name in columns)

@@ -103,7 +103,7 @@ def listing_on_spark(spark: SparkSession, *, many: int = 0) -> Lister:
     """Return a lister that uses the tasks of a session if the log has at least ``many`` files."""
     if not hasattr(spark, "_jsc"):
         hint = "use a session of the cluster itself, or DeltaTable.vacuum in one process"
-        raise OptionError("Tables are not listed over Spark Connect, which carries no tasks of ours", hint=hint)
+        raise OptionError("Tables are not listed over Spark Connect, which cannot run lazydelta's tasks", hint=hint)
     at_once = max(1, spark.sparkContext.defaultParallelism) * _FOLDERS_PER_CORE
 
     def listed(job: ListingJob) -> Iterator[Listed]:
@@ -228,7 +228,7 @@ def in_session(job: WriteJob, settings: Mapping[str, str], *, is_stream: bool = 
     is_dynamic = options.partition_overwrite_mode is None and settings.get(_OVERWRITE_MODE, "").lower() == "dynamic"
     if is_dynamic and plan.mode == "overwrite" and plan.overwrite_where is None:
         if plan.replaces_schema:
-            message = "overwrite_schema replaces all rows, and the session asks for dynamic partition overwrites"
+            message = "overwrite_schema replaces all rows, and the session uses dynamic partition overwrites"
             raise OptionError(message, hint=f"set partitionOverwriteMode to static, or {_OVERWRITE_MODE}")
         plan = replace(plan, replaces_partitions=True)
     return _numbered(replace(job, plan=plan), settings)
@@ -281,10 +281,8 @@ def _refuse_timestamps(job: WriteJob, zone: str | None) -> None:
     predicate = parse_predicate(where, schema_of(job.metadata))
     compared = () if predicate is None else (each for each in leaves(predicate) if not isinstance(each, IsNull))
     if any(column.type == Primitive("timestamp") for each in compared for column in referenced_columns(each)):
-        message = (
-            f"replaceWhere compares timestamps by the clock of a time zone, and the session's is {zone or 'not UTC'}"
-        )
-        hint = "give them a zone, as '2026-02-10T14:00:00Z', without functions; lazydelta counts in UTC, Spark does not"
+        message = f"replaceWhere compares timestamps in the session time zone, and the session's is {zone or 'not UTC'}"
+        hint = "add a time zone, as in '2026-02-10T14:00:00Z', without functions; lazydelta uses UTC, Spark does not"
         raise OptionError(f"{message}: {where}", hint=hint)
 
 
@@ -324,7 +322,7 @@ def on_spark(spark: SparkSession) -> BinCarrier:
     """Return a carrier that rewrites bins with the tasks of a session."""
     if not hasattr(spark, "_jsc"):
         hint = "use a session of the cluster itself, or DeltaTable.optimize in one process"
-        raise OptionError("Tables are not optimised over Spark Connect, which carries no tasks of ours", hint=hint)
+        raise OptionError("Tables are not optimised over Spark Connect, which cannot run lazydelta's tasks", hint=hint)
     context = spark.sparkContext
     at_once = max(1, context.defaultParallelism) * _BINS_PER_CORE
 

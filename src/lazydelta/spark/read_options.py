@@ -64,8 +64,8 @@ class ReadOptions:
         Without ``strict`` it is ignored, for callers that cannot tell a batch from a stream, which has other options.
         """
         if {name.lower() for name in given} >= _OF_THE_CATALOG:
-            message = "CREATE TABLE … USING lazydelta would make a table that cannot be read: Spark keeps where it lies"
-            raise OptionError(f"{message} from a data source in Python", hint=_VIEW)
+            message = "A table of CREATE TABLE … USING lazydelta could not be read: Spark does not pass its location"
+            raise OptionError(f"{message} to a Python data source", hint=_VIEW)
         values: dict[str, Any] = {}
         storage: dict[str, str] = {}
         options: dict[str, Any] = {}
@@ -78,15 +78,15 @@ class ReadOptions:
             elif key in _KNOWN:
                 values[_KNOWN[key]] = _READERS.get(key, _as_it_is)(name, text)
             elif strict:
-                hint = f"known are {_SPELLED}, delta.… of our own options and storage.… for credentials"
+                hint = f"known: {_SPELLED}, delta.… for table properties and storage.… for credentials"
                 raise OptionError(f"There is no option {name!r} of reading", hint=hint)
         if not values.get("uri"):
             raise OptionError("There is no table to read", hint=_NO_PLACE)
         values["uri"], suffix = split_version(values["uri"])
         if suffix is not None and not {"version", "timestamp"}.isdisjoint(values):
-            raise OptionError(f"A version is given twice: @v{suffix} and as an option", hint="give one of them")
+            raise OptionError(f"A version is given twice: @v{suffix} and as an option", hint="pass only one of them")
         if "version" in values and "timestamp" in values:
-            raise OptionError("versionAsOf and timestampAsOf are both given", hint="give one of them")
+            raise OptionError("versionAsOf and timestampAsOf are both given", hint="pass only one of them")
         if suffix is not None:
             values["version"] = suffix
         return cls(**values, storage_options=storage, options=options)
@@ -123,7 +123,7 @@ def _as_it_is(_: str, text: str) -> str:
 
 def _number(name: str, text: str) -> int:
     if not text.strip().isdigit():
-        raise OptionError(f"{name}={short_repr(text)} is not a whole number", hint="give one from 0")
+        raise OptionError(f"{name}={short_repr(text)} is not a whole number", hint="pass a whole number of at least 0")
     return int(text)
 
 
@@ -134,7 +134,7 @@ def _pieces(name: str, text: str) -> int:
 def _is_true(name: str, text: str) -> bool:
     word = text.strip().lower()
     if word not in {"true", "false"}:
-        raise OptionError(f"{name}={short_repr(text)} is neither true nor false", hint="write one of them")
+        raise OptionError(f"{name}={short_repr(text)} is neither true nor false", hint="use true or false")
     return word == "true"
 
 
@@ -158,7 +158,7 @@ def _columns(name: str, text: str) -> tuple[str, ...]:
     else:
         found = [each.strip() for each in text.split(",") if each.strip()]
     if not isinstance(found, list) or not found or not all(isinstance(each, str) for each in found):
-        hint = "write them with commas between them, or as a list in JSON"
+        hint = "separate them with commas, or pass a JSON list"
         raise OptionError(f"{name}={short_repr(text)} names no columns", hint=hint)
     return tuple(found)
 

@@ -63,7 +63,7 @@ def chosen_fields(table: TableSchema, schema: spark.StructType) -> tuple[Field, 
         kind, own = asked.dataType.simpleString(), _spark_type(field.type).simpleString()
         if kind.lower() != own.lower():
             message = f"The schema that was given has {asked.name!r} as {kind}, and in the table it is {own}"
-            raise OptionError(message, hint="a schema chooses columns; to have another type, cast what was read")
+            raise OptionError(message, hint="a schema selects columns; cast the result to change types")
     return found
 
 
@@ -71,8 +71,8 @@ def arrow_form(schema: spark.StructType) -> pa.Schema:
     """Return the Arrow schema that Spark compares batches with. Variants have none."""
     for each in schema.fields:
         if "variant" in each.dataType.simpleString():
-            message = f"Column {each.name!r} is a variant, which a data source in Python cannot hand to Spark"
-            hint = "choose other columns with option('columns', …), or take lazydelta.spark.read"
+            message = f"Column {each.name!r} is a variant, which a Python data source cannot return to Spark"
+            hint = "choose other columns with option('columns', …), or use lazydelta.spark.read"
             raise UnsupportedFeatureError(message, hint=hint)
     # PySpark 4.1 has no such parameter, and its timestamps are in UTC.
     zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}

@@ -59,7 +59,7 @@ def start_session(
         session = builder.getOrCreate()
         use_session(session)
     except (PySparkException, RuntimeError, OSError) as error:
-        hint = "see that Java 17 runs, and that the master can be reached"
+        hint = "check that Java 17 runs and that the master is reachable"
         raise OptionError(f"Spark could not be started: {error}", hint=hint) from error
     return session
 
@@ -168,7 +168,7 @@ _before(DataFrameWriterV2, "using", _refuse_provider)
 def prepare_environment() -> None:
     """Set the environment variables of a JVM started from here, unless they are already set."""
     if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
-        raise OptionError("Spark needs Java, and there is none", hint="install Java 17, or set JAVA_HOME")
+        raise OptionError("Spark needs Java, which was not found", hint="install Java 17, or set JAVA_HOME")
     # Workers must import this package, not the one of the first python3 on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if _is_submitted():
@@ -200,9 +200,9 @@ def checked_trigger(trigger: Mapping[str, Any] | None) -> dict[str, Any]:
     given = {key: value for key, value in (trigger or {}).items() if value is not None}
     if "continuous" in given:
         message = f"The trigger continuous={given['continuous']!r} would lose every row"
-        hint = f"Spark gives no rows to data sources in Python then; use {', '.join(_KINDS)}"
+        hint = f"Spark passes no rows to Python data sources then; use {', '.join(_KINDS)}"
         raise OptionError(message, hint=hint)
     unknown = sorted(set(given) - set(_KINDS))
     if unknown:
-        raise OptionError(f"There is no trigger {unknown[0]!r}", hint=f"there are {', '.join(_KINDS)}")
+        raise OptionError(f"There is no trigger {unknown[0]!r}", hint=f"known: {', '.join(_KINDS)}")
     return given

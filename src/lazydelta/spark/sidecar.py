@@ -81,7 +81,7 @@ def build_sidecar(spark: SparkSession, *table: Any, **how: Any) -> BuildResult:
     """
     if not hasattr(spark, "_jsc"):
         hint = "use a session of the cluster itself, or lazydelta.sidecar.build in one process"
-        raise OptionError("A sidecar is not built over Spark Connect, which carries no tasks of ours", hint=hint)
+        raise OptionError("A sidecar is not built over Spark Connect, which cannot run lazydelta's tasks", hint=hint)
 
     def make(publication: Publication, budget: int, told: Progress | None) -> BuildResult:
         return _made_on(spark, publication, budget, told)
@@ -261,7 +261,9 @@ def write_on(
     """Write the checkpoint of a table whose store is already open."""
     if not hasattr(spark, "_jsc"):
         hint = "use a session of the cluster itself, or DeltaTable.create_checkpoint in one process"
-        raise OptionError("A checkpoint is not written over Spark Connect, which carries no tasks of ours", hint=hint)
+        raise OptionError(
+            "A checkpoint is not written over Spark Connect, which cannot run lazydelta's tasks", hint=hint
+        )
     result = write_checkpoint_in_parts(
         store, _on_spark(spark), version, unit_rows=files_per_part, memory_budget=memory_budget, progress=progress
     )

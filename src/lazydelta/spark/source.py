@@ -76,9 +76,7 @@ class LazyDeltaSource(DataSource):
             from lazydelta.spark.stream_reader import LazyDeltaStreamReader  # noqa: PLC0415 - needs PySpark 4.2
         except ImportError as error:
             message = f"readStream.format('lazydelta') needs PySpark 4.2, and this is {pyspark.__version__}"
-            hint = (
-                "its data sources have no limits on what a micro-batch takes, nor availableNow; DeltaTable.changes has"
-            )
+            hint = "its data sources support neither limits per micro-batch nor availableNow; DeltaTable.changes does"
             raise OptionError(message, hint=hint) from error
         with sentence_first():
             return LazyDeltaStreamReader(dict(self.options), schema)
@@ -90,7 +88,7 @@ class LazyDeltaSource(DataSource):
         with sentence_first():
             options = WriteOptions.from_spark(given)
             if options.app_id is not None and options.app_version is None:
-                hint = "give both, so that a batch that is written again is recognised, or neither"
+                hint = "pass both, so that a batch that is written again is recognised, or neither"
                 raise OptionError("txnAppId is not valid for a batch without txnVersion", hint=hint)
             return _BatchWriter(self._job(schema, options, overwrite=overwrite), note)
 
@@ -102,7 +100,7 @@ class LazyDeltaSource(DataSource):
         """Prepare the write job of the next micro-batch."""
         options = self._options()
         if options.app_version is not None:
-            hint = "leave it out; a stream counts its micro-batches by itself"
+            hint = "omit it; a stream numbers its own micro-batches"
             raise OptionError("txnVersion is not valid for a stream", hint=hint)
         return self._job(schema, options, overwrite=overwrite)
 
@@ -151,7 +149,7 @@ def _refuse_types(raw: Any, path: tuple[str, ...]) -> None:
             for name, collation in (field.get("metadata") or {}).get(_COLLATIONS, {}).items():
                 where = ".".join((*path, name))
                 message = f"The column {where!r} is collated ({collation}), which lazydelta does not write"
-                raise SchemaMismatchError(message, hint="give it the plain order: collate(…, 'UTF8_BINARY')")
+                raise SchemaMismatchError(message, hint="use binary collation: collate(…, 'UTF8_BINARY')")
             _refuse_types(field["type"], place)
         for part, name in (("elementType", "element"), ("keyType", "key"), ("valueType", "value")):
             if part in raw:
@@ -297,8 +295,8 @@ def _all(messages: Sequence[WriterCommitMessage | None]) -> list[_Message]:
     """Return the messages of all tasks, or raise if one is missing, because its rows would be lost."""
     ours = _ours(messages)
     if len(ours) < len(messages):
-        message = f"{len(messages) - len(ours)} of {len(messages)} tasks have not said what they wrote"
-        hint = "nothing was committed; Spark's continuous trigger does this to every data source in Python: use another"
+        message = f"{len(messages) - len(ours)} of {len(messages)} tasks did not report what they wrote"
+        hint = "nothing was committed; Spark's continuous trigger loses rows of every Python data source: use another"
         raise WriteError(message, hint=hint)
     return ours
 
@@ -311,8 +309,8 @@ def _stream_txn(options: WriteOptions) -> Txn:
     """Return the transaction of the current task's micro-batch."""
     batch, query = _of_task(_BATCH_ID), _of_task(_QUERY_ID)
     if query is None or batch is None:
-        message = "Spark tells its task neither query nor micro-batch, so that rows could be written twice"
-        raise WriteError(message, hint="use a version of PySpark that this one of lazydelta was tested with")
+        message = "Spark does not tell its task the query or micro-batch, so rows could be written twice"
+        raise WriteError(message, hint="use a version of PySpark that lazydelta supports")
     return Txn(app_id=options.stream_app_id(query), version=int(batch))
 
 

@@ -92,7 +92,7 @@ class LazyDeltaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a piece, in a task."""
         if not isinstance(partition, _Partition):
-            raise OptionError(f"{partition!r} is no piece of a stream of lazydelta's")
+            raise OptionError(f"{partition!r} is not a partition of a lazydelta stream")
         with sentence_first():
             handle, form = self._opened(), arrow_form(self._struct)
             request = RowRequest.of(partition.table, columns=self._struct.fieldNames())

@@ -78,7 +78,7 @@ def combine(ranges: Sequence[Ranges]) -> Ranges:
     """
     if len({each.num_rows for each in ranges}) != 1:
         message = f"Ranges of different files cannot be combined: {[each.num_rows for each in ranges]} rows"
-        raise PredicateError(message, hint="filter both to the same files first")
+        raise PredicateError(message, hint="apply the same file filter to both first")
     columns: dict[tuple[str, ...], ColumnRange] = {}
     for each in ranges:
         for path, known in each.columns.items():

@@ -123,8 +123,8 @@ def _entered(fd: int, name: str, place: str, *, make: bool) -> int:
             raise
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP) and _is_link(fd, name):
-            message = f"{name!r} in {place} is a symbolic link, through which nothing is written or deleted"
-            raise StorageError(message, path=place, hint="mount the folder there instead of linking to it") from None
+            message = f"{name!r} in {place} is a symbolic link, and nothing is written or deleted through it"
+            raise StorageError(message, path=place, hint="mount the folder there instead of using a link") from None
         raise
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, dir_fd=fd)

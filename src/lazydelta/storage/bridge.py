@@ -138,7 +138,9 @@ def _the_loop() -> EventLoop:
     state = _state
     if state.client_lost:
         message = "this process was forked from one that had used an object store already, and cannot use one"
-        raise StorageError(message, hint="start it with the 'spawn' or 'forkserver' method, or open stores only in it")
+        raise StorageError(
+            message, hint="start the process with 'spawn' or 'forkserver', or open stores only in the child"
+        )
     if state.loop is None:
         with state.lock:
             if state.loop is None:

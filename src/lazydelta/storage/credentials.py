@@ -75,7 +75,7 @@ def check_own_credentials(location: Location, config: Mapping[str, str]) -> None
     ):
         return
     message = f"the external location {location.uri} has no credentials of its own"
-    hint = "give them as its options; or skip_signature=true for public data; or use_environment=true for those around"
+    hint = "pass them as its options; or skip_signature=true for public data; or use_environment=true"
     raise OptionError(message, path=location.uri, hint=hint)
 
 
@@ -110,8 +110,8 @@ def isolate(
         around[name][0] for name in others if name in (*mixed, *_SECRETS_BESIDE[kind]) and name not in config
     )
     if clash:
-        message = f"the environment's {', '.join(clash)} would be used for the external location {location.uri} too"
-        hint = "give it a key or token of its own, or use_environment=true, or unset the variable"
+        message = f"the environment's {', '.join(clash)} would also be used for the external location {location.uri}"
+        hint = "pass its own key or token, or use_environment=true, or unset the variable"
         raise OptionError(message, path=location.uri, hint=hint)
     return None if unsigned else provider
 
@@ -157,7 +157,7 @@ def named_credential(kind: str, name: str, config: dict[str, str]) -> Any:
             session = boto3.Session(profile_name=detail)
             return providers.Boto3CredentialProvider(session)
         return providers.StsCredentialProvider(RoleArn=detail, RoleSessionName="lazydelta")
-    raise OptionError(f"There is no credential {name!r} for this store", hint=f"known: {_NAMES[kind]}")
+    raise OptionError(f"There is not a credential {name!r} for this store", hint=f"known: {_NAMES[kind]}")
 
 
 def token_provider(kind: str, credential: Any) -> Any:
@@ -182,9 +182,9 @@ def token_provider(kind: str, credential: Any) -> Any:
             getattr(credential, "__call__", None)  # noqa: B004 - the method itself is looked at
         )
     else:
-        message = f"A {type(credential).__name__} is no credential"
+        message = f"A {type(credential).__name__} is not a credential"
         raise OptionError(
-            message, hint="give one of azure-identity, a function that returns (token, expiry), or a name"
+            message, hint="pass a credential of azure-identity, a function that returns (token, expiry), or a name"
         )
 
     async def ask_async() -> dict[str, Any]:

@@ -115,7 +115,7 @@ def _from_system(error: OSError, attempt: Attempt) -> StorageError:
     what = f"{attempt.verb} of {attempt.uri}"
     if code == errno.ELOOP:
         message = f"{attempt.uri} leads through too many symbolic links, one of which may lead to itself"
-        failure: StorageError = StorageError(message, path=attempt.path, hint="see where the links lead to")
+        failure: StorageError = StorageError(message, path=attempt.path, hint="check the links' targets")
     elif isinstance(error, _MISSING) or code == errno.ENAMETOOLONG:
         failure = ObjectNotFoundError(f"{attempt.uri} does not exist", path=attempt.path)
     elif isinstance(error, FileExistsError):
@@ -146,7 +146,7 @@ def _from_text(error: BaseException, attempt: Attempt) -> StorageError:
         failure = _denied(error, attempt)
     elif was_redirected(str(error)[:_MAX_SEARCHED]):
         message = f"{attempt.verb} of {attempt.uri} was answered with a redirect to another host, which is not followed"
-        failure = AccessDeniedError(message, path=attempt.path, hint="open the table at the place it moved to")
+        failure = AccessDeniedError(message, path=attempt.path, hint="open the table at its new location")
     elif any(word in str(error)[:_MAX_SEARCHED].lower() for word in _TIMEOUTS):
         failure = _timed_out(attempt)
     else:
@@ -163,8 +163,8 @@ def _changed(error: BaseException, attempt: Attempt) -> StorageError:
     code = re.search(_CODE, str(error)[:_MAX_SEARCHED])
     if code is not None and code[1].startswith("Lease"):
         message = f"{attempt.uri} is under a lease of another program ({code[1]})"
-        return StorageError(message, path=attempt.path, hint="let that program end, or break the lease")
-    message = f"{attempt.uri} is not the object it was (its etag differs)"
+        return StorageError(message, path=attempt.path, hint="wait for that program, or break the lease")
+    message = f"{attempt.uri} has changed (its etag differs)"
     return ObjectChangedError(message, path=attempt.path, hint="read the table again")
 
 
@@ -178,7 +178,7 @@ def _denied(error: BaseException, attempt: Attempt) -> StorageError:
     return AccessDeniedError(
         f"access to {attempt.uri} was denied on {attempt.verb}{said}",
         path=attempt.path,
-        hint="check the credentials in storage_options or the environment, and what they may do",
+        hint="check the credentials in storage_options or the environment, and their permissions",
     )
 
 
@@ -191,13 +191,13 @@ def _timed_out(attempt: Attempt) -> StorageError:
 
 
 def _bad_name(error: BaseException, attempt: Attempt) -> StorageError:
-    message = f"the store cannot hold a name like {attempt.path!r}: {_detail(error, attempt.secrets)}"
+    message = f"the store does not support the name {attempt.path!r}: {_detail(error, attempt.secrets)}"
     return StorageError(message, path=attempt.path)
 
 
 def _panic(error: BaseException, attempt: Attempt) -> StorageError:
-    message = f"the storage client broke down on {attempt.verb} of {attempt.uri}: {_detail(error, attempt.secrets)}"
-    return StorageError(message, path=attempt.path, hint="report it with the way to reproduce it")
+    message = f"the storage client failed on {attempt.verb} of {attempt.uri}: {_detail(error, attempt.secrets)}"
+    return StorageError(message, path=attempt.path, hint="please report it with steps to reproduce")
 
 
 _BY_CLASS: dict[str, Callable[[BaseException, Attempt], StorageError]] = {

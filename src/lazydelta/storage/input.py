@@ -76,7 +76,7 @@ class _Handle(io.RawIOBase):
             data = self._reads.read_at(self._at, wanted)
             if len(data) != wanted:
                 message = f"{self._path!r} ends at byte {self._at + len(data)}, but {self._size} were announced"
-                raise StorageError(message, path=self._path, hint="the object was cut short or replaced")
+                raise StorageError(message, path=self._path, hint="the object was truncated or replaced")
             self._at += wanted
             return data  # type: ignore[return-value] # pyarrow takes any buffer, and a view saves a copy
 

@@ -65,7 +65,7 @@ def check_regular(info: os.stat_result, path: str, file: str) -> None:
     if not stat.S_ISREG(info.st_mode):
         kind = _KINDS.get(stat.S_IFMT(info.st_mode), "something else")
         message = f"{file} is {kind} and not a regular file"
-        raise StorageError(message, path=path, hint="tables consist of regular files; see who put it there")
+        raise StorageError(message, path=path, hint="tables consist of regular files; remove it")
 
 
 def file_etag(info: os.stat_result) -> str:
@@ -267,7 +267,7 @@ class FileStore(Store):
             raise
         if if_match is not None and if_match != file_etag(info):
             os.close(fd)
-            message = f"{self._file(path)} is not the file it was (its etag differs)"
+            message = f"{self._file(path)} has changed (its etag differs)"
             raise ObjectChangedError(message, path=path, hint="read the table again")
         return fd, info
 
@@ -425,7 +425,7 @@ class FileStore(Store):
         with opened_folder(self._file(""), folder) as fd, readable(fd) as locked:
             fcntl.flock(locked, fcntl.LOCK_EX)
             if file_etag(os.stat(name, dir_fd=fd)) != if_match:
-                message = f"{self._file(path)} is not the file it was (its etag differs)"
+                message = f"{self._file(path)} has changed (its etag differs)"
                 raise ObjectChangedError(message, path=path, hint="read it again")
             self._write(path, [data], "over")
 

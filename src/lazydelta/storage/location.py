@@ -175,7 +175,7 @@ def refuse_half_uri(place: str | os.PathLike[str]) -> None:
         # `Path` collapses two slashes into one.
         if not rest.startswith("/"):
             return
-        hint = f"give {scheme}://… as text, not as a path" if scheme in _KIND_OF else _NOT_READ[scheme]
+        hint = f"pass {scheme}://… as a string, not as a path" if scheme in _KIND_OF else _NOT_READ[scheme]
     elif scheme in _KIND_OF:
         slashes = "///" if scheme == "memory" else "//"
         hint = f"write {scheme}:{slashes}…, or ./{scheme}:… for a local folder of this name"
@@ -209,16 +209,16 @@ def parse_location(
         message = f"the location of a table must be a string or a path, not {type(uri).__name__}"
         raise OptionError(message) from None
     if not text:
-        message = "a table's place must not be empty"
+        message = "a table's location must not be empty"
         raise OptionError(message)
     if "\0" in text:
-        message = f"a table's place must not contain a NUL byte: {text!r}"
+        message = f"a table's location must not contain a NUL byte: {text!r}"
         raise OptionError(message)
     if any("\ud800" <= character <= "\udfff" for character in text):
         message = (
             f"the location of a table must be valid Unicode, and {text!r} contains bytes or surrogates that are not"
         )
-        raise OptionError(message, hint="give the folder a name in UTF-8")
+        raise OptionError(message, hint="rename the folder to valid UTF-8")
     split = None if isinstance(uri, os.PathLike) else split_scheme(text)
     if split is None:
         refuse_half_uri(uri)
@@ -285,7 +285,7 @@ def _bucket(kind: str, scheme: str, authority: str, key: str) -> Location:
         message = f"no bucket in {whole!r}"
         raise OptionError(message, hint=f"write {scheme}://bucket/path")
     if "@" in authority:
-        message = "credentials do not belong into a URI"
+        message = "credentials do not belong in a URI"
         raise OptionError(message, path=f"{scheme}://***@{authority.rpartition('@')[2]}", hint="use storage_options")
     if kind != "memory":
         _check_name(authority, scheme)
@@ -304,7 +304,7 @@ def _checked_host(host: str, scheme: str) -> str:
     if re.fullmatch(_HOST, host) is None:
         # The part before an @ may contain a password.
         message = f"{host.rpartition('@')[2]!r} is not a host"
-        raise OptionError(message, path=f"{scheme}://…", hint="check the URI; credentials belong into storage_options")
+        raise OptionError(message, path=f"{scheme}://…", hint="check the URI; pass credentials as storage_options")
     return host.lower()
 
 
@@ -428,7 +428,7 @@ def _apply_connection_string(options: dict[str, str], environment: Mapping[str, 
             said[option] = parts[name]
     if not said:
         message = "the Azure connection string names neither an account nor an endpoint"
-        raise OptionError(message, hint="copy it from the storage account's page of access keys")
+        raise OptionError(message, hint="copy it from the access keys page of the storage account")
     suffix = parts.get("endpointsuffix", "core.windows.net")
     if "endpoint" not in said and "accountname" in parts and suffix != "core.windows.net":
         scheme = parts.get("defaultendpointsprotocol", "https")
@@ -465,7 +465,7 @@ def decode_path(path: str) -> tuple[str, str]:
     """
     if "\0" in path or "%00" in path:
         message = f"the log names a data file with a NUL byte: {path!r}"
-        raise DataFileError(message, path=path, hint="the log is damaged or hostile")
+        raise DataFileError(message, path=path, hint="the log is damaged or malicious")
     split = split_scheme(path)
     if split is not None:
         return split
@@ -492,7 +492,7 @@ def _normal(decoded: str, path: str) -> str:
         if segment == "..":
             if not kept:
                 message = f"the log names a data file outside the table: {path!r}"
-                raise DataFileError(message, path=path, hint="the log is damaged or hostile")
+                raise DataFileError(message, path=path, hint="the log is damaged or malicious")
             kept.pop()
         else:
             kept.append(segment)
@@ -565,7 +565,7 @@ class Settings(msgspec.Struct, frozen=True):
         if self.carries:
             if self.credential is not None:
                 message = "A credential object cannot be sent to another process"
-                raise OptionError(message, hint="name it instead: storage_options={'credential': 'default'}")
+                raise OptionError(message, hint="pass its name instead: storage_options={'credential': 'default'}")
             return self
         public = without_secrets(self.options)
         return msgspec.structs.replace(
@@ -611,7 +611,7 @@ def external_locations_of(
         location, own = parse_location(prefix, own, environment)
         if location.kind == "local":
             message = f"the external location {prefix!r} is on this machine"
-            raise OptionError(message, hint="only folders of object stores can be allowed; a local log needs no leave")
+            raise OptionError(message, hint="only folders of object stores need to be allowed, not local ones")
         if environment is not None:
             check_own_credentials(location, client_config(location, own, environment))
         settings = Settings(own, secrets_of(own), retries, request_timeout, opener, environment=environment)
@@ -667,6 +667,8 @@ def _foreign(logged: str, found: Location, home: Location, settings: Settings) -
     there = address_of(found, settings.options, settings.environment)
     named = f"host {found.host}" if there is not None and found.host and found.host not in there.service else there
     where = f"{found.uri} ({named or found.kind})"
-    message = f"the log of {home.uri} leads to {where}, which the table's credentials are not for; it was not opened"
+    message = (
+        f"the log of {home.uri} leads to {where}, for which the table's credentials are not meant; it was not opened"
+    )
     hint = f"if it may be read, allow it: external_locations={{{found.base!r}: {{its own storage options}}}}"
     return ExternalLocationError(message, path=logged, hint=hint)

@@ -102,7 +102,7 @@ class Client:
     def _store(self) -> ObstoreClient:
         if self._built is None:
             uri = self._location.uri
-            message = f"the credentials for {uri} stayed behind when it was sent to this process"
+            message = f"the credentials for {uri} were not sent to this process"
             hint = "open it here with its storage_options, or send a store that carries them: carrying_credentials()"
             raise AccessDeniedError(message, path=uri, hint=hint)
         return self._built

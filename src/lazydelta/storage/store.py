@@ -548,7 +548,7 @@ class Store(ABC):
             return self._at(self._location.at(""), path)
         if scheme == "file" and self._location.kind != "local":
             message = f"the log of {self.uri} names a file of this machine: {logged_path!r}"
-            raise DataFileError(message, path=logged_path, hint="the table was copied, or its log is hostile")
+            raise DataFileError(message, path=logged_path, hint="the table was copied, or its log is malicious")
         place = judge(logged_path, self._location, self._settings, self._elsewhere)
         if place.allowed is None:
             return self._at(place.container, place.key)

@@ -321,7 +321,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
 
             check_filesystem(filesystem, self._snapshot.store)
         if isinstance(partitions, list) and partitions and set(map(str, partitions)) <= set(self.columns):
-            message = "The first argument are filters, as in deltalake"
+            message = "The first argument is a list of filters, as in deltalake"
             raise OptionError(message, hint=f"write columns={partitions!r}")
         if partitions is not None:
             warn_of("`partitions` is deprecated; use `filters` instead")

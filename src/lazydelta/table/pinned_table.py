@@ -242,7 +242,7 @@ class PinnedTable(PinnedVersion):
         Each version costs a request. ``progress`` is called with the number of versions read so far and their total.
         """
         if limit is not None and limit < 0:
-            raise OptionError(f"history(limit={limit}) is not valid", hint="give a positive number or None")
+            raise OptionError(f"history(limit={limit}) is not valid", hint="pass a positive number or None")
         snapshot = self._snapshot
         return list(history(snapshot.store, snapshot.segment, snapshot.metadata, limit, progress))
 
@@ -355,7 +355,7 @@ class PinnedTable(PinnedVersion):
         if missing not in {"error", "null"}:
             raise OptionError(f"missing={missing!r} is not valid", hint="use 'error' or 'null'")
         if (stat_columns is None) == (columns is None):
-            raise OptionError("Which columns?", hint="name them in stat_columns (or in columns, not in both)")
+            raise OptionError("Which columns?", hint="list them in stat_columns (or in columns, not in both)")
         names = stat_columns if columns is None else columns
         snapshot = self._snapshot
         reported = tuple(snapshot.schema.column(name) for name in names or ())
@@ -408,7 +408,7 @@ def _whole_number(version: object) -> int:
     except TypeError:
         number = -1
     if number < 0:
-        hint = "versions are numbers from 0; a timestamp is a datetime, or a string such as 2026-02-10T14:00:00Z"
+        hint = "versions are numbers of at least 0; a timestamp is a datetime, or a string such as 2026-02-10T14:00:00Z"
         raise OptionError(f"{version!r} is not a table version", hint=hint)
     return int(number)
 

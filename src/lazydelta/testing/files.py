@@ -55,7 +55,7 @@ class Destination(ABC):
     def __init__(self, store: Store) -> None:
         self.store = store
         if next(store.list(_LOG), None) is not None:
-            raise OptionError(f"There is a table at {store.uri} already", hint="name a folder that does not exist")
+            raise OptionError(f"There is already a table at {store.uri}", hint="choose a folder that does not exist")
 
     @abstractmethod
     def write(self, name: str, chunks: Iterable[bytes]) -> None:
@@ -121,9 +121,7 @@ def _as_storage_error() -> Iterator[None]:
         yield
     except OSError as error:
         message = f"Cannot write the table: {error}"
-        raise StorageError(
-            message, path=error.filename, hint="is there space, and may this user write here?"
-        ) from error
+        raise StorageError(message, path=error.filename, hint="check free space and write permission") from error
 
 
 def open_destination(uri: str | PathLike[str], storage_options: Mapping[str, str] | None) -> Destination:

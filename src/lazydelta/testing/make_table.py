@@ -367,7 +367,7 @@ class _Recipe:
             ("compression", Compression),
         ):
             if getattr(self, name) not in get_args(allowed):
-                raise OptionError(f"{name}={getattr(self, name)!r} is none of {', '.join(get_args(allowed))}")
+                raise OptionError(f"{name}={getattr(self, name)!r} is not one of {', '.join(get_args(allowed))}")
         for name, least in (("files", 1), ("columns", 1), ("hours", 1), ("tail", 0), ("parts", 1), ("removes", 0)):
             if getattr(self, name) < least:
                 raise OptionError(f"{name}={getattr(self, name)} is not valid", hint=f"at least {least}")

@@ -83,7 +83,9 @@ class Boundary:
             kind = kind.value_type
         if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
             message = f"Column {column!r} has type {kind}, which is not a timestamp"
-            raise OptionError(message, hint="name a timestamp or date column, or cast it: `pc.strptime`, `pc.cast`")
+            raise OptionError(
+                message, hint="choose a timestamp or date column, or cast this one: `pc.strptime`, `pc.cast`"
+            )
 
     def values(self, timestamps: pa.Array, *, nulls: str = "null-partition", column: str = "timestamp") -> pa.Array:
         """Return the partition value of each timestamp as a dictionary-encoded string array.
@@ -95,7 +97,7 @@ class Boundary:
         missing = timestamps.null_count
         if missing and nulls == "reject":
             message = f"{missing} rows have no value in the timestamp column {column!r}"
-            raise WriteError(message, hint="drop them, or say null_timestamps='null-partition'")
+            raise WriteError(message, hint="drop them, or pass null_timestamps='null-partition'")
         self.check(timestamps.type, column)
         seconds = _seconds(timestamps)
         valid = None
@@ -105,7 +107,7 @@ class Boundary:
         instants = seconds.view("datetime64[s]")
         if not _in_range(instants).all():
             message = f"The timestamp column {column!r} has timestamps outside the years 0 to 9999"
-            raise WriteError(message, hint="correct or drop these rows; no partition value can be made for them")
+            raise WriteError(message, hint="correct or drop these rows; they have no partition value")
         # NumPy rounds down to coarser units, also before 1970.
         found, codes = _distinct(instants.astype(f"datetime64[{self.unit}]").view(np.int64))
         texts = self._written(found.view(f"datetime64[{self.unit}]"))
@@ -162,13 +164,13 @@ def _formatted(boundary: Boundary, text: str) -> Boundary:
             )
             last = last if piece == "%" else piece
         if reason:
-            message = f"partition_format={text!r} makes no values that sort as time: it has {reason}"
+            message = f"partition_format={text!r} does not produce values that sort as time: it has {reason}"
             raise OptionError(
                 message, hint="write %Y, then %m and %d or %j, then %H, %M and %S, or %F and %T, in order"
             )
     names = list(_SMALLEST)
     if not last or last not in "".join(_SMALLEST[each] for each in names[names.index(boundary.name) :]):
-        message = f"partition_format={text!r} does not tell one {boundary.name} from the next"
+        message = f"partition_format={text!r} does not distinguish one {boundary.name} from the next"
         raise OptionError(message, hint=f"let it go on to %{_SMALLEST[boundary.name][0]}")
     return replace(boundary, format=text, pattern="".join(java))
 
@@ -294,7 +296,7 @@ class Alignment:
         name = self.timestamp_column
         found = [index for index, each in enumerate(schema.names) if each.lower() == name.lower()]
         if len(found) != 1:
-            message = f"{what} has no column {name!r} (or has it twice) to take timestamps from"
+            message = f"{what} has no column {name!r} (or has it twice) with timestamps"
             raise OptionError(message, hint=f"its columns are: {', '.join(schema.names)}")
         return found[0]
 
@@ -311,7 +313,7 @@ class Alignment:
         kind = schema.field(index).type
         if not _is_text(kind):
             message = f"The column {self.partition_column!r}, which is made from {self.timestamp_column!r}, is text"
-            raise OptionError(f"{message}, and here it is {kind}", hint="drop the column; it is made")
+            raise OptionError(f"{message}, but here it is {kind}", hint="drop the column; lazydelta computes it")
         return schema.set(index, made)
 
     def check(self, made: pa.Array, given: pa.Array) -> None:
@@ -328,7 +330,7 @@ class Alignment:
                 f"{count} rows have another value in {self.partition_column!r} than their {self.timestamp_column!r} "
                 f"makes: the first has {theirs[first].as_py()!r} in place of {ours[first].as_py()!r}"
             )
-            raise WriteError(message, hint="leave the column out, and it is made; nothing was committed")
+            raise WriteError(message, hint="nothing was committed; omit the column, and lazydelta computes it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,9 +364,9 @@ class UntoldAlignment:
         if count:
             message = (
                 f"{count} rows have a time but no value in the partition column {self.partition_column!r}, and the "
-                "table does not say which column that is made from"
+                "table does not record from which column it is computed"
             )
-            hint = f"name it as the timestamp column ({', '.join(self.instants)}); nothing was committed"
+            hint = f"pass it as the timestamp column ({', '.join(self.instants)}); nothing was committed"
             raise WriteError(message, hint=hint)
 
 

@@ -75,7 +75,7 @@ def _attempt(handle: TableHandle, change: TableChange, note: CommitNote) -> Comm
         snapshot = transaction.snapshot
         if snapshot is None:
             message = f"There is no Delta table at {handle.uri} to alter"
-            raise TableNotFoundError(message, path=handle.uri, hint="check the place")
+            raise TableNotFoundError(message, path=handle.uri, hint="check the path")
         transaction.note = note
         note.check_seen(snapshot.transaction_version, handle.uri)
         protocol, metadata = change.of(snapshot)
@@ -123,25 +123,25 @@ class TableChange(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError(message, hint="write [Field('name', 'long')] or [pyarrow.field('name', pyarrow.int64())]")
         given = [to_field(each, "") if isinstance(each, pa.Field) else each.raw() for each in fields]
         if not given:
-            raise OptionError("There is no column to add", hint="give fields")
+            raise OptionError("There is no column to add", hint="pass at least one field")
 
         def change(snapshot: Snapshot) -> State:
             schema = msgspec.json.decode(snapshot.metadata.schema_string)
             names = NameIndex(each["name"] for each in schema["fields"])
             for each, field in zip(given, fields, strict=True):
                 if Key.GENERATION in (each.get("metadata") or {}):
-                    message = f"New columns cannot be a generated column, as {each['name']!r} is"
-                    raise SchemaMismatchError(message, hint="recreate the table with it")
+                    message = f"New columns cannot be generated columns, as {each['name']!r} is"
+                    raise SchemaMismatchError(message, hint="recreate the table with this feature")
                 if names.positions(each["name"]):
                     arrow = field if isinstance(field, pa.Field) else pa.schema([field.to_arrow()]).field(0)
                     grown = grown_schema(msgspec.json.encode(schema).decode(), pa.schema([arrow]))
                     if grown is None:
-                        message = f"The table has the column {each['name']!r} already"
-                        raise SchemaMismatchError(message, hint="leave it out")
+                        message = f"The table already has the column {each['name']!r}"
+                        raise SchemaMismatchError(message, hint="omit it")
                     schema = msgspec.json.decode(grown)
                     continue
                 if not each["nullable"]:
-                    message = f"The new column {each['name']!r} takes no nulls, and the rows of the table have no value"
+                    message = f"The new column {each['name']!r} is not nullable, and existing rows have no value"
                     raise SchemaMismatchError(message, hint="make it nullable")
                 schema["fields"].append(each)
                 names.append(each["name"])
@@ -162,7 +162,7 @@ class TableChange(msgspec.Struct, frozen=True, kw_only=True):
             field = _field(schema, column)
             others = [each["name"] for each in schema["fields"] if each is not field]
             if not name or NameIndex(others).positions(name):
-                raise SchemaMismatchError(f"The table cannot have a second column {name!r}", hint="give another name")
+                raise SchemaMismatchError(f"The table cannot have a second column {name!r}", hint="choose another name")
             _check_unused(snapshot, field["name"])
             old, field["name"] = field["name"], name
             kept = tuple(name if each == old else each for each in snapshot.metadata.partition_columns)
@@ -181,12 +181,12 @@ class TableChange(msgspec.Struct, frozen=True, kw_only=True):
             for column in columns:
                 field = _field(schema, column)
                 if field["name"] in snapshot.metadata.partition_columns:
-                    message = f"The column {field['name']!r} is one that the table is partitioned by"
-                    raise SchemaMismatchError(message, hint="leave it")
+                    message = f"The column {field['name']!r} is a partition column"
+                    raise SchemaMismatchError(message, hint="keep the column")
                 _check_unused(snapshot, field["name"])
                 schema["fields"].remove(field)
             if len(schema["fields"]) <= len(snapshot.metadata.partition_columns):
-                raise SchemaMismatchError("The table would have no column left", hint="leave one")
+                raise SchemaMismatchError("The table would have no column left", hint="keep at least one column")
             return snapshot.protocol, _with_schema(snapshot.metadata, schema)
 
         return cls(operation="DROP COLUMNS", parameters={"columns": list(columns)}, of=change)
@@ -199,7 +199,7 @@ class TableChange(msgspec.Struct, frozen=True, kw_only=True):
             schema = msgspec.json.decode(snapshot.metadata.schema_string)
             field = _field(schema, column)
             if field["nullable"]:
-                raise WriteError(f"The column {field['name']!r} is already nullable", hint="nothing has to change")
+                raise WriteError(f"The column {field['name']!r} is already nullable", hint="no change is needed")
             field["nullable"] = True
             return snapshot.protocol, _with_schema(snapshot.metadata, schema)
 
@@ -210,7 +210,7 @@ class TableChange(msgspec.Struct, frozen=True, kw_only=True):
         """Set metadata of a column, such as its ``comment``. What Delta itself keeps there is refused."""
         owned = [key for key in metadata if key.lower().startswith(("delta.", "current_default", "__char_"))]
         if owned:
-            raise OptionError(f"The metadata {owned[0]!r} of a column is Delta's own", hint="leave it out")
+            raise OptionError(f"The metadata {owned[0]!r} of a column is Delta's own", hint="omit it")
 
         def change(snapshot: Snapshot) -> State:
             schema = msgspec.json.decode(snapshot.metadata.schema_string)
@@ -226,14 +226,16 @@ class TableChange(msgspec.Struct, frozen=True, kw_only=True):
     def add_constraints(cls, constraints: Mapping[str, str]) -> TableChange:
         """Add CHECK constraints. Every row of the table must satisfy them."""
         if len(constraints) != 1:
-            raise OptionError(f"One constraint is added at a time, not {len(constraints)}", hint="add them one by one")
+            raise OptionError(
+                f"One constraint is added at a time, not {len(constraints)}", hint="add one constraint at a time"
+            )
         name, text = next(iter(constraints.items()))
 
         def change(snapshot: Snapshot) -> State:
             configuration = dict(snapshot.metadata.configuration or {})
             if _key_of(configuration, Key.CONSTRAINT + name) is not None:
-                message = f"The table has a constraint {name!r} already"
-                raise WriteError(message, path=snapshot.store.uri, hint="drop it first, or give another name")
+                message = f"The table already has a constraint {name!r}"
+                raise WriteError(message, path=snapshot.store.uri, hint="drop it first, or choose another name")
             configuration[Key.CONSTRAINT + name] = text
             metadata = msgspec.structs.replace(snapshot.metadata, configuration=configuration)
             return with_features(snapshot.protocol, ["checkConstraints"]), metadata
@@ -250,7 +252,7 @@ class TableChange(msgspec.Struct, frozen=True, kw_only=True):
             if key is None:
                 if must_exist:
                     message = f"Constraint with name doesn't exist: {name}"
-                    raise WriteError(message, path=snapshot.store.uri, hint="see the table's properties")
+                    raise WriteError(message, path=snapshot.store.uri, hint="check the table's properties")
                 return snapshot.protocol, snapshot.metadata
             del configuration[key]
             return snapshot.protocol, msgspec.structs.replace(snapshot.metadata, configuration=configuration)
@@ -266,10 +268,10 @@ class TableChange(msgspec.Struct, frozen=True, kw_only=True):
             low = key.lower()
             if low in _KEPT or low.startswith(Key.CONSTRAINT):
                 message = f"The property {key} cannot be set"
-                hint = "the table keeps it as it is; constraints have a change of their own"
+                hint = "it cannot be changed here; use the methods for constraints"
                 raise WriteError(message, hint=hint)
             if low in _SWITCHES and value is not None and value.strip().lower() not in {"true", "false"}:
-                raise WriteError(f"The property {key} is {value!r}", hint="say true or false")
+                raise WriteError(f"The property {key} is {value!r}", hint="use true or false")
 
         def change(snapshot: Snapshot) -> State:
             protocol, metadata = with_versions(snapshot.protocol, properties), snapshot.metadata
@@ -334,7 +336,7 @@ class TableChange(msgspec.Struct, frozen=True, kw_only=True):
                     f"{ours.min_writer_version} (of writers); the table has {theirs.min_reader_version} and "
                     f"{theirs.min_writer_version}"
                 )
-                raise WriteError(message, hint="say allow_protocol_versions_increase=True")
+                raise WriteError(message, hint="pass allow_protocol_versions_increase=True")
             return protocol, snapshot.metadata
 
         # As in deltalake: the history says that the feature was asked for.
@@ -364,7 +366,7 @@ def _field(schema: Mapping[str, Any], column: str) -> dict[str, Any]:
 
 def _check_mapped(snapshot: Snapshot, deed: str) -> None:
     if mapping_of(snapshot.metadata) == "none":
-        message = f"Columns can be {deed} in tables whose columns are mapped, as files have their names"
+        message = f"Columns can be {deed} in tables with column mapping, because files contain the names"
         raise UnsupportedFeatureError(
             message,
             features=("columnMapping",),
@@ -379,7 +381,7 @@ def _check_unused(snapshot: Snapshot, column: str) -> None:
     for key, value in _naming(snapshot.metadata):
         if pattern.search(value):
             message = f"The column {column!r} is named by {key}: {value}"
-            raise SchemaMismatchError(message, path=snapshot.store.uri, hint="drop that first")
+            raise SchemaMismatchError(message, path=snapshot.store.uri, hint="drop it first")
 
 
 def _naming(metadata: Metadata) -> Iterator[tuple[str, str]]:

@@ -220,15 +220,15 @@ def check_repeat(store: Store, txn: Txn, batch: BatchRecord, newest: int) -> Non
     if found.recorded is not None and same is False:
         message = (
             f"{name} is in the table at {store.uri} since version {found.version}, with {_described(found.recorded)}; "
-            f"another one came under the same number, with {ours}"
+            f"another batch has the same number, with {ours}"
         )
         raise WriteError(message, path=store.uri, version=found.version, hint=_HINTS[batch.is_stream])
     if found.was_never:
-        message = f"The table at {store.uri} has later batches of the application {txn.app_id!r}, and never had"
+        message = f"The table at {store.uri} has later batches of the application {txn.app_id!r}, but never had"
         raise WriteError(f"{message} number {txn.version}: {ours}", path=store.uri, hint=_HINTS[batch.is_stream])
     message = f"{name} is in the table at {store.uri}, but its commit is gone, or does not say what it was"
     if batch.is_stream:
-        hint = "whether this is the same cannot be told; go on with a fresh checkpoint location"
+        hint = "whether they are the same is unknown; use a new checkpoint location"
         raise WriteError(f"{message}: now it has {ours}", path=store.uri, hint=hint)
     # A job may be repeated long after its commit was cleaned up, and a repeat is documented as a no-op.
     logger.warning("%s; it is taken for done", message)
@@ -236,8 +236,8 @@ def check_repeat(store: Store, txn: Txn, batch: BatchRecord, newest: int) -> Non
 
 _HINTS = {
     True: "the checkpoint location is older than the table, or the query was changed, or computes other values each "
-    "time: go on with the newest copy of the location and the query as it was, or with a fresh location",
-    False: "nothing was written; an application gives its batches numbers that grow, each to one batch",
+    "time: use the newest copy of the location with the unchanged query, or a new location",
+    False: "nothing was written; the batch numbers of an application must increase, one per batch",
 }
 
 

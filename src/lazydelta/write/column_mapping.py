@@ -69,7 +69,7 @@ def check_names(metadata: Metadata, known: Metadata | None = None) -> None:
         name = each["name"]
         if name not in kept and not _FORBIDDEN.isdisjoint(name):
             shown = ", ".join(map(repr, sorted(_FORBIDDEN.intersection(name))))
-            message = f"The column name {name!r} holds {shown}, which other Delta readers do not take"
+            message = f"The column name {name!r} holds {shown}, which other Delta readers reject"
             hint = "rename the column, or set the property delta.columnMapping.mode of the table to 'name'"
             raise SchemaMismatchError(message, hint=hint)
 

@@ -268,7 +268,7 @@ class CommitNote:
         """Validate the note: refuse values that cannot be written or would make the log wrong."""
         info: Any = self.info
         if not isinstance(info, Mapping):
-            raise OptionError("custom_metadata is no mapping", hint="give a dictionary of what the commit shall say")
+            raise OptionError("custom_metadata is not a mapping", hint="pass a dictionary")
         if not all(isinstance(key, str) for key in info):
             raise OptionError("custom_metadata keys must be strings")
         try:
@@ -276,7 +276,7 @@ class CommitNote:
         except (TypeError, ValueError, RecursionError) as error:
             raise OptionError(f"custom_metadata cannot be written as JSON: {error}") from error
         for key in sorted(_GENERATED.intersection(info)):
-            raise OptionError(f"custom_metadata cannot set {key}", hint="lazydelta writes it; choose another name")
+            raise OptionError(f"custom_metadata cannot set {key}", hint="lazydelta sets it; choose another name")
         for key, is_right, hint in _RULES:
             if key in info and not is_right(info[key]):
                 raise OptionError(f"custom_metadata cannot set {key} to {info[key]!r}", hint=hint)
@@ -306,7 +306,7 @@ class CommitNote:
 
 def _side_by_side(app_id: str, place: str) -> CommitConflictError:
     message = f"The application {app_id!r} has committed to {place} meanwhile, in another writer"
-    return CommitConflictError(message, path=place, hint="read the table again and see what is left to be written")
+    return CommitConflictError(message, path=place, hint="read the table again and check what is left to write")
 
 
 _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
@@ -342,7 +342,7 @@ class PartitionSelection:
             raise PredicateError(message, hint=f"the partition columns are: {known}")
         opaque = [str(leaf) for leaf in leaves(predicate) if isinstance(leaf, Opaque)]
         if opaque:
-            message = f"It cannot be told from partition values whether {opaque[0]!r} holds"
+            message = f"Partition values do not determine whether {opaque[0]!r} holds"
             raise PredicateError(message, hint="use comparisons of partition columns with values")
         return cls(predicate)
 
@@ -353,8 +353,8 @@ class PartitionSelection:
         unsure = np.flatnonzero(may & ~surely)
         if len(unsure):
             path = batch.path[int(unsure[0])].as_py()
-            message = f"It cannot be told from the partition values of {path} whether {self.predicate} holds"
-            raise PredicateError(message, path=path, hint="name the partitions by = or IN")
+            message = f"The partition values of {path} do not determine whether {self.predicate} holds"
+            raise PredicateError(message, path=path, hint="select the partitions with = or IN")
         return surely
 
 

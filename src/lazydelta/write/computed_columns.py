@@ -74,12 +74,12 @@ class ComputedColumns:
         for name, is_explicit in self._identities.items():
             if names.positions(name) and not is_explicit:
                 message = f"The identity column {name!r} is GENERATED ALWAYS, and takes no values from writers"
-                raise SchemaMismatchError(message, hint="leave it out; it gets the next values of its sequence")
+                raise SchemaMismatchError(message, hint="omit it; it gets the next values of its sequence")
 
     def check_updated(self, changed: Sequence[str]) -> None:
         """Raise if an update changes an identity column."""
         for name in self._identities.keys() & set(changed):
-            raise SchemaMismatchError(f"The identity column {name!r} is never updated", hint="leave it out")
+            raise SchemaMismatchError(f"The identity column {name!r} is never updated", hint="omit it")
 
     def given(self, table: pa.Schema, data: Sequence[str]) -> pa.Schema:
         """Return the columns of the table without those that are computed because the data lacks them."""
@@ -109,8 +109,8 @@ class ComputedColumns:
 def _check_same(column: str, generation: str, made: str) -> None:
     """Raise unless a generated column is what the alignment to time makes of it, spaces and quotes aside."""
     if _plain(generation) != _plain(made):
-        message = f"The generated column {column!r} is {generation}, and the alignment to time makes it {made}"
-        raise SchemaMismatchError(message, hint="leave timestamp_column out, and the column is computed")
+        message = f"The generated column {column!r} is {generation}, and its time boundary makes it {made}"
+        raise SchemaMismatchError(message, hint="omit timestamp_column; the column is computed")
 
 
 def _plain(text: str) -> str:
@@ -138,7 +138,7 @@ def _check(given: pa.Array, computed: pa.Array, expression: Expression) -> None:
         message = (
             f"Invalid data found: {wrong} rows failed validation check. The generated column {expression.column!r}"
         )
-        hint = "nothing was committed; leave the column out, and it is computed"
+        hint = "nothing was committed; omit the column, and it is computed"
         raise WriteError(f"{message} is {expression.text}, and they have other values in it", hint=hint)
 
 
@@ -443,7 +443,7 @@ def _date(text: str | None) -> pa.Scalar:
     try:
         days = None if text is None else (date.fromisoformat(text) - date(1970, 1, 1)).days
     except ValueError:
-        raise _UnsupportedError(f"{text!r} is no date") from None
+        raise _UnsupportedError(f"{text!r} is not a date") from None
     return typed_scalar(days, pa.int32()).cast(pa.date32())
 
 
@@ -486,7 +486,7 @@ def _literal(node: _Node, what: str) -> Any:
     except _UnsupportedError:
         value = None
     if not isinstance(value, pa.Scalar) or not value.is_valid:
-        raise _UnsupportedError(f"{what} is no constant")
+        raise _UnsupportedError(f"{what} is not a constant")
     return value.as_py()
 
 

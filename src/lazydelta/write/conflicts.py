@@ -137,7 +137,7 @@ def commits_since(
             left = error.earliest or error.latest
             message = (
                 f"The log of {store.uri} was checkpointed and cleaned up to version {left} since this operation read "
-                f"version {version}, so it is not known what other writers did"
+                f"version {version}, so the changes of other writers are unknown"
             )
             raise CommitConflictError(message, path=store.uri, version=version + 1, hint=REFUSED) from error
         except MissingCommitError as error:

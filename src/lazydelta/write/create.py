@@ -97,8 +97,8 @@ def create_table(  # noqa: PLR0913 - keyword-only options
         if aligned.partition_column not in partition_by:
             partition_by = [aligned.partition_column, *partition_by]
     elif partition_generated or any(each is not None for each in (boundary, partition_column, partition_format)):
-        hint = "name the timestamp column, or leave boundary and the options of the partition column out"
-        raise OptionError("A boundary of time needs a column that it is taken from", hint=hint)
+        hint = "name the timestamp column, or omit boundary and the options of the partition column"
+        raise OptionError("A time boundary needs a timestamp column", hint=hint)
     metadata = new_metadata(
         schema, partition_by=partition_by, properties=properties, name=name, description=description
     )
@@ -263,8 +263,8 @@ def with_versions(protocol: Protocol, properties: Mapping[str, str | None]) -> P
         if side is None:
             continue
         if value is None or not value.isdecimal() or not 1 <= int(value) <= LISTS_SINCE[side]:
-            message = f"The property {key} is {value!r}, which is no version of the protocol for {side}s"
-            raise WriteError(message, hint=f"give a number from 1 to {LISTS_SINCE[side]}")
+            message = f"The property {key} is {value!r}, which is not a protocol version for {side}s"
+            raise WriteError(message, hint=f"pass a number from 1 to {LISTS_SINCE[side]}")
         asked[side] = max(asked[side], int(value))
     reader, writer = asked["reader"], asked["writer"]
     if reader >= LISTS_SINCE["reader"]:
@@ -329,7 +329,7 @@ def _configuration(properties: Mapping[str, str]) -> dict[str, str | None]:
     given: Mapping[Any, Any] = properties
     for key, value in given.items():
         if not isinstance(key, str) or not isinstance(value, str):
-            message = f"The table property {key!r} is {value!r}, and properties are text"
+            message = f"The table property {key!r} is {value!r}, and properties are strings"
             raise WriteError(message, hint=f"write {str(key)!r}: {str(value).lower()!r}")
     return {key: value for key, value in properties.items() if not is_version_property(key)}
 
@@ -342,18 +342,18 @@ def _partition_columns(schema: TableSchema, partition_by: Sequence[str]) -> tupl
             known = ", ".join(each.name for each in schema.fields)
             raise SchemaMismatchError(f"There is no column {name!r} to partition by", hint=f"the columns are: {known}")
         if isinstance(field.type, Struct | Array | Map):
-            raise SchemaMismatchError(f"The column {name!r} is a {field.type}, and tables are not partitioned by those")
+            raise SchemaMismatchError(f"The column {name!r} is a {field.type}, by which tables cannot be partitioned")
         if name in columns:
             raise SchemaMismatchError(f"The column {name!r} is named twice in partition_by")
         columns.append(name)
     if not schema.fields:
-        raise SchemaMismatchError("A table needs columns", hint="give a schema with at least one field")
+        raise SchemaMismatchError("A table needs columns", hint="pass a schema with at least one field")
     if len(columns) == len(schema.fields):
-        message = "Every column is a partition column, so the data files would hold no column at all"
+        message = "Every column is a partition column, so data files would have no columns"
         raise SchemaMismatchError(message, hint="partition by fewer columns")
     return tuple(columns)
 
 
 def _exists(store: Store) -> TableExistsError:
-    message = f"There is a Delta table at {store.uri} already"
-    return TableExistsError(message, path=store.uri, hint="use mode='ignore', or another place")
+    message = f"There is already a Delta table at {store.uri}"
+    return TableExistsError(message, path=store.uri, hint="use mode='ignore', or another location")

@@ -334,10 +334,10 @@ class DataFileWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         """Write rows. Full files, and files beyond the memory budget, are uploaded."""
         if self._closed:
-            raise WriteError("This writer of data files was closed", hint="make a new one")
+            raise WriteError("This writer of data files was closed", hint="create a new writer")
         if not self._fits(batch.schema):
             message = f"A batch has the schema [{_brief(batch.schema)}] and the table [{_brief(self._schema)}]"
-            raise WriteError(message, hint="bring the batch to the table's schema first")
+            raise WriteError(message, hint="convert the batch to the table's schema first")
         for piece in pieces(batch, min(_PIECE_BYTES, self._row_group)):
             self.num_rows += piece.num_rows
             for partition, rows in self._partitioned(piece):
@@ -690,7 +690,7 @@ def _file_schema(schema: pa.Schema, partition_columns: Sequence[str]) -> pa.Sche
         return schema.remove_metadata()
     fields = [field for field in schema if field.name not in partition_columns]
     if not fields:
-        hint = "leave at least one column that is not a partition column"
+        hint = "keep at least one column that is not a partition column"
         raise OptionError("All columns are partition columns, so that data files would be empty", hint=hint)
     return pa.schema(fields)
 

@@ -146,12 +146,14 @@ def _plan_fields(wanted: Sequence[pa.Field], given: Sequence[pa.Field], above: s
         first = unknown[0]
         rest = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
         if NameIndex(each.name for each in wanted).positions(first.name):
-            message = f"The data has the column {above + first.name!r} twice; Delta does not tell names apart by case"
+            message = (
+                f"The data has the column {above + first.name!r} twice; column names are case-insensitive in Delta"
+            )
             raise SchemaMismatchError(message, hint="drop or rename one of them")
         message = f"The data has the column {above + first.name!r} of type {first.type}{rest}, which the table does not"
         if not above and len(given) != len(wanted):  # the wording that users of deltalake search for
             message += f". Cannot cast schema, number of fields does not match: {len(given)} vs {len(wanted)}"
-        raise SchemaMismatchError(message, hint="drop it from the data, or say schema_mode='merge' to add it")
+        raise SchemaMismatchError(message, hint="drop it from the data, or pass schema_mode='merge' to add it")
     return plans
 
 
@@ -298,11 +300,13 @@ def _check_nulls(field: pa.Field, values: pa.Array, name: str) -> None:
     if not field.nullable and values.null_count:
         message = f"Invalid data found: {values.null_count} rows have no value in column {name!r}, which the table has"
         message += " without nulls"
-        raise SchemaMismatchError(message, hint="drop these rows, or give them a value")
+        raise SchemaMismatchError(message, hint="drop these rows, or fill in a value")
 
 
 def _unfit(name: str, given: pa.DataType | str, wanted: pa.DataType, why: str = "") -> SchemaMismatchError:
-    message = f"Column {name!r} is {given} in the data and {wanted} in the table, which cannot hold all its values{why}"
+    message = (
+        f"Column {name!r} is {given} in the data and {wanted} in the table, which cannot represent all its values{why}"
+    )
     # deltalake's sentence: programs look for it.
     message += f": Cannot cast field {name} from {_titled(given)} to {_titled(wanted)}"
     return SchemaMismatchError(message, hint=f"cast the column to {wanted} yourself, or drop it")

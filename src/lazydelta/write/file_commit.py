@@ -148,8 +148,8 @@ def _check_columns(found: Metadata, ours: Metadata, store: Store) -> None:
 
 
 def _changed(store: Store, detail: str) -> CommitConflictError:
-    message = f"Another writer gave the table at {store.uri} other columns meanwhile{detail}"
-    return CommitConflictError(message, path=store.uri, hint="look at the table and write again")
+    message = f"Another writer changed the columns of the table at {store.uri} meanwhile{detail}"
+    return CommitConflictError(message, path=store.uri, hint="check the table's schema, then write again")
 
 
 # Rejected rows: kept as strings in a separate table, with the reason.

@@ -64,15 +64,17 @@ class _Numbers:
     def of(cls, field: Field) -> _Numbers:
         start, step, mark = (field.metadata.get(key) for key in (_START, _STEP, _MARK))
         if not isinstance(start, int) or not isinstance(step, int) or not step or not isinstance(mark, int | None):
-            message = f"The identity column {field.name!r} has no valid start and step"
-            raise WriteError(message, hint="see the metadata of the column")
+            message = f"The identity column {field.name!r} has an invalid start or step"
+            raise WriteError(message, hint="check the metadata of the column")
         used = 0 if mark is None else max(0, (mark - start) // step + 1)
         return cls(field.name, start + used * step, step)
 
     def at(self, number: int) -> int:
         value = self.first + number * self.step
         if not -_INT64 <= value < _INT64:
-            raise WriteError(f"The sequence of the identity column {self.name!r} is at its end", hint="recreate it")
+            raise WriteError(
+                f"The sequence of the identity column {self.name!r} is at its end", hint="recreate the table"
+            )
         return value
 
 
@@ -89,7 +91,9 @@ class IdentitySequence:
         self._columns = {name: _Numbers.of(table.field(name)) for name in identity_columns(table)}
         for name in self._columns.keys() & set(table.partition_columns):
             message = f"The table is partitioned by its identity column {name!r}"
-            raise UnsupportedFeatureError(message, features=("identityColumns",), hint="recreate it without")
+            raise UnsupportedFeatureError(
+                message, features=("identityColumns",), hint="recreate the table without this partitioning"
+            )
         self._task = task
         self._used = 0
 

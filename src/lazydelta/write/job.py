@@ -266,7 +266,9 @@ class WriteJob:
             snapshot = transaction.snapshot
             plan = plan.settled(snapshot, source)
             if plan.timestamp_column is None and plan.null_timestamps == "reject":
-                raise OptionError("There is no timestamp column whose nulls could be rejected", hint="name it")
+                raise OptionError(
+                    "There is no timestamp column whose nulls could be rejected", hint="pass timestamp_column"
+                )
             # Only the metadata is needed here. An overwrite determines the files to remove at commit time.
             metadata = _without_removals(plan).stage(transaction, plan.incoming(source))
             committed = {} if snapshot is None else {each.app_id: each.version for each in snapshot.transactions()}
@@ -522,7 +524,7 @@ class WriteJob:
         table = schema_of(self.metadata)
         for name in set(lacking(table, given.names)) ^ set(lacking(table, self.source.names)):
             message = f"Some of the rows have values of the identity column {name!r}, and others lack them"
-            raise SchemaMismatchError(message, hint="write them one after the other")
+            raise SchemaMismatchError(message, hint="write them one after another")
 
     def _rewritten(self, batches: Iterable[pa.RecordBatch]) -> list[Add]:
         with self._writer(0) as files:
@@ -561,7 +563,7 @@ class WriteJob:
         try:
             with begun or Transaction.begin(self.handle, operation="WRITE", txn=txn) as transaction:
                 if not transaction.already_committed:
-                    message = f"The table at {self.uri} had this batch when it was begun, and no longer has it"
+                    message = f"The table at {self.uri} had this batch when the write began, but no longer has it"
                     raise WriteError(
                         message, path=self.uri, hint="another writer replaced the table; write the batch again"
                     )
@@ -618,7 +620,7 @@ def refuse_older(uri: str, txn: Txn, known: int | None) -> None:
         return
     place = redact(uri)
     message = f"The table at {place} has micro-batch {known} of the application {txn.app_id!r}, and this is number"
-    hint = "the checkpoint location is older than the table: go on with the newest copy of it, or with a fresh one"
+    hint = "the checkpoint location is older than the table: use its newest copy, or a new one"
     raise WriteError(f"{message} {txn.version}", path=place, hint=hint)
 
 

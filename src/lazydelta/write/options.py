@@ -109,9 +109,9 @@ class WriteOptions:
             MaxRejected.of(self.max_rejected)
             object.__setattr__(self, "max_rejected", str(self.max_rejected))
         if self.app_version is not None and self.app_id is None:
-            raise OptionError("app_version is not valid without app_id", hint="give both or neither")
+            raise OptionError("app_version is not valid without app_id", hint="pass both or neither")
         if self.max_attempts < 1:
-            raise OptionError(f"max_attempts={self.max_attempts} is not valid", hint="give a number from 1")
+            raise OptionError(f"max_attempts={self.max_attempts} is not valid", hint="pass a number of at least 1")
         overwrites = self.overwrite_schema or (self.partition_overwrite_mode or "").lower() == "dynamic"
         self.plan("overwrite" if overwrites or self.overwrite_where is not None else "append")
 
@@ -202,9 +202,9 @@ class WriteOptions:
         for given, value in options.items():
             name = given if given in known or given.lower() not in _NAMES else _NAMES[given.lower()][1].name
             if name not in known:
-                raise OptionError(f"There is no option {given!r}", hint=f"known are {', '.join(sorted(known))}")
+                raise OptionError(f"There is no option {given!r}", hint=f"known: {', '.join(sorted(known))}")
             if name in values:
-                raise OptionError(f"{name} is given twice, once as {given}", hint="give one of them")
+                raise OptionError(f"{name} is passed twice, once as {given}", hint="pass only one of them")
             values[name] = value
         return cls(**values)
 
@@ -228,10 +228,10 @@ class WriteOptions:
                 by_call = tuple(json.loads(text))
             elif key not in _OF_SPARK:
                 known = ", ".join(sorted(spelled for spelled, _ in _NAMES.values()))
-                hint = f"known are {known}, Delta's table properties and storage.… for credentials"
+                hint = f"known: {known}, Delta's table properties and storage.… for credentials"
                 raise OptionError(f"There is no option {given!r}", hint=hint)
         if by_call is not None and values.setdefault("partition_by", by_call) != by_call:
-            raise OptionError("partitionBy(…) and the option partitionBy differ", hint="give one of them")
+            raise OptionError("partitionBy(…) and the option partitionBy differ", hint="pass only one of them")
         return cls(**values, properties=properties, storage_options=storage)
 
 
@@ -273,7 +273,7 @@ def _number(spelled: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise OptionError(f"{spelled}={text!r} is not valid", hint="give a number") from None
+        raise OptionError(f"{spelled}={text!r} is not valid", hint="pass a number") from None
 
 
 def _columns(_: str, text: str) -> tuple[str, ...]:
@@ -299,7 +299,7 @@ def _text(spelled: str, value: Any) -> str:
         return str(value)
     texts = list(value) if isinstance(value, Iterable) else [value]
     if not all(isinstance(each, str) for each in texts):
-        raise OptionError(f"{spelled}={value!r} is no text, and Spark passes nothing else", hint="write it as SQL")
+        raise OptionError(f"{spelled}={value!r} is not a string, and Spark passes only strings", hint="write it as SQL")
     return ",".join(texts)
 
 
@@ -318,13 +318,13 @@ def _size(name: str, value: int | str) -> int:
     match = _SIZE.fullmatch(str(value))
     size = 0 if match is None else int(match[1]) * _FACTORS[match[2].lower()]
     if size < 1:
-        raise OptionError(f"{name}={value!r} is not valid", hint="give bytes, or a size such as 128MB")
+        raise OptionError(f"{name}={value!r} is not valid", hint="pass a number of bytes, or a size such as 128MB")
     return size
 
 
 def _property(lowered: str) -> str:
     found = next((each for each in _PROPERTIES if each.lower() == lowered), None)
     if found is None:
-        hint = f"known are {', '.join(_PROPERTIES)}; for others create the table first, with `lazydelta create`"
+        hint = f"known: {', '.join(_PROPERTIES)}; for others create the table first, with `lazydelta create`"
         raise OptionError(f"The table property {lowered!r} cannot be given as an option", hint=hint)
     return found

@@ -76,10 +76,10 @@ class ParquetEncoding(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("page_bytes", "page_rows", "dictionary_bytes", "batch_rows", "row_group_rows"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise OptionError(f"{name}={value} is not valid for Parquet files", hint="give a number from 1")
+                raise OptionError(f"{name}={value} is not valid for Parquet files", hint="pass a number of at least 1")
         for each in (self.every, *self.columns.values()):
             if each.encoding is not None and each.encoding not in ENCODINGS:
-                message = f"There is no encoding {each.encoding!r} of Parquet columns"
+                message = f"Parquet columns have no encoding {each.encoding!r}"
                 raise OptionError(message, hint=f"use one of {', '.join(ENCODINGS)}")
 
     def check(self, rows: pa.Schema, partition_columns: Sequence[str]) -> None:

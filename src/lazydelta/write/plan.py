@@ -69,7 +69,7 @@ class _Constraint:
             return
         message = f"{rows.num_rows - kept} rows break the table's CHECK constraint {self.name!r}: {self.text}"
         shown = rows.filter(pc.invert(pc.fill_null(_mask(rows, self.expression), False))).slice(0, 1).to_pylist()  # noqa: FBT003
-        hint = f"nothing was committed; leave such rows out, as for example {_brief(shown[0])}"
+        hint = f"nothing was committed; omit such rows, as for example {_brief(shown[0])}"
         raise WriteError(message, hint=hint)
 
 
@@ -95,8 +95,8 @@ class RowConstraints:
         for name, (length, kind) in self._lengths.items():
             longest = pc.max(pc.utf8_length(plain.column(name))).as_py() if name in plain.schema.names else None
             if longest is not None and longest > length:
-                message = f"The column {name!r} is {kind}, and a row has a text of {longest} characters in it"
-                raise WriteError(message, hint="nothing was committed; shorten such texts, or leave the rows out")
+                message = f"The column {name!r} is {kind}, and a row has a string of {longest} characters"
+                raise WriteError(message, hint="nothing was committed; shorten these strings, or omit the rows")
         for each in self._constraints:
             each.check(plain)
 
@@ -176,7 +176,7 @@ class Creation:
                 message = (
                     f"The table exists, and its property {key} is {snapshot.metadata.property(key)!r}, not {value!r}"
                 )
-                raise OptionError(message, hint="properties are those of a new table; leave them out")
+                raise OptionError(message, hint="omit them; properties apply only to new tables")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,15 +231,17 @@ class WritePlan:
             raise OptionError(f"mode={mode!r} is not valid", hint="use 'append' or 'overwrite'")
         merges = is_merging(schema_mode)
         if overwrite_where is not None and mode != "overwrite":
-            raise OptionError("overwrite_where needs mode='overwrite'", hint="say so, or leave the predicate out")
+            raise OptionError(
+                "overwrite_where needs mode='overwrite'", hint="pass mode='overwrite', or omit the predicate"
+            )
         given = {"overwrite_schema": replaces_schema, "partition_overwrite_mode='dynamic'": replaces_partitions}
         for name in (name for name, is_given in given.items() if is_given):
             if mode != "overwrite" or overwrite_where is not None:
-                hint = "say so, without a predicate, or leave it out"
+                hint = f"pass mode='overwrite' without a predicate, or omit {name}"
                 raise OptionError(f"{name} needs mode='overwrite' of the whole table", hint=hint)
         if replaces_schema and replaces_partitions:
             message = "overwrite_schema replaces all rows, and a dynamic partition overwrite only some"
-            raise OptionError(message, hint="give one of them")
+            raise OptionError(message, hint="pass only one of them")
         if isinstance(partition_by, str):
             partition_by = [partition_by]
         if null_timestamps not in NULL_TIMESTAMPS:
@@ -276,21 +278,21 @@ class WritePlan:
         given = self.timestamp_column
         if given is not None and given.lower() != known.timestamp_column.lower():
             message = f"The table is aligned by its column {known.timestamp_column!r}, not by {given!r}"
-            raise SchemaMismatchError(message, hint="leave timestamp_column out; the table knows it")
+            raise SchemaMismatchError(message, hint="omit timestamp_column; the table has its own")
         if find_column(source, known.timestamp_column) is None:
-            message = f"The table makes its partition column {known.partition_column!r} from"
-            hint = "give that column: without it the partition of a row is unknown"
+            message = f"The table computes its partition column {known.partition_column!r} from"
+            hint = "add that column: without it the partition of a row is unknown"
             raise SchemaMismatchError(f"{message} {known.timestamp_column!r}, which the data lacks", hint=hint)
         boundary = self.boundary or known.boundary
         if boundary.name == known.boundary.name and not boundary.format:
             boundary = known.boundary  # in the format that the table has
         if boundary != known.boundary and self.partition_column == known.partition_column:
             message = f"The table's column {known.partition_column!r} has the boundary {known.boundary.name}"
-            hint = "leave boundary out; the table knows it"
+            hint = "omit boundary; the table has its own"
             raise SchemaMismatchError(f"{message}, not {boundary.name}", hint=hint)
         if boundary.name == known.boundary.name and boundary != known.boundary:
             message = f"The table writes its partition values as {known.boundary.pattern}, not as {boundary.pattern}"
-            raise SchemaMismatchError(message, hint="leave partition_format out; the table knows it")
+            raise SchemaMismatchError(message, hint="omit partition_format; the table has its own")
         column = known.partition_column if boundary == known.boundary else boundary.column
         if self.partition_generated and not known.is_generated:
             raise _not_generated(known.partition_column)
@@ -319,8 +321,8 @@ class WritePlan:
         if getattr(self, name) is not None or self.partition_generated:
             told = "partition_format" if is_format else name
             told = told if getattr(self, name) is not None else "partition_generated"
-            message = f"{told} says how a time is cut off, and there is no timestamp column"
-            raise OptionError(message, hint="name it as timestamp_column, or leave the other out")
+            message = f"{told} defines a time boundary, but there is no timestamp column"
+            raise OptionError(message, hint="pass it as timestamp_column, or omit the other")
         return self
 
     @property
@@ -371,7 +373,7 @@ class WritePlan:
             return metadata
         if self.creates_only:
             message = f"A table already exists at {snapshot.store.uri}"
-            hint = "say mode='append', 'overwrite' or 'ignore', or write to another place"
+            hint = "pass mode='append', 'overwrite' or 'ignore', or write to another place"
             raise TableExistsError(message, path=snapshot.store.uri, version=snapshot.version, hint=hint)
         self.creation.check(snapshot)
         self.note.check_seen(snapshot.transaction_version, transaction.store.uri)
@@ -443,18 +445,20 @@ class WritePlan:
             return  # the other partition columns were not given
         message = "Generic error: Specified table partitioning does not match table partitioning: "
         message += f"expected: {json.dumps(actual)}, got: {json.dumps(wanted)}"
-        raise SchemaMismatchError(message, path=snapshot.store.uri, hint="a table's partitioning cannot be changed")
+        raise SchemaMismatchError(
+            message, path=snapshot.store.uri, hint="the partitioning of a table cannot be changed"
+        )
 
 
 def _not_generated(column: str) -> SchemaMismatchError:
-    message = f"The table exists, and its column {column!r} is no generated column, which only a new table can make it"
-    return SchemaMismatchError(message, hint="leave partition_generated out")
+    message = f"The table exists, and its column {column!r} is not a generated column; only a new table can define it"
+    return SchemaMismatchError(message, hint="omit partition_generated")
 
 
 def is_merging(schema_mode: str | None) -> bool:
     """Return whether new columns are added to the table."""
     if schema_mode not in {None, "merge"}:
-        raise OptionError(f"schema_mode={schema_mode!r} is not valid", hint="use 'merge' or leave it out")
+        raise OptionError(f"schema_mode={schema_mode!r} is not valid", hint="use 'merge' or omit it")
     return schema_mode == "merge"
 
 
@@ -534,7 +538,7 @@ class MaxRejected:
         except ValueError:
             share = -1.0
         if not 0 <= share <= 1:
-            hint = "give a number of rows, such as 100, or a share of them, such as 0.01 or 1%"
+            hint = "pass a number of rows, such as 100, or a share of them, such as 0.01 or 1%"
             raise OptionError(f"max_rejected={given!r} is not valid", hint=hint)
         return cls(share=share)
 
@@ -547,8 +551,8 @@ class MaxRejected:
         if rejected and not rows and self.share != 1:
             message = f"{rejected} of {rejected} rows of {place} were rejected, and none is left"
             hint = (
-                "nothing was committed; see that the file is meant, in its format, with commas and a header if it "
-                "is CSV (header=false reads one without), or take it away; max_rejected=100% lets it pass"
+                "nothing was committed; check that it is the right file and format, with commas and a header if it is "
+                "CSV (header=false reads one without), or remove it; max_rejected=100% lets it pass"
             )
             raise WriteError(f"{message}: {'; '.join(reasons)}", path=place, hint=hint)
 
@@ -559,5 +563,5 @@ class MaxRejected:
             most = int(self.share * (rows + rejected) + 1e-9)
         if rejected > most:
             message = f"{rejected} of {rows + rejected} rows of {origin} were rejected, and max_rejected is {self}"
-            hint = "nothing was committed; correct them, or let more of them be rejected"
+            hint = "nothing was committed; correct them, or raise max_rejected"
             raise WriteError(": ".join([message, *filter(None, ["; ".join(reasons)])]), hint=hint)

@@ -175,7 +175,7 @@ def _selector(plan: WritePlan, schema: TableSchema) -> Callable[[pa.RecordBatch]
         if outside:
             message = f"Invalid data found: {outside} rows failed validation check, as they are not selected by"
             message += f" overwrite_where={plan.overwrite_where}"
-            raise WriteError(message, hint="they would come on top of what is kept; leave them out or append them")
+            raise WriteError(message, hint="they would duplicate rows that are kept; drop them, or append them")
 
     return check
 
@@ -188,5 +188,7 @@ def _check_empty_texts(rows: pa.RecordBatch, schema: TableSchema) -> None:
             continue
         lengths = pc.binary_length(rows.column(name))
         if rows.num_rows and pc.min(lengths).as_py() == 0:
-            message = f"Partition column {name!r} has empty values, which are nulls to Delta, and may have none"
-            raise SchemaMismatchError(message, hint="give these rows another value")
+            message = (
+                f"Partition column {name!r} has empty values, which are nulls in Delta, but the column is not nullable"
+            )
+            raise SchemaMismatchError(message, hint="change the value of these rows")

@@ -169,8 +169,8 @@ class Transaction:
         """Remove files that are active in ``snapshot``. Missing deletion timestamps are filled in."""
         self._check_open()
         if self._overwrites_all or self._selections:
-            message = "A transaction that overwrites removes its files by itself"
-            raise WriteError(message, path=self.store.uri, hint="remove single files in a transaction of their own")
+            message = "An overwriting transaction determines the files to remove itself"
+            raise WriteError(message, path=self.store.uri, hint="remove single files in a separate transaction")
         if any(each.data_change for each in removes):
             self._check_removable()
         now = self.deletion_time()
@@ -253,8 +253,8 @@ class Transaction:
     def _remove_selected(self, selection: PartitionSelection | None) -> None:
         self._check_open()
         if self._removed or self._overwrites_all or self._selections:
-            message = "An overwrite must be the only one of its transaction, and without removes of single files"
-            raise WriteError(message, path=self.store.uri, hint="join the predicates with OR")
+            message = "A transaction may have only one overwrite, and no removes of single files"
+            raise WriteError(message, path=self.store.uri, hint="combine the predicates with OR")
         self._check_removable()
         if selection is None:
             self._overwrites_all = True
@@ -290,7 +290,7 @@ class Transaction:
         """Publish the transaction as the next version, after all concurrent commits."""
         self._check_open()
         if max_attempts < 1:
-            raise OptionError(f"max_attempts={max_attempts} is not valid", hint="give a number from 1")
+            raise OptionError(f"max_attempts={max_attempts} is not valid", hint="pass a number of at least 1")
         protocol, metadata = self._in_force()
         self._over = True
         try:
@@ -325,12 +325,12 @@ class Transaction:
                 return CommitResult(self._version, max_attempts, protocol, metadata, already_committed=True)
         finally:
             self.close()
-        message = f"Other writers of {self.store.uri} were faster {max_attempts} times in a row, last with version"
+        message = f"Other writers of {self.store.uri} committed first {max_attempts} times in a row, last with version"
         raise CommitConflictError(
             f"{message} {self._version}",
             path=commit_path(self._version),
             version=self._version,
-            hint="try again when there is less going on, or raise max_attempts",
+            hint="try again when fewer writers are active, or raise max_attempts",
         )
 
     def is_ruled_out(self) -> bool:
@@ -364,7 +364,7 @@ class Transaction:
 
     def _check_open(self) -> None:
         if self._over:
-            raise WriteError("This transaction is over", path=self.store.uri, hint="begin another one")
+            raise WriteError("This transaction is over", path=self.store.uri, hint="begin a new transaction")
 
     def _check_removable(self) -> None:
         if self.snapshot is not None:
@@ -374,11 +374,11 @@ class Transaction:
         protocol, metadata = self.protocol, self.metadata
         if protocol is None or metadata is None:
             message = f"There is no Delta table at {self.store.uri} to commit to"
-            raise WriteError(message, path=self.store.uri, hint="create it, or set protocol and metadata first")
+            raise WriteError(message, path=self.store.uri, hint="create the table, or set protocol and metadata first")
         if self.snapshot is not None and uses_in_commit_timestamps(protocol, metadata):
             before = uses_in_commit_timestamps(self.snapshot.protocol, self.snapshot.metadata)
             if not before:
-                message = "In-commit timestamps cannot be switched on for a table that exists"
+                message = "In-commit timestamps cannot be enabled for an existing table"
                 raise WriteError(
                     message, path=self.store.uri, hint="set delta.enableInCommitTimestamps at its creation"
                 )
@@ -466,7 +466,7 @@ class Transaction:
             return
         # The file may have been copied or touched. The id tells.
         if self.handle.snapshot(self._version).metadata.id != self.snapshot.metadata.id:
-            message = f"Another table was made at {self.store.uri} since this operation read version {self._version}"
+            message = f"Another table was created at {self.store.uri} since this operation read version {self._version}"
             raise CommitConflictError(message, path=now.path, version=self._version, hint=REFUSED)
 
     def _check_landed(self, version: int, data: bytes) -> None:

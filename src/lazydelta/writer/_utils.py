@@ -18,7 +18,7 @@ def try_get_table_and_table_uri(
     if isinstance(table_or_uri, DeltaTable):
         return table_or_uri, f"{table_or_uri.table_uri}/"
     if not isinstance(table_or_uri, str | os.PathLike):
-        raise OptionError("table_or_uri must be a text, a path or a DeltaTable")
+        raise OptionError("table_or_uri must be a string, a path or a DeltaTable")
     try:
         return DeltaTable(table_or_uri, storage_options=storage_options), os.fspath(table_or_uri)
     except TableNotFoundError:

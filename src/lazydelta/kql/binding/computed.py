@@ -120,8 +120,8 @@ def _argument(given: Given, index: int, kind: str) -> str:
 def _built(given: Given) -> Typed:
     declared = COMPUTED[given.name]
     if declared.columns:
-        hint = "let it stand alone in extend, project or print"
-        raise given.complain(f"{given.name}() makes several columns and is no part of an expression", hint)
+        hint = "use it on its own in extend, project or print"
+        raise given.complain(f"{given.name}() returns several columns and cannot be part of an expression", hint)
     first = given.values[0].name
     prefix = "percentile_tdigest" if given.name == "percentiles_array_tdigest" else given.name
     names = {"first": first, "prefix": f"{prefix}_{first or ''}", None: None}
@@ -146,7 +146,7 @@ def _typed_percentile(given: Given, name: str | None) -> Typed:
         "timespan": f"CAST({number} AS BIGINT)",
     }.get(kind)
     if converted_sql is None:
-        raise given.complain(f"a percentile is no {kind}", "use typeof(long), typeof(real) or typeof(datetime)")
+        raise given.complain(f"a percentile is not a {kind}", "use typeof(long), typeof(real) or typeof(datetime)")
     return given.of(kind, converted_sql, name=name)
 
 

@@ -177,7 +177,7 @@ def operate(tabular: Tabular, graph: Graph, operator: syntax.Operator, scope: Sc
             return _filtered(tabular, graph, operator, scope)
         case _:
             hint = "write graph-match, graph-shortest-paths or graph-to-table before it"
-            raise tabular.session.error(operator.at, "a graph is no table", hint)
+            raise tabular.session.error(operator.at, "a graph is not a table", hint)
 
 
 def _relation(tabular: Tabular, sql: str, columns: tuple[tuple[str, str], ...]) -> Relation:
@@ -202,7 +202,7 @@ def _to_table(tabular: Tabular, graph: Graph, output: tuple[str, str | None, Any
     extra = []
     for option, name in options:
         if option not in keys:
-            raise tabular.session.error(0, f"graph-to-table {what} knows no option {option}")
+            raise tabular.session.error(0, f"graph-to-table {what} has no option {option}")
         given = OutputColumn("key", kind, keys[option])
         hashed = tabular.scalars(Scope(), (given,)).bind(syntax.Call(0, "hash", (syntax.Column(0, "key"),)))
         extra.append((hashed.sql, OutputColumn(name, "long", tabular.session.identity())))
@@ -346,7 +346,9 @@ def _matched(tabular: Tabular, graph: Graph, operator: syntax.GraphMatch, scope:
         graph = _with_column(tabular, graph, numbers, "d_out", "$out")
     variables = _Variables(operator.paths)
     if not variables.is_connected():
-        raise session.error(operator.at, "the parts of a pattern must have nodes in common", "name them alike in both")
+        raise session.error(
+            operator.at, "the parts of a pattern must have nodes in common", "use the same name in both"
+        )
     flags = _Flags(tabular, graph, variables, scope)
     flags.collect(operator.condition)
     edges = [

@@ -210,10 +210,10 @@ def _kind(session: Session, node: syntax.Join) -> str:
         if name == "kind":
             if value not in allowed:
                 what = "lookup" if node.lookup else "join"
-                raise session.error(node.at, f"{what} knows no kind {value!r}", f"known are {', '.join(allowed)}")
+                raise session.error(node.at, f"{what} has no kind {value!r}", f"known: {', '.join(allowed)}")
             kind = allowed[value]
         elif not name.startswith("hint."):
-            raise session.error(node.at, f"join knows no option {name!r}", "kind and hints are known")
+            raise session.error(node.at, f"join has no option {name!r}", "kind and hints are known")
     return kind
 
 
@@ -275,7 +275,7 @@ def union(
     options = {name: value for name, value in node.options if not name.startswith("hint.")}
     kind, source = options.pop("kind", "outer"), options.pop("withsource", None)
     if kind not in {"inner", "outer"}:
-        raise session.error(node.at, f"union knows no kind {kind!r}", "known are inner and outer")
+        raise session.error(node.at, f"union has no kind {kind!r}", "known: inner and outer")
     fuzzy = options.pop("isfuzzy", "false").lower()
     if options or fuzzy not in {"true", "false"}:
         raise session.error(node.at, f"union does not support {next(iter(options), 'isfuzzy')}", "leave it out")
@@ -333,7 +333,7 @@ def tables_of(session: Session, leg: syntax.Expression | syntax.Pattern, scope: 
     names = [each for each in (*views, *session.tables.names()) if matches_pattern(leg.text, each)]
     if not names:
         known = ", ".join(session.tables.names())
-        raise session.error(leg.at, f"no table is called {leg.text}", f"known are {known}" if known else None)
+        raise session.error(leg.at, f"no table is called {leg.text}", f"known: {known}" if known else None)
     return [syntax.Column(leg.at, name) for name in names]
 
 

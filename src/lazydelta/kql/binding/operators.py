@@ -182,7 +182,7 @@ def list_test(op: str, value: Typed, items: Sequence[Typed], complain: Complain)
 def subquery_test(op: str, value: Typed, kind: str, sql: str, complain: Complain) -> Typed:
     """Return ``value in (rows)``; ``sql`` selects one column of ``kind``."""
     if op in {"in~", "has_any", "has_all"} and op != "in~":
-        raise complain(f"{op} takes a list of texts, not rows", "write in, or a list")
+        raise complain(f"{op} takes a list of strings, not rows", "write in, or a list")
     inner = Typed(kind, "x", "column")
     common = _comparable("in", value, inner, complain)
     left, right = _side(value, common), _side(inner, common)
@@ -201,7 +201,9 @@ def text_test(op: str, left: Typed, right: Typed, complain: Complain) -> Typed:
     """Return a string operator, without its negation."""
     for each in (left, right):
         if each.kind not in {"string", "dynamic"}:
-            raise complain(f"{op} compares texts, and one side is {described(each.kind)}", "convert it with tostring()")
+            raise complain(
+                f"{op} compares strings, and one side is {described(each.kind)}", "convert it with tostring()"
+            )
     text, pattern = to_text(left), to_text(right)
     arguments = (left, right)
     plain = op.removesuffix("_cs")

@@ -37,7 +37,7 @@ def _number(plugin: Plugin, options: list[Typed | None], index: int, default: fl
     if value is None:
         return default
     if not isinstance(value.value, int | float) or (within and not 0 < value.value < 1):
-        raise plugin.error(f"{value.value!r} is no number that {plugin.node.name} can use here")
+        raise plugin.error(f"{value.value!r} is not a number that {plugin.node.name} can use here")
     return float(value.value)
 
 

@@ -103,7 +103,7 @@ def plugin_of(
     build = PLUGINS.get(node.name) or more.get(node.name)
     if build is None:
         known = ", ".join(sorted({*PLUGINS, *more}))
-        raise tabular.session.error(node.at, f"the plugin {node.name} is not supported", f"known are {known}")
+        raise tabular.session.error(node.at, f"the plugin {node.name} is not supported", f"known: {known}")
     return build
 
 
@@ -198,7 +198,7 @@ def _bag_unpack(plugin: Plugin) -> Relation:
             shown[at] = new
         elif conflict != "keep_source":
             hint = "write columnsConflict='replace_source' or 'keep_source'"
-            raise plugin.session.error(plugin.node.at, f"there is a column {new.name!r} already", hint)
+            raise plugin.session.error(plugin.node.at, f"there is already a column {new.name!r}", hint)
     return Relation(Attach(stored.plan, made) if made else stored.plan, tuple(shown))
 
 

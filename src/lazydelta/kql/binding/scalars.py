@@ -169,7 +169,7 @@ class Scalars:
         for item in node.items:
             if self._is_table(item):
                 if len(node.items) > 1:
-                    raise self._session.error(item.at, "a table stands alone in a list", "write in (table)")
+                    raise self._session.error(item.at, "a table must be the only item of a list", "write in (table)")
                 kind, found = self._session.evaluator.values(self._bind_relation(item, self._scope))
                 if isinstance(found, str):
                     tested = operators.subquery_test(op, value, kind, found, complain)
@@ -263,7 +263,7 @@ class Scalars:
         if node.name in AGGREGATE_NAMES and (node.name not in FUNCTIONS or joins_rows):
             if self._aggregator is None:
                 hint = "write T | summarize …"
-                raise self._session.error(node.at, f"{node.name}() is an aggregate and belongs into summarize", hint)
+                raise self._session.error(node.at, f"{node.name}() is an aggregate and belongs in summarize", hint)
             return self._aggregator(node)
         if node.name == "toscalar":
             return self._to_scalar(node)

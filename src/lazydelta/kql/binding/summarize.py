@@ -65,9 +65,9 @@ class Aggregates:
         self._check(node)
         name = _FORMER.get(node.name, node.name)
         if name in {"arg_max", "arg_min", "percentiles", "percentilesw"}:
-            hint = "let it stand alone, and extend by the rest"
+            hint = "use it on its own, and extend by the rest"
             raise self._session.error(
-                node.at, f"{node.name}() makes several columns and is no part of an expression", hint
+                node.at, f"{node.name}() returns several columns and cannot be part of an expression", hint
             )
         if name == "count":
             if node.arguments and not isinstance(node.arguments[0], syntax.Star):
@@ -110,7 +110,7 @@ class Aggregates:
     def _hll(self, value: Typed, only: str, accuracy: tuple[syntax.Expression, ...]) -> str:
         level = self._scalars.constant(accuracy[0], "the accuracy", "long", "int").value if accuracy else 1
         if level not in range(len(_REGISTER_BITS)):
-            raise self._session.error(accuracy[0].at, f"{level} is no accuracy", "write a number from 0 to 4")
+            raise self._session.error(accuracy[0].at, f"{level} is not an accuracy", "write a number from 0 to 4")
         bits = _REGISTER_BITS[level]
         # A hash that stays the same, because sketches may be stored.
         codes = f"list(DISTINCT kql_hll(md5_number_lower({to_text(value)}), {bits})){only}"
@@ -243,7 +243,7 @@ class Aggregates:
 
     def _share(self, at: int, share: object) -> float:
         if not isinstance(share, int | float) or not 0 <= share <= 100:  # noqa: PLR2004 - per cent
-            raise self._session.error(at, f"{share} is no percentile", "write a number from 0 to 100")
+            raise self._session.error(at, f"{share} is not a percentile", "write a number from 0 to 100")
         return share
 
     def _percentile(self, node: syntax.Call, value: Typed, weight: Typed | None, percent: syntax.Expression) -> Typed:
@@ -307,7 +307,7 @@ class Aggregates:
     def _listed(self, arguments: tuple[syntax.Expression, ...], besides: Typed | None = None) -> list[Typed]:
         if any(isinstance(each, syntax.Star) for each in arguments):
             if len(arguments) > 1:
-                raise self._session.error(arguments[0].at, "* stands alone: it is all columns")
+                raise self._session.error(arguments[0].at, "* must be used alone: it means all columns")
             left_out = besides.value if besides is not None and besides.op == "column" else None
             return [each for each in self._others() if each.value != left_out]
         return [self._scalars.bind(each) for each in arguments]

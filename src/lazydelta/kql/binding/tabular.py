@@ -67,7 +67,7 @@ def item_names(session: Session, item: syntax.Named, count: int) -> list[str | N
     given = [item.name, *item.more]
     if len(given) > count:
         message = f"{len(given)} names are too many for {count} columns"
-        raise session.error(item.at, message, "leave some out")
+        raise session.error(item.at, message, "omit some")
     return given + [None] * (count - len(given))
 
 
@@ -124,7 +124,7 @@ def datatable(session: Session, node: syntax.DataTable, scalars: Scalars) -> Rel
     """Return the rows written in the query."""
     shown = tuple(OutputColumn(name, kind, session.identity()) for name, kind in node.columns)
     if len({each.name for each in shown}) < len(shown):
-        raise session.error(node.at, "a datatable has two columns of one name", "give one another name")
+        raise session.error(node.at, "a datatable has two columns with the same name", "give one another name")
     width = len(shown)
     if len(node.values) % width:
         message = f"{len(node.values)} values do not fill rows of {width} columns"
@@ -233,7 +233,7 @@ class Tabular:
         if isinstance(node, syntax.QueryParameters):
             for each in node.parameters:
                 if each.default is None:
-                    raise self._session.error(each.at, f"the parameter {each.name!r} has no value", "write = and one")
+                    raise self._session.error(each.at, f"the parameter {each.name!r} has no value", "add = and a value")
                 scope = scope.having(each.name, literal(each.default.kind, each.default.value))
             return scope
         if node.name in scope or node.name in self._patterns:
@@ -247,7 +247,7 @@ class Tabular:
         """Return a value that must be a table."""
         if isinstance(value, Graph):
             hint = "write graph-match, graph-shortest-paths or graph-to-table after it"
-            raise self._session.error(node.at, "a graph is no table", hint)
+            raise self._session.error(node.at, "a graph is not a table", hint)
         return value
 
     def relation(self, node: syntax.Expression, scope: Scope) -> Relation:
@@ -341,7 +341,7 @@ class Tabular:
     def _invoked(self, call: syntax.Call, relation: Relation, scope: Scope) -> Relation:
         function = scope.get(call.name)
         if not isinstance(function, TableFunction) or not function.parameters:
-            raise self._session.error(call.at, f"invoke needs a function of a table, and {call.name!r} is none")
+            raise self._session.error(call.at, f"invoke needs a function of a table, and {call.name!r} is not one")
         name = f"${call.name}"
         whole = syntax.Call(call.at, call.name, (syntax.Column(call.at, name), *call.arguments))
         return self.relation(whole, scope.having(name, relation))
@@ -382,7 +382,7 @@ class Tabular:
         found = self._session.tables.columns(name)
         if found is None:
             names = self._session.tables.names()
-            hint = f"known are {', '.join(names)}" if names else "give it with tables={…} or --table NAME=URI"
+            hint = f"known: {', '.join(names)}" if names else "give it with tables={…} or --table NAME=URI"
             raise self._session.error(node.at, f"there is no table {name!r}", hint)
         shown = tuple(OutputColumn(each, kind, self._session.identity()) for each, kind in found)
         view = f"v{self._session.identity()}"
@@ -513,7 +513,7 @@ class Tabular:
         """Return a number of rows, which must be constant."""
         value: int = self.scalars(scope, ()).constant(node, "a number of rows", "long", "int").value
         if value < 0:
-            raise self._session.error(node.at, f"{value} is no number of rows", "write a number from 0")
+            raise self._session.error(node.at, f"{value} is not a number of rows", "write a number from 0")
         return value
 
     def _order(self, relation: Relation, orderings: tuple[syntax.Ordering, ...], scope: Scope) -> Order:
@@ -658,4 +658,4 @@ class Tabular:
     def _check_aggregated(self, item: syntax.Named, result: Typed, aggregates: Aggregates) -> None:
         if result.refs - aggregates.collected.keys() or not result.refs:
             hint = "write an aggregate such as count(), sum() or take_any(), or put the column after by"
-            raise self._session.error(item.expression.at, "summarize computes aggregates, and this is none", hint)
+            raise self._session.error(item.expression.at, "summarize computes aggregates, and this is not one", hint)

@@ -60,7 +60,7 @@ def _parsed(tabular: Tabular, relation: Relation, operator: syntax.Parse, scope:
     options = dict(operator.options)
     kind = options.get("kind", "simple")
     if kind not in {"simple", "regex", "relaxed"}:
-        raise session.error(operator.at, f"parse knows no kind {kind!r}", "known are simple, regex and relaxed")
+        raise session.error(operator.at, f"parse has no kind {kind!r}", "known: simple, regex and relaxed")
     bound = tabular.scalars(scope, relation.columns).bind(operator.expression)
     text = to_text(bound)
     names = [each for each in operator.parts if each.name is not None]
@@ -157,7 +157,7 @@ def _pairs(tabular: Tabular, relation: Relation, operator: syntax.ParseKv, scope
     options = dict(operator.properties)
     unknown = options.keys() - _KV_OPTIONS
     if unknown:
-        raise session.error(operator.at, f"parse-kv knows no option {min(unknown)!r}")
+        raise session.error(operator.at, f"parse-kv has no option {min(unknown)!r}")
     if isinstance(options.get("regex"), str):
         try:
             groups = re.compile(options["regex"]).groups
@@ -198,7 +198,7 @@ def _reduced(tabular: Tabular, relation: Relation, operator: syntax.Reduce, scop
     options: dict[str, Any] = {"threshold": 0.1, "characters": ""}
     for name, node in operator.options:
         if name not in options:
-            raise session.error(node.at, f"reduce knows no option {name!r}", "known are threshold and characters")
+            raise session.error(node.at, f"reduce has no option {name!r}", "known: threshold and characters")
         options[name] = scalars.constant(node, "an option", "real", "long", "string").value
     text = session.identity()
     shown = tuple(
@@ -292,7 +292,7 @@ def _searched(
         views = [name for name, each in scope.names.items() if isinstance(each, TableFunction) and each.is_view]
         legs = [syntax.Column(at.at, name) for name in (*views, *session.tables.names())]
     if not legs:
-        raise session.error(at.at, "there is no table to search", "give one with tables={…} or --table NAME=URI")
+        raise session.error(at.at, "there is no table to search", "pass one with tables={…} or --table NAME=URI")
     return [(joins.source_name(each, index), tabular.relation(each, scope)) for index, each in enumerate(legs)]
 
 
@@ -301,7 +301,7 @@ def search(tabular: Tabular, node: syntax.Search, before: Relation | None, scope
     options = dict(node.options)
     kind = options.get("kind", "case_insensitive")
     if kind not in {"case_sensitive", "case_insensitive", "default"}:
-        raise tabular.session.error(node.at, f"search knows no kind {kind!r}", "known is case_sensitive")
+        raise tabular.session.error(node.at, f"search has no kind {kind!r}", "known: case_sensitive")
     cased = kind == "case_sensitive"
     legs = [("union_arg0", before)] if before is not None else _searched(tabular, node.tables, node, scope)
     found = _matching(tabular, legs, node.condition, scope, cased=cased)

@@ -228,7 +228,7 @@ def scanned(tabular: Tabular, relation: Relation, operator: syntax.ScanRows, sco
     names = [each.name for each in columns.own]
     doubled = next((each.name for each in columns.declared if each.name in names), None)
     if doubled is not None:
-        raise session.error(operator.at, f"there is a column {doubled!r} already", "declare another name")
+        raise session.error(operator.at, f"there is already a column {doubled!r}", "declare another name")
     scalars = Scalars(session, scope, columns.every, tabular.relation)
     computed: dict[str, Typed] = {}
     own = {each.identity for each in columns.own}

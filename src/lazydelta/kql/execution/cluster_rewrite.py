@@ -55,7 +55,7 @@ def rewrite(
     ``managed_identity`` (``system`` or an object id) replaces it. Raises if the files have more than ``cap`` bytes.
     """
     if secret is not None and managed_identity is not None:
-        raise OptionError("A secret and a managed identity exclude each other", hint="give one of them")
+        raise OptionError("A secret and a managed identity are mutually exclusive", hint="pass only one of them")
     suffix = secret or ("" if managed_identity is None else f";managed_identity={managed_identity}")
     known = KqlTables(tables, open_table)
     query = QueryText(text)
@@ -68,10 +68,14 @@ def rewrite(
     for at in sorted(by_place):
         scan = by_place[at][0][0]
         if (pattern := _PATTERN.match(text, at)) is not None:
-            raise query.error(at, f"{pattern[0]} may be several tables, which cannot be replaced", hint="name each")
+            raise query.error(
+                at, f"{pattern[0]} may be several tables, which cannot be replaced", hint="name each table"
+            )
         table = known.open(scan.table)
         if not isinstance(table, DeltaTable):
-            raise query.error(at, f"{scan.table!r} is no Delta table, so no cluster can read it", hint="give its URI")
+            raise query.error(
+                at, f"{scan.table!r} is not a Delta table, so a cluster cannot read it", hint="pass its URI"
+            )
         files = _files(query, at, table, [pushed for _, pushed in by_place[at]], left)
         left -= sum(file.size for file in files)
         columns = known.columns(scan.table) or []
@@ -131,7 +135,7 @@ def _files(query: QueryText, at: int, table: DeltaTable, asked: list[Pushed], le
                     total += file.size
                 if total > left:
                     message = f"more than {left:,} bytes of files may match"
-                    raise query.error(at, message, hint="narrow the condition, or raise the cap")
+                    raise query.error(at, message, hint="narrow the condition, or raise the limit")
     return list(found.values())
 
 
@@ -161,7 +165,9 @@ class _TableSource:
         if not self._root.startswith(_REACHABLE):
             message = f"a cluster cannot reach {self._root}"
             raise self._query.error(
-                self._at, message, hint="say where it finds the table: --cluster-uri NAME=https://…"
+                self._at,
+                message,
+                hint="pass the URI at which the cluster finds the table: --cluster-uri NAME=https://…",
             )
         groups: dict[tuple[str | None, ...], list[DataFile]] = {}
         for file in files:

@@ -111,7 +111,7 @@ class _Translation:
         if node.op in {"isnull", "isnotnull", "notnull", "isempty", "isnotempty", "notempty"}:
             return self._null_test(node, negated=negated)
         if node.op in _IGNORE_CASE or node.op.lstrip("!") in _IGNORE_CASE:
-            raise Unprunable(f"{node.op} ignores case or looks inside texts, and bounds do not")
+            raise Unprunable(f"{node.op} ignores case or searches inside strings, which bounds cannot decide")
         raise Unprunable(f"{node.op} says nothing about the bounds of a column")
 
     def _connective(self, node: Typed, *, all_of: bool, negated: bool) -> Prunable:
@@ -210,7 +210,7 @@ class _Translation:
         column, prefix = node.arguments
         name, value = self._name(column), self._value(column, prefix)
         if not isinstance(value, str) or not value:
-            raise Unprunable("every text starts with the empty one")
+            raise Unprunable("every string starts with the empty string")
         said: dict[str, Any] = {name: {"starts with": value}}
         if negated:
             return Prunable({"or": [{"not": said}, {name: None}]}, exact=True)

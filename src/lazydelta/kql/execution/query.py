@@ -551,7 +551,7 @@ class _QueryRun:
             return error
         if self._is_limited and _OUT_OF_MEMORY in str(error):
             message = f"The query needs more memory than a statement has here: {str(error).strip().splitlines()[0]}"
-            return MemoryLimitError(message, hint="narrow it")
+            return MemoryLimitError(message, hint="narrow the query")
         return failed(self._text, self._program, str(self.tables.failure or error))
 
     def halt(self) -> None:

@@ -122,7 +122,7 @@ class KqlTables:
                 self._opened[name] = given
             else:
                 message = f"The table {name!r} is a {type(given).__name__}"
-                raise OptionError(message, hint="give a DeltaTable, a URI or a pyarrow.Table")
+                raise OptionError(message, hint="pass a DeltaTable, a URI or a pyarrow.Table")
         return self._opened[name]
 
     def columns(self, name: str) -> list[tuple[str, str]] | None:

@@ -16,7 +16,7 @@ __all__ = ["AGGREGATES", "AGGREGATE_NAMES", "FROM_LISTS", "SEVERAL", "SKETCHES"]
 
 
 def _nowhere(given: Given) -> Any:
-    raise given.complain(f"{given.name}() is an aggregate and belongs into summarize", "write T | summarize …")
+    raise given.complain(f"{given.name}() is an aggregate and belongs in summarize", "write T | summarize …")
 
 
 def _aggregate(signature: str, about: str) -> Function:

@@ -144,7 +144,7 @@ def _indexof_regex(given: Given) -> Typed:
 def _countof(given: Given) -> Typed:
     kind = str(given.constant(2, "string")) if len(given) > 2 else "normal"  # noqa: PLR2004 - the third argument
     if kind not in {"normal", "regex"}:
-        raise given.complain(f"countof() knows no kind {kind!r}", "write 'normal' or 'regex'")
+        raise given.complain(f"countof() has no kind {kind!r}", "write 'normal' or 'regex'")
     if kind == "regex":
         return given.of("long", f"CAST(len(regexp_extract_all({given.text(0)}, {given.string(1)})) AS BIGINT)")
     return given.of("long", f"CAST(kql_count({given.text(0)}, {given.text(1)}) AS BIGINT)")

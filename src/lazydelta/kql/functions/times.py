@@ -120,8 +120,8 @@ def _period(given: Given, index: int, extra: frozenset[str] = frozenset()) -> st
     period = str(given.constant(index, "string")).lower()
     known = {*_MONTHS, "week", *_UNIT_TICKS, "nanosecond"} | extra
     if period not in known:
-        message = f"{given.name}() knows no period {period!r}"
-        raise given.complain(message, f"known are {', '.join(sorted(known))}")
+        message = f"{given.name}() has no period {period!r}"
+        raise given.complain(message, f"known: {', '.join(sorted(known))}")
     return period
 
 
@@ -155,7 +155,7 @@ def _ticks(value: Typed, sql: str) -> str:
 def _part(given: Given) -> Typed:
     part = str(given.constant(0, "string")).lower()
     if part not in _PARTS:
-        raise given.complain(f"datetime_part() knows no part {part!r}", f"known are {', '.join(_PARTS)}")
+        raise given.complain(f"datetime_part() has no part {part!r}", f"known: {', '.join(_PARTS)}")
     timestamp = given.timestamp(1)
     sql = _PARTS[part].replace("kql_ticks({0})", _ticks(given.values[1], timestamp)).format(timestamp)
     return given.of("int", f"CAST({sql} AS INTEGER)")
@@ -203,7 +203,7 @@ def _format(given: Given) -> Typed:
         match = _FORMAT.match(pattern, position)
         # A run of one letter is a single specifier: dddd is not dd twice.
         if match is None or (match[1] and match[0] not in _FORMATS and not _FRACTION.fullmatch(match[0])):
-            message = f"format_datetime() knows no {pattern[position:]!r} in {pattern!r}"
+            message = f"format_datetime() does not support {pattern[position:]!r} in {pattern!r}"
             raise given.complain(message, "use y, M, d, H, h, m, s, f, F, tt and the delimiters /-:,._[] and space")
         pieces.append(_format_piece(match[0], timestamp))
         position = match.end()
@@ -307,7 +307,7 @@ def _format_span(given: Given) -> Typed:
     for match in re.finditer(r"(d+|f+|F+|[hH]+|m+|s+)|[ /\-:,._\[\]]|(.)", pattern):
         token = match[0]
         if match[2] or len(token) > _SPAN_LENGTHS.get(token[0], 1):
-            message = f"format_timespan() knows no {token!r} in {pattern!r}"
+            message = f"format_timespan() does not support {token!r} in {pattern!r}"
             raise given.complain(message, "use d, h, H, m, s, f, F and the delimiters /-:,._[] and space")
         pieces.append(_span_piece(token, ticks))
     return given.of("string", f"coalesce({' || '.join(pieces)}, '')", name=given.values[0].name)

@@ -61,11 +61,11 @@ class TreeBuilder(Transformer[Token, Any]):
         return syntax.PatternRule(meta.start_pos, tuple(values), path, syntax.Program(meta.start_pos, lets, body))
 
     def alias_statement(self, meta: Meta, _children: list[Any]) -> None:
-        raise self._query.error(meta.start_pos, "other databases are not supported", hint="give their tables by name")
+        raise self._query.error(meta.start_pos, "other databases are not supported", hint="pass their tables by name")
 
     def restrict_statement(self, meta: Meta, _children: list[Any]) -> None:
         message = "'restrict access' is not supported"
-        raise self._query.error(meta.start_pos, message, hint="give the query only the tables that it may read")
+        raise self._query.error(meta.start_pos, message, hint="pass only the tables that the query may read")
 
     def let_statement(self, meta: Meta, children: list[Any]) -> syntax.Let:
         return syntax.Let(meta.start_pos, children[1][0], children[2])
@@ -563,7 +563,9 @@ class TreeBuilder(Transformer[Token, Any]):
         text = str(children[0])
         value = int(text, 16 if text[:2] in {"0x", "0X"} else 10)
         if value > 2**63:  # 2**63 itself may be preceded by a minus sign.
-            raise self._query.error(meta.start_pos, f"{text} does not fit into the type long", hint="write it as real")
+            raise self._query.error(
+                meta.start_pos, f"{text} does not fit into the type long", hint="use a real literal"
+            )
         return syntax.Literal(meta.start_pos, "long", value)
 
     def real(self, meta: Meta, children: list[Any]) -> syntax.Literal:
@@ -623,7 +625,7 @@ class TreeBuilder(Transformer[Token, Any]):
     def _kind(self, token: Token) -> str:
         kind = KINDS.get(str(token))
         if kind is None:
-            hint = f"known are {', '.join(sorted(KINDS))}"
+            hint = f"known: {', '.join(sorted(KINDS))}"
             raise self._query.error(token.start_pos or 0, f"the type {str(token)!r} is not supported", hint=hint)
         return kind
 

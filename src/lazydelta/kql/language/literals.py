@@ -113,9 +113,9 @@ def _unescaped(match: re.Match[str]) -> str:
     elif code[0] in "01234567":
         number = int(code, 8)
     else:
-        raise BadLiteral(f"the escape \\{code} is not known; double the backslash, or write @ before the text")
+        raise BadLiteral(f"the escape \\{code} is not known; double the backslash, or write @ before the string")
     if number > sys.maxunicode or number in _SURROGATES:
-        raise BadLiteral(f"\\{code} is no character")
+        raise BadLiteral(f"\\{code} is not a character")
     return chr(number)
 
 
@@ -135,12 +135,12 @@ def span(text: str) -> int:
             return _ticks(Decimal(-ticks if sign == "-" else ticks), text)
     if _DAYS.fullmatch(text):
         return _ticks(Decimal(text) * TICKS_A_DAY, text)
-    raise BadLiteral(f"{text!r} is no time span; write 1d, 1.5h, 30m, 10s, 100ms or 1.02:03:04")
+    raise BadLiteral(f"{text!r} is not a timespan; write 1d, 1.5h, 30m, 10s, 100ms or 1.02:03:04")
 
 
 def _ticks(ticks: Decimal, text: str) -> int:
     if abs(ticks) >= 2**63:
-        raise BadLiteral(f"the time span {text!r} is longer than any that Kusto knows")
+        raise BadLiteral(f"the time span {text!r} is longer than any in Kusto")
     return int(ticks)
 
 
@@ -215,13 +215,13 @@ def typed(name: str, text: str) -> tuple[str, Any]:
     if kind == "guid":
         return kind, _guid(content)
     if kind == "string":
-        raise BadLiteral("write a text in quotes, without string()")
+        raise BadLiteral("write a string in quotes, without string()")
     return kind, _number(kind, content)
 
 
 def _guid(text: str) -> str:
     if not _GUID.fullmatch(text):
-        raise BadLiteral(f"{text!r} is no guid; write 74be27de-1e4e-49d9-b579-fe0b331d3642")
+        raise BadLiteral(f"{text!r} is not a guid; write 74be27de-1e4e-49d9-b579-fe0b331d3642")
     return str(uuid.UUID(text))
 
 
@@ -239,7 +239,7 @@ def _number(kind: str, text: str) -> Any:
     except (ValueError, InvalidOperation) as error:
         if isinstance(error, BadLiteral):
             raise
-        raise BadLiteral(f"{text!r} is no {kind}") from error
+        raise BadLiteral(f"{text!r} is not a {kind}") from error
     if not value.is_finite():
-        raise BadLiteral(f"{text!r} is no {kind}")
+        raise BadLiteral(f"{text!r} is not a {kind}")
     return value if kind == "decimal" else float(value)

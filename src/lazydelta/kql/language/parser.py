@@ -164,7 +164,7 @@ def _parsed(text: str) -> syntax.Program:
             raise error.orig_exc from None
         raise error.orig_exc from error
     except RecursionError as error:
-        raise query.error(0, "the query is nested too deeply", hint="name parts of it with let") from error
+        raise query.error(0, "the query is nested too deeply", hint="move parts of it to let statements") from error
     assert isinstance(program, syntax.Program)  # noqa: S101 - the grammar's start
     return program
 
@@ -184,7 +184,7 @@ def with_parameters(text: str, program: syntax.Program, given: Mapping[str, Any]
         for each in statement.parameters:
             value = _given(query, each, given[each.name]) if each.name in given else each.default
             if value is None:
-                hint = "give one in the request, or a default in the declaration"
+                hint = "pass one in the request, or a default in the declaration"
                 raise query.error(each.at, f"the query parameter {each.name!r} has no value", hint=hint)
             statements.append(syntax.Let(each.at, each.name, value))
     return replace(program, lets=tuple(statements))
@@ -316,15 +316,15 @@ def _unexpected(query: QueryText, error: UnexpectedInput) -> KqlError:
         hint = next((each for word, each in hints.items() if word in before[found]), usual)
         return query.error(before.start(found), message, hint=hint)
     if query.text.startswith(".", at) and not query.text[:at].strip():
-        return query.error(at, "commands that start with a dot are not supported", hint="write a query")
+        return query.error(at, "commands that start with a dot are not supported", hint="send a query")
     match = _WORD.match(query.text, at)
     word = match[0] if match else query.text[at : at + 1]
     if expected & {"WHERE", "SUMMARIZE"} and "VBAR" not in expected and word[:1] != "|":
         near = difflib.get_close_matches(word.lower(), OPERATORS, 1, 0.75)
-        known = _HABITS.get(word) or (f"did you mean {near[0]!r}?" if near else f"known are {', '.join(OPERATORS)}")
+        known = _HABITS.get(word) or (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(OPERATORS)}")
         return query.error(at, f"the operator {word!r} is not supported", hint=known)
     if word[:1] in {"'", '"'} and "STRING" in expected:
-        return query.error(at, "a text is not closed on its line", hint="close it, or write it between ```")
+        return query.error(at, "a string is not closed on its line", hint="close it, or enclose it in ```")
     return query.error(at, f"{word!r} is not expected here", hint=_HABITS.get(word) or _expected(expected))
 
 

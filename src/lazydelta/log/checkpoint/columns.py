@@ -328,7 +328,7 @@ def _column(adds: pa.StructArray, name: str, type_: pa.DataType, file: LogFile) 
         or (pa.types.is_map(column.type) and _is_text(column.type.key_type) and _is_text(column.type.item_type))
     )
     if not alike:
-        message = f"{file.path} has a column 'add.{name}' of type {column.type} where {type_} is due"
+        message = f"{file.path} has a column 'add.{name}' of type {column.type} instead of {type_}"
         raise CorruptLogError(message, path=file.path, version=file.version)
     return pc.cast(column, type_)
 

@@ -522,7 +522,7 @@ def checkpoint_actions(store: Store, segment: LogSegment, *names: str) -> Iterat
 def too_often(segment: LogSegment) -> ObjectChangedError:
     """Return the error for a checkpoint that changes whenever it is read."""
     message = f"The checkpoint {segment.base_version} is replaced faster than it can be read"
-    hint = "see who writes checkpoints of this table again and again, and try later"
+    hint = "find out which writer keeps rewriting checkpoints of this table, and try again later"
     return ObjectChangedError(message, version=segment.base_version, hint=hint)
 
 
@@ -532,7 +532,7 @@ def _check_commits(segment: LogSegment, listed: dict[int, LogFile]) -> None:
         now = listed.get(commit.version)
         if now is None or commit.kind is not FileKind.COMMIT or now.info == commit.info:
             continue
-        message = f"{commit.path} was replaced since the table was opened: the log is another one"
+        message = f"{commit.path} was replaced since the table was opened: the log is a different one"
         raise MissingCommitError(message, path=commit.path, version=commit.version, hint="open the table again")
 
 

@@ -71,7 +71,7 @@ class ChecksumCheck(msgspec.Struct):
             f"{self.file.path} {'; '.join(problems)}",
             path=self.file.path,
             version=self.file.version,
-            hint="the log or its checksum was damaged; set the option checksum='off' to read on regardless",
+            hint="the log or its checksum is damaged; set the option checksum='off' to read it regardless",
         )
 
     def _watched(self, actions: Iterable[list[LogLine]], age: int) -> Iterator[list[LogLine]]:

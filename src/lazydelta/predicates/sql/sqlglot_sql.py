@@ -167,7 +167,7 @@ def _parse(text: str) -> Expr:
 def too_deep(text: str) -> PredicateError:
     """Return the error for parentheses nested deeper than Python's stack."""
     message = f"The predicate {short_repr(text)} is nested too deeply"
-    return PredicateError(message, hint="flatten it: chains of AND, OR and IN may be as long as you like")
+    return PredicateError(message, hint="flatten it; chains of AND, OR and IN have no length limit")
 
 
 class _Reader:
@@ -216,7 +216,7 @@ class _Reader:
             return
         start = min((part.meta["start"] for part in node.walk() if "start" in part.meta), default=None)
         place = "" if start is None else _place(self._text, start)
-        message = f"The predicate {short_repr(self._text)} is no condition{place}: "
+        message = f"The predicate {short_repr(self._text)} is not a condition{place}: "
         shown = node.sql(dialect=_dialect(), normalize_functions=False)
         raise PredicateError(f"{message}{short_repr(shown)} is neither true nor false", hint="compare it with a value")
 
@@ -322,7 +322,7 @@ class _Reader:
         text = node.sql(dialect=_dialect(), normalize_functions=False)
         if node.find(exp.Query, exp.Placeholder, exp.Parameter) is not None:
             message = f"The predicate holds {short_repr(text)}, a subquery or a parameter"
-            raise PredicateError(message, hint="write values in its place")
+            raise PredicateError(message, hint="use literal values instead")
         if isinstance(node, exp.Anonymous):
             reason = f"lazydelta has no range for the function {str(node.this).lower()}()"
         else:

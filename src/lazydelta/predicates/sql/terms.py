@@ -88,13 +88,13 @@ def cast(value: Any, kind: str, *, sized: bool) -> Any:
         return value
     number = _number(value.strip()) if isinstance(value, str) else value
     if isinstance(number, bool) or not isinstance(number, int | PyDecimal) or not PyDecimal(number).is_finite():
-        raise NoTranslationError(f"a cast of {short_repr(value)} to {kind} is not worked out")
+        raise NoTranslationError(f"a cast of {short_repr(value)} to {kind} is not supported")
     if isinstance(number, int) and (kind in INTEGER_KINDS or kind == "DECIMAL"):
         return number
     # DECIMAL(p, s) rounds other numbers to its scale, and a double out of range becomes infinite.
     if kind == "DOUBLE" and -_LARGEST_DOUBLE < number < _LARGEST_DOUBLE:
         return float(number)
-    raise NoTranslationError(f"a cast of {short_repr(value)} to {kind} is not worked out")
+    raise NoTranslationError(f"a cast of {short_repr(value)} to {kind} is not supported")
 
 
 def as_day(value: Any) -> Day | None:
@@ -110,7 +110,7 @@ def as_instant(value: Any, *, word: str = "timestamp") -> Instant | None:
     if isinstance(value, Instant):
         return Instant(value.nanoseconds)
     if not isinstance(value, str):
-        raise NoTranslationError(f"{short_repr(value)} is no {word}")
+        raise NoTranslationError(f"{short_repr(value)} is not a {word}")
     nanoseconds = parse_instant(value)
     if nanoseconds is None:
         message = f"{short_repr(value)} is not a {word}"
@@ -136,7 +136,7 @@ def add(op: str, left: Any, right: Any) -> Any:
     if op == "*":
         if _is_integer(left) and _is_integer(right):
             return left * right
-        raise NoTranslationError("products are worked out of integers alone")
+        raise NoTranslationError("only products of integers are supported")
     if op == "+" and isinstance(right, Instant):
         left, right = right, left
     if op == "-":
@@ -151,7 +151,7 @@ def add(op: str, left: Any, right: Any) -> Any:
         return left + right
     if _is_integer(left) and _is_integer(right):
         return left + right
-    raise NoTranslationError("this sum is not worked out")
+    raise NoTranslationError("this sum is not supported")
 
 
 def holds(op: str, left: Any, right: Any) -> bool | None:
@@ -208,7 +208,7 @@ def _text(value: Any, *, sized: bool) -> str:
         return timestamp_text(value.nanoseconds // _DAY, "D")
     if isinstance(value, str | int) and not isinstance(value, bool) and not sized:
         return str(value)
-    raise NoTranslationError(f"engines differ in what {short_repr(value)} is as text")
+    raise NoTranslationError(f"engines differ in the string form of {short_repr(value)}")
 
 
 def _number(text: str) -> Any:
@@ -477,7 +477,7 @@ class Terms:
         """Return the value of an expression without columns."""
         term = self.term(node)
         if not isinstance(term, Known):
-            raise NoTranslationError("a column stands where ranges need a constant")
+            raise NoTranslationError("a column is used where ranges need a constant")
         return term.value
 
     def instant(self, arguments: tuple[Syntax, ...]) -> Term:
@@ -552,7 +552,7 @@ class Terms:
         _need(arguments, 1)
         term = self.term(arguments[0])
         if isinstance(term, Known):
-            raise NoTranslationError(f"{name}() is worked out of columns alone")
+            raise NoTranslationError(f"{name}() is supported for columns only")
         if isinstance(term, CalendarPart) or term.as_text or not isinstance(term.kind, Primitive):
             raise NoTranslationError(f"{name}() takes a date or a timestamp")
         kind = term.kind.name
@@ -561,7 +561,7 @@ class Terms:
         if name == "year":
             return term.then(INTEGER, years_of_days if kind == "date" else years_of_timestamps)
         if term.steps or (kind == "date" and name in _CLOCK_PARTS):
-            raise NoTranslationError(f"{name}() begins again and again and so has no range")
+            raise NoTranslationError(f"{name}() is periodic and has no range")
         return CalendarPart(term.column, _CALENDAR_PARTS[name])
 
     def _span(self, arguments: tuple[Syntax, ...]) -> Timespan:
@@ -569,7 +569,7 @@ class Terms:
         value = self.constant(arguments[0])
         span = parse_timespan(value) if isinstance(value, str) else value
         if not isinstance(span, Timespan):
-            raise NoTranslationError(f"{value!r} is no span of time such as 1h or 30m")
+            raise NoTranslationError(f"{value!r} is not a duration such as 1h or 30m")
         return span
 
     @staticmethod
@@ -591,7 +591,7 @@ class Terms:
                 return left.then(DATE, shifted(by.nanoseconds // _DAY))
             timestamps = left if kind != "date" else left.then(TIMESTAMP, timestamps_of_days)
             return timestamps.then(timestamps.kind, shifted(by.nanoseconds // 1_000))
-        raise NoTranslationError("sums of a column have ranges for dates and timestamps alone")
+        raise NoTranslationError("only sums of dates and timestamps have ranges")
 
 
 def _cast(term: Term, kind: str, *, sized: bool) -> Term:

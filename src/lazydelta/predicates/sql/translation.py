@@ -146,9 +146,9 @@ class Translator:
             case Call("isnull" | "isnotnull" as name, (part,)):
                 return is_null(self._any_column(part), negated=negated is not (name == "isnotnull"))
         if node.name not in CONDITION_FUNCTIONS:
-            message = f"{node} stands where a condition should be"
-            raise PredicateError(message, hint="compare it with something")
-        raise NoTranslationError(f"{node.name}() is worked out for a column and a text")
+            message = f"{node} is used as a condition"
+            raise PredicateError(message, hint="compare it with a value")
+        raise NoTranslationError(f"{node.name}() is supported for a column and a string")
 
     def _comparison(self, node: Syntax, op: str, left: Term, right: Term, *, negated: bool) -> Predicate:
         if isinstance(left, Known) and isinstance(right, Known):
@@ -158,7 +158,7 @@ class Translator:
             return self._compare(node, left, op, right.value, negated=negated)
         if isinstance(left, Known):
             return self._compare(node, right, MIRRORED[op], left.value, negated=negated)
-        reason = "two columns are compared, and ranges of both say little of their rows"
+        reason = "two columns are compared, whose ranges do not decide which rows match"
         filters = None
         if isinstance(left, StepFunction) and isinstance(right, StepFunction) and left.is_plain and right.is_plain:
             filters = self._between_columns(left.column, op, right.column)
@@ -177,7 +177,7 @@ class Translator:
         if value is None:
             return Constant(None)
         if term.as_text and not isinstance(value, str):
-            raise NoTranslationError("a text is compared with something else")
+            raise NoTranslationError("a string is compared with another type")
         return _joined(term.compare(op, value, negated=negated))
 
     def _membership(self, node: Syntax, term: Term, values: tuple[Syntax, ...], *, negated: bool) -> Predicate:
@@ -192,7 +192,7 @@ class Translator:
         """Compare with null-safe equality, so that the negation is true for nulls."""
         term, known = (left, right) if isinstance(right, Known) else (right, left)
         if not isinstance(term, StepFunction) or not isinstance(known, Known):
-            raise NoTranslationError("<=> is worked out for a column and a constant")
+            raise NoTranslationError("<=> is supported for a column and a constant")
         if known.value is None:
             return is_null(term.column, negated=negated)
         result = self._compare(node, term, "=", known.value, negated=negated)
@@ -202,11 +202,11 @@ class Translator:
         term, text = self._terms.term(part), self._terms.constant(pattern)
         mark = "\\" if escape is None else self._terms.constant(escape)
         if not isinstance(term, StepFunction) or not isinstance(mark, str):
-            raise NoTranslationError("LIKE is worked out for columns")
+            raise NoTranslationError("LIKE is supported for columns")
         if text is None:
             return Constant(None)
         if not isinstance(text, str):
-            message = f"The pattern of LIKE is {text!r}, which is no text"
+            message = f"The pattern of LIKE is {text!r}, which is not a string"
             raise PredicateError(message, hint="write the pattern in single quotes")
         if term.is_plain:
             return like(term.column, text, escape=mark, negated=negated)
@@ -214,7 +214,7 @@ class Translator:
             return _joined(term.compare("=", text, negated=negated))
         prefix = plain_prefix(term.column, text, mark) if term.as_text else None
         if prefix is None:
-            raise NoTranslationError("LIKE of a function has a range for the beginnings of dates alone")
+            raise NoTranslationError("LIKE of a function has a range only for prefixes of dates")
         return _joined(term.starts_with(prefix, negated=negated))
 
     def _of_calendar(self, node: Syntax, term: CalendarPart, op: str, value: Any, *, negated: bool) -> Predicate:
@@ -222,7 +222,7 @@ class Translator:
         if value is None:
             return Constant(None)
         placed = place(value, Column(term.column.path, term.column.physical_path, INTEGER))
-        reason = f"the {term.function.replace('_', ' ')} begins again and again, so no range has it"
+        reason = f"the {term.function.replace('_', ' ')} is periodic and has no range"
         filters = None
         if placed.exact:
             number = pc.scalar(typed_scalar(placed.low, pa.int64()))
@@ -239,14 +239,14 @@ class Translator:
     def _flag(self, column: Column, *, negated: bool) -> Predicate:
         """Translate a column used alone as a condition."""
         if column.type != Primitive("boolean"):
-            message = f"Column {column.name!r} of type {column.type} stands where a condition should be"
+            message = f"Column {column.name!r} of type {column.type} is used as a condition"
             raise PredicateError(message, hint="compare it with a value")
         return compare(column, "=", value=True, negated=negated)
 
     def _plain_column(self, node: Syntax) -> Column:
         term = self._terms.term(node)
         if not isinstance(term, StepFunction) or not term.is_plain:
-            raise NoTranslationError("a column was expected, and this is more")
+            raise NoTranslationError("a column was expected")
         return term.column
 
     def _any_column(self, node: Syntax) -> Column:
@@ -290,7 +290,7 @@ class _EngineText:
             case Foreign(text):
                 found = in_duckdb(text)
                 if found is None:
-                    raise NoTranslationError("it is another value with each call")
+                    raise NoTranslationError("its value changes with each call")
                 return f"({found})"
             case Literal(value):
                 return _constant(value)
@@ -329,7 +329,7 @@ class _EngineText:
             case Pattern(part, pattern, escape):
                 mark = "'\\'" if escape is None else self._text(escape)
                 return f"({self._text(part)} LIKE {self._text(pattern)} ESCAPE {mark})"
-        raise NoTranslationError("DuckDB may mean something else by it")
+        raise NoTranslationError("DuckDB may interpret it differently")
 
 
 def _field(whole: str, name: str) -> str:
@@ -361,7 +361,7 @@ def _quoted(text: str) -> str:
 
 def _joined(found: tuple[str, tuple[Predicate, ...]] | None) -> Predicate:
     if found is None:
-        raise NoTranslationError("texts of days beyond the years 1 to 9999 do not sort like the days")
+        raise NoTranslationError("days outside the years 1 to 9999 do not sort as strings")
     word, parts = found
     return (conjunction if word == "and" else disjunction)(parts)
 
@@ -404,7 +404,7 @@ def parse_sql(text: str, schema: TableSchema, *, now: int, nan: NanOrder = NanOr
     """
     if not text.strip():
         message = "The predicate is empty"
-        raise PredicateError(message, hint="leave it out, or write a condition such as \"date = '2026-02-08'\"")
+        raise PredicateError(message, hint="omit it, or write a condition such as \"date = '2026-02-08'\"")
     text = quote_timestamps(text)
     tree = parse_plain(text)
     try:

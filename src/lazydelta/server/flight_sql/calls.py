@@ -101,7 +101,7 @@ class Handles(Generic[Kept]):
             self._forget_expired()
             entry = self._entries.get(handle)
             if entry is None or entry.identity != identity:
-                hint = "make it again; it ends with the connection, after a while, or when the server stops"
+                hint = "create it again; it ends with the connection, when it expires, or when the server stops"
                 raise QueryError(f"The {self._what} is not known here, or has expired", hint=hint)
             entry.expires = self._clock() + self._seconds
             self._entries.move_to_end(handle)
@@ -141,8 +141,8 @@ class Handles(Generic[Kept]):
         most = self._most_bytes
         while mine and (len(mine) + more > self._most or (most is not None and taken > most)):
             if not self._replaces:
-                message = f"There are {len(mine)} open {self._what}s, which is as many as one client may have"
-                raise QueryError(message, hint="close those that are not needed, or wait until they expire")
+                message = f"There are {len(mine)} open {self._what}s, the most that a client may have"
+                raise QueryError(message, hint="close unused ones, or wait until they expire")
             taken -= self._entries.pop(mine.pop(0)).size
 
     def _forget_expired(self) -> None:
@@ -315,7 +315,7 @@ class SqlLimits:
 
     def __post_init__(self) -> None:
         if min(self.memory, self.reading_memory, self.threads, self.prepared, self.statements, self.seconds) <= 0:
-            raise OptionError("Limits of Flight SQL are above zero", hint="leave them out for the defaults")
+            raise OptionError("Limits of Flight SQL must be greater than zero", hint="omit them to use the defaults")
 
 
 class PreparedStatement:
@@ -426,7 +426,7 @@ class FlightSql:
                 answer = catalog_answer(name, command, self._tables, identity)
                 return flight.GeneratorStream(answer.schema, iter(answer.to_batches(_BATCH_ROWS)))
             if name != "TicketStatementQuery":
-                raise QueryError(f"A {name} is no ticket", hint="ask GetFlightInfo for one")
+                raise QueryError(f"A {name} is not a ticket", hint="get one from GetFlightInfo")
             statement = self._statements.get(identity, command.statement_handle)
             stream = self._stream(context, identity, command.statement_handle, statement)
             sent = Sent(stream, self._refused, lambda item: item[0])
@@ -474,7 +474,7 @@ class FlightSql:
                 case "CloseSession":
                     answer = self._options.close(context, identity)
                 case _:
-                    raise QueryError(f"There is no action {action.type!r}", hint="list_actions() names them")
+                    raise QueryError(f"There is no action {action.type!r}", hint="see list_actions()")
             return iter([bytes(answer)])
 
     def cancel_all(self) -> None:
@@ -503,7 +503,7 @@ class FlightSql:
             statement = self._described(context, identity, self._given(context, identity, command.query))
             if len(statement.parameters):
                 message = f"The statement has {len(statement.parameters)} parameters and no values"
-                raise QueryError(message, hint="prepare it and bind them")
+                raise QueryError(message, hint="prepare the statement and bind the values")
             return statement
         if name == "CommandPreparedStatementQuery":
             prepared = self._prepared.get(identity, command.prepared_statement_handle)
@@ -599,19 +599,19 @@ def _info(schema: pa.Schema, descriptor: flight.FlightDescriptor, ticket: bytes)
 def _expected(name: str, body: bytes) -> Any:
     found, message = unpacked(body)
     if found != name:
-        raise QueryError(f"The action holds a {found}, not a {name}", hint="use a client of Flight SQL")
+        raise QueryError(f"The action contains a {found}, not a {name}", hint="use a Flight SQL client")
     return message
 
 
 def _refuse_transaction(command: Any) -> None:
     if command.HasField("transaction_id") and command.transaction_id:
-        raise UnsupportedOperationError("There are no transactions here", hint="run the statement by itself")
+        raise UnsupportedOperationError("There are no transactions here", hint="run the statement on its own")
 
 
 def _reads_only(name: str) -> Exception:
     if name in _READS_ONLY:
-        return UnsupportedOperationError(f"This server only reads: no {name}", hint="give a SELECT")
-    return QueryError(f"A {name} cannot be asked for like this", hint="use a client of Flight SQL")
+        return UnsupportedOperationError(f"This server only reads: no {name}", hint="send a SELECT")
+    return QueryError(f"A {name} cannot be requested like this", hint="use a Flight SQL client")
 
 
 def _one_row(reader: Any) -> pa.RecordBatch | None:
@@ -623,8 +623,8 @@ def _one_row(reader: Any) -> pa.RecordBatch | None:
             if batch is None or batch.num_rows == 0:
                 continue
             if found is not None or batch.num_rows > 1:
-                raise QueryError("More than one row of values is bound", hint="bind one row and run it for each")
+                raise QueryError("More than one row of values is bound", hint="bind one row at a time")
             if batch.nbytes > _MOST_BOUND:
-                raise QueryError(f"The bound values are larger than {_MOST_BOUND} bytes", hint="bind smaller ones")
+                raise QueryError(f"The bound values are larger than {_MOST_BOUND} bytes", hint="bind smaller values")
             found = batch
     return found

@@ -94,7 +94,7 @@ _EXPLAINED_AS = frozenset({"text", "json"})
 _MOST_ROWS = (1 << 63) - 1
 _MOST_PARAMETERS = 1000
 _FEW_EXPRESSIONS = 100
-_HINT = "give one SELECT over the tables of this server; the catalog lists them"
+_HINT = "send one SELECT over the tables of this server; the catalog lists them"
 
 
 def allowed_functions(con: Any) -> set[str]:
@@ -165,7 +165,7 @@ class SqlGuard:
             str(each["key"]).lower() for node in nodes_of(tree) for each in (node.get("cte_map") or {}).get("map", [])
         }
         if hidden := own & self._internal:
-            raise QueryError(f"WITH gives {min(hidden)!r} a meaning that DuckDB has for itself", hint="rename it")
+            raise QueryError(f"WITH gives {min(hidden)!r} a name that DuckDB reserves", hint="rename it")
         used: dict[str, None] = {}
         views: dict[CatalogView, None] = {}
         as_tables = {id(node["function"]) for node in nodes_of(tree) if node.get("type") == "TABLE_FUNCTION"}
@@ -202,7 +202,7 @@ class SqlGuard:
         view = _VIEWS.get(asked)
         if view is None or asked.startswith("information_schema."):
             shown = asked.strip('"')[:200]
-            raise QueryError(f"SHOW {shown} is not run here", hint="SHOW TABLES is, and DESCRIBE of a table")
+            raise QueryError(f"SHOW {shown} is not run here", hint="use SHOW TABLES, or DESCRIBE of a table")
         _become_view(node, view, views)
 
     def expression(self, sql: str) -> dict[str, Any]:
@@ -261,7 +261,9 @@ class SqlGuard:
         name = str(node.get("function_name", "")).lower()
         if name not in allowed:
             message = f"The function {name}() is not available here"
-            raise QueryError(message, hint="functions that compute are; those that read files or settings are not")
+            raise QueryError(
+                message, hint="only functions that compute are allowed, not those that read files or settings"
+            )
 
 
 def _explained(text: str) -> tuple[str, str]:
@@ -272,7 +274,7 @@ def _explained(text: str) -> tuple[str, str]:
     form = (found[2] or "text").lower()
     if found[1] or form not in _EXPLAINED_AS:
         message = f"{' '.join(found[0].split())[:60]} is not run here"
-        raise QueryError(message, hint="EXPLAIN and EXPLAIN (FORMAT json) of a SELECT are")
+        raise QueryError(message, hint="use EXPLAIN or EXPLAIN (FORMAT json) with a SELECT")
     return text[found.end() :], "EXPLAIN (FORMAT json) " if form == "json" else "EXPLAIN "
 
 
@@ -315,8 +317,8 @@ def _check_growth(node: dict[str, Any]) -> None:
     for argument in node.get("arguments", [])[_GROWING.get(name, slice(0))]:
         literal = argument["expression"].get("literal") or {}
         if literal.get("kind") != "INTEGER" or abs(_number(literal)) > _MOST_GROWN:
-            message = f"{name}() is given a size that is no number up to {_MOST_GROWN}"
-            raise QueryError(message, hint="write it as a number; FROM range(…) makes rows, as many as you like")
+            message = f"{name}() needs a literal size of at most {_MOST_GROWN}"
+            raise QueryError(message, hint="pass a literal number; use FROM range(…) to produce many rows")
 
 
 def _by_small_letters(served: Iterable[str]) -> dict[str, str]:
@@ -333,7 +335,7 @@ def _name_table(node: dict[str, Any], names: dict[str, str], own: set[str], used
     asked = str(node.get("table_name", ""))
     shown = ".".join([*place, asked])[:200]
     if node.get("at_clause"):
-        raise QueryError(f"The table {shown} is asked for at another version", hint="leave AT out")
+        raise QueryError(f"The table {shown} is requested at another version", hint="omit AT")
     if not place and asked.lower() in own:
         if asked.lower() in names:
             # The scope of the WITH may not include this reference.
@@ -343,7 +345,10 @@ def _name_table(node: dict[str, Any], names: dict[str, str], own: set[str], used
         raise QueryError(f"There is no table {shown!r} here", hint=_HINT)
     name = names[asked.lower()]
     if not name:
-        raise QueryError(f"Several tables are called {shown!r} but for capital letters", hint="ask for another name")
+        raise QueryError(
+            f"The names of several tables differ from {shown!r} only in case",
+            hint="rename one of them in the server's configuration",
+        )
     used[name] = None
     node |= {"catalog_name": "", "schema_name": "", "table_name": name}
     if "qualified_name" in node:

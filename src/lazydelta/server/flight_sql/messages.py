@@ -142,10 +142,10 @@ def unpacked(data: bytes) -> tuple[str, Any]:
     try:
         found.ParseFromString(data)
     except DecodeError as error:
-        raise QueryError("The request is no message of Flight SQL", hint="use a client of Flight SQL") from error
+        raise QueryError("The request is not a Flight SQL message", hint="use a Flight SQL client") from error
     name = found.type_url.rpartition(".")[2]
     if not found.type_url.startswith(_HOST + _FLIGHT) or name not in MESSAGES:
-        message = f"The request is of the type {found.type_url[:200]!r}, which this server does not know"
+        message = f"The request is of the type {found.type_url[:200]!r}, which this server does not support"
         raise QueryError(message, hint="use statements, prepared statements and the catalog's commands")
     return name, parsed(name, found.value)
 
@@ -156,7 +156,7 @@ def parsed(name: str, data: bytes) -> Any:
     try:
         message.ParseFromString(data)
     except DecodeError as error:
-        raise QueryError(f"The {name} of the request cannot be read", hint="use a client of Flight SQL") from error
+        raise QueryError(f"The {name} of the request cannot be read", hint="use a Flight SQL client") from error
     return message
 
 

@@ -102,7 +102,9 @@ def _text(value: pa.Scalar) -> str:
     if any(test(kind) for test in _TEXTS):
         text = str(value.as_py())
         if "\0" in text:
-            raise QueryError("A bound text has a zero byte, which DuckDB's texts have not", hint="bind it as binary")
+            raise QueryError(
+                "A bound string has a zero byte, which DuckDB does not support", hint="bind it as a binary value"
+            )
         return text
     if any(test(kind) for test in _BYTES):
         return "".join(f"\\x{byte:02X}" for byte in value.as_py())
@@ -131,7 +133,7 @@ def _microseconds(value: pa.Scalar) -> int:
 
 def _whole_microseconds(nanoseconds: int) -> int:
     if nanoseconds % 1000:
-        raise QueryError("A bound duration has nanoseconds, which DuckDB's have not", hint="round it")
+        raise QueryError("A bound duration has nanoseconds, which DuckDB does not support", hint="round it")
     return int(nanoseconds // 1000)
 
 
@@ -380,7 +382,7 @@ class SqlSession:
         self._runner = con
 
     def _bound(self, query: CheckedQuery, values: Mapping[str, pa.Scalar]) -> dict[str, Any]:
-        """Return the tree of a query with values in place of parameters."""
+        """Return the tree of a query with literal values of parameters."""
         nodes = {name: self._guard.expression(literal(value)) for name, value in values.items()}
         found: dict[str, Any] = with_values(query.tree, nodes)
         return found
@@ -454,7 +456,9 @@ def refusal(error: Exception) -> LazyDeltaError:
     lines = str(error).strip().splitlines() or [type(error).__name__]
     said = " ".join(line.strip() for line in lines[:3])[:500]
     if "Out of Memory Error" in lines[0] or isinstance(error, MemoryError):
-        return MemoryLimitError(f"The query needs more memory than a statement has here: {said}", hint="narrow it")
+        return MemoryLimitError(
+            f"The query needs more memory than a statement has here: {said}", hint="narrow the query"
+        )
     return QueryError(f"DuckDB cannot answer the query: {said}", hint="use the SQL dialect of DuckDB")
 
 
@@ -462,7 +466,7 @@ def _by_name(query: CheckedQuery, values: pa.RecordBatch | None) -> dict[str, pa
     given = 0 if values is None else values.num_columns
     if given != len(query.parameters):
         message = f"The query has {len(query.parameters)} parameters, and {given} values are bound"
-        raise QueryError(message, hint="bind one value for each")
+        raise QueryError(message, hint="bind one value for each parameter")
     return {} if values is None else {name: values.column(at)[0] for at, name in enumerate(query.parameters)}
 
 

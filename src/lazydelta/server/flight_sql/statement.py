@@ -101,7 +101,7 @@ def check_text(text: str, language: str) -> None:
             row = 0
         if depth > _MOST_DEPTH:
             raise QueryError(
-                f"The query is nested deeper than {_MOST_DEPTH} brackets", hint="name parts of it in a WITH"
+                f"The query is nested deeper than {_MOST_DEPTH} brackets", hint="move parts of it to a WITH clause"
             )
         if row > _MOST_OPERATORS or number > _MOST_TOKENS:
             most = f"{_MOST_TOKENS} words and signs, or {_MOST_OPERATORS} without a comma or bracket between"
@@ -123,7 +123,7 @@ def described(
         if cancelled():
             raise StreamClosedError("The call was cancelled", hint="run the statement again")
         if until is not None and time.monotonic() > until:
-            message = f"The statement was not described after {seconds:g} s, longer than it may take here"
+            message = f"The statement was not described after {seconds:g} s, the time limit for planning"
             raise DeadlineError(message, hint="simplify it")
 
     tables = dict(statement.tables)
@@ -231,10 +231,8 @@ class StatementAnswer(Answer):
         """Spill rows to a file until the client reads again or the worker has finished. See ``Answer``."""
         while not is_wanted() and self._rows is not None and (data := next(self._rows, None)) is not None:
             if not self._spill.take(len(data)):
-                message = "The client took nothing while others waited, and the rest of its rows is too large to keep"
-                raise ServerBusyError(
-                    message, hint="fetch without pauses, or ask for less; try again when others are done"
-                )
+                message = "The client read nothing while others waited, and its remaining rows are too large to keep"
+                raise ServerBusyError(message, hint="fetch without pauses, or query fewer rows; then try again")
             self._taken += len(data)
             if self._file is None:
                 self._file = tempfile.TemporaryFile(prefix="lazydelta-")  # noqa: SIM115 - closed with the batches

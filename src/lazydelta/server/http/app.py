@@ -139,7 +139,7 @@ class HttpApp:
             raise BadRequestError(400, "The request has two lengths")
         hosts = self._options.hosts
         if hosts is not None and _name(found["host"]) not in hosts:
-            message = "The request names a host that this server is not"
+            message = "The request names a different host"
             raise BadRequestError(421, message, "call it by the address that it printed")
         self._check_origin(scope, found)
         if scope["method"] == "POST" and not found.get("content-type", "").lower().startswith("application/json"):
@@ -162,7 +162,7 @@ class HttpApp:
             return ANYONE
         given = dict(headers).get("authorization", "")
         if not given.lower().startswith(_BEARER):
-            message = "This server wants a token, and there is none"
+            message = "This server requires a token"
             raise UnauthenticatedError(message, hint="send the header authorization: Bearer NAME.SECRET")
         found: Identity | UnauthenticatedError
         try:
@@ -172,7 +172,7 @@ class HttpApp:
         except OptionError as error:
             # If the file cannot be used, every client is refused without the reason.
             _log.error("tokens cannot be checked", exc_info=error)
-            raise UnauthenticatedError("The server cannot check tokens", hint="its operator can tell why") from None
+            raise UnauthenticatedError("The server cannot check tokens", hint="ask the server's operator") from None
         return self._limit.settle(_address(scope), found)
 
     # --- handlers

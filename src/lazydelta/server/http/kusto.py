@@ -373,7 +373,7 @@ def _number(options: Mapping[str, Any], name: str, default: int | None = None) -
     except ValueError:
         number = -1
     if number < 0:
-        raise OptionError(f"The request property {name} is {str(value)[:50]!r}", hint="give a number from 0")
+        raise OptionError(f"The request property {name} is {str(value)[:50]!r}", hint="pass a number of at least 0")
     return number
 
 

@@ -239,7 +239,7 @@ class Commands:
                 found = work(call, **named)
                 return found if not pipe else self._piped(call, found, rest)
         shown = " ".join(command.split()[:4])[:100]
-        hint = "see the table of commands in docs/kusto.md; .show databases, tables, schema and queries are among them"
+        hint = "see the list of commands in docs/kusto.md; .show databases, tables, schema and queries are among them"
         error = KqlError(f"The command {shown!r} is not supported", line=1, column=1, hint=hint)
         raise error
 
@@ -405,7 +405,7 @@ class Commands:
             for batch in query:
                 rows += msgspec.json.decode(b"[" + encoded_rows(batch, columns) + b"]", type=list[list[Any]])
                 if len(rows) > _MOST_ROWS:
-                    raise OptionError(f"The command has more than {_MOST_ROWS} rows", hint="filter them")
+                    raise OptionError(f"The command has more than {_MOST_ROWS} rows", hint="filter the rows")
         return Answer(columns, rows)
 
 

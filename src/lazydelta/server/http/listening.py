@@ -44,7 +44,7 @@ class HttpServer:
             self._socket = socket.create_server((host.strip("[]"), port), family=family, backlog=128)
         except OSError as error:
             message = f"The server cannot listen at {host}:{port}: {error.strerror or error}"
-            raise OptionError(message, hint="see whether the port is taken") from None
+            raise OptionError(message, hint="check whether the port is in use") from None
         self.port = int(self._socket.getsockname()[1])
         config = uvicorn.Config(
             _with_threads(app),

@@ -311,7 +311,7 @@ class PageApi:
     def _download(self, call: Call) -> Iterator[Head | bytes]:
         asked = _statement(call)
         if asked.format not in _MEDIA:
-            raise OptionError(f"There is no download as {asked.format[:20]!r}", hint="ask for csv, json or parquet")
+            raise OptionError(f"There is no download as {asked.format[:20]!r}", hint="use csv, json or parquet")
         with self._run(call, asked) as query:
             columns = _shown_columns(query.schema, asked.language)
             ending = "ndjson" if asked.format == "json" else asked.format
@@ -351,7 +351,7 @@ def _decoded(call: Call, kind: type[Any]) -> Any:
     try:
         return msgspec.json.decode(call.body, type=kind)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise OptionError(f"The request cannot be understood: {error}", hint="send what the page sends") from None
+        raise OptionError(f"The request cannot be understood: {error}", hint="send requests as the page does") from None
 
 
 def _statement(call: Call) -> _Statement:

@@ -91,7 +91,7 @@ def error_body(error: BaseException, cleaned: Callable[[str], str]) -> dict[str,
     """Return an error for clients. An unexpected one has no details, which go to the server's log."""
     if not isinstance(error, LazyDeltaError):
         _log.error("an internal error while serving", exc_info=error)
-        error = ServeError("The server failed for a reason of its own", hint="its log has the details")
+        error = ServeError("The server failed for a reason of its own", hint="see the server's log")
     told: dict[str, Any] = {"error": type(error).__name__, "message": cleaned(str(error.args[0]))[:_LONGEST]}
     if error.hint:
         told["hint"] = cleaned(error.hint)[:_LONGEST]

@@ -342,7 +342,7 @@ def build_at(  # noqa: PLR0913 - all arguments but the build target are keyword-
         sweep(store, snapshot)
         return msgspec.structs.replace(result, reason=reason)
     message = f"The sidecar in {FOLDER} is dropped faster than it can be built"
-    hint = "see who else cleans up sidecars of this table, and try again"
+    hint = "find out what else removes sidecars of this table, and try again"
     raise ObjectChangedError(message, path=FOLDER, version=checkpoint.version, hint=hint)
 
 

@@ -240,7 +240,7 @@ def build_deltas(
     Existing delta sidecars are read in full and kept if they are valid. Scan results do not depend on them.
     """
     if at_least < 1:
-        raise OptionError(f"Delta sidecars of at least {at_least} commits make no sense", hint="1 or more")
+        raise OptionError(f"Delta sidecars of at least {at_least} commits are not useful", hint="use 1 or more")
     handle = TableHandle.open(table_uri, storage_options, options)
     return write_deltas(handle, at_least=at_least, memory_budget=memory_budget, check=True, progress=progress)
 

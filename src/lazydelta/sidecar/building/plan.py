@@ -215,7 +215,7 @@ def _sort_columns(schema: TableSchema, stats: Sequence[Column], sort_by: Sequenc
         for column in columns:
             if not column.is_partition and (column not in stats or not has_range(column)):
                 message = f"The sidecar cannot be sorted by {column.name!r}, which has no minimum in the log"
-                raise OptionError(message, hint="name partition columns or columns with statistics")
+                raise OptionError(message, hint="use partition columns or columns with statistics")
     else:
         columns = [schema.column(name) for name in schema.partition_columns]
         columns = columns or [column for column in stats if is_timestamp(column)][:1]

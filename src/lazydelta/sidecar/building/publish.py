@@ -236,7 +236,7 @@ class Publication:
                 continue  # another process is deleting or replacing it: look again
             return None
         message = f"{path} changes faster than it can be replaced"
-        hint = "see who else builds sidecars of this table, and try again"
+        hint = "find out what else builds sidecars of this table, and try again"
         raise ObjectChangedError(message, path=path, version=self.checkpoint.version, hint=hint)
 
     def _withdraw(self, data: bytes) -> None:

@@ -346,15 +346,15 @@ def _base(store: Store, file: FolderFile, sizes: Mapping[str, int], snapshot: Lo
     if manifest.version != file.version or manifest.table_id != snapshot.metadata.id:
         message = "it belongs to another table or version"
     elif not all(each.identity in there for each in manifest.checkpoint):
-        message = "the checkpoint that it mirrors is gone or another"
+        message = "the checkpoint that it mirrors is missing or was replaced"
     elif gone:
-        message = f"commit {gone[0]} is gone"
+        message = f"commit {gone[0]} is missing"
     elif (manifest.protocol, manifest.meta_data) != (snapshot.protocol, snapshot.metadata):
         message = "protocol or metadata changed since then"
     elif manifest.schema_hash != schema_hash(snapshot):
         message = "it was built for another schema"
     elif any(sizes.get(path) != size for path, size in every.files.items()):
-        message = "parts of it are gone or were replaced"
+        message = "parts of it are missing or were replaced"
     if message is not None:
         raise SidecarError(message)
     prove(store, manifest.checkpoint, [there[each.identity] for each in manifest.checkpoint])
@@ -476,7 +476,7 @@ class _Refresh:
         """Choose the parts to rewrite: those that lose or gain rows, and small neighbors to merge."""
         count = len(self._parts)
         if count and max(change.arrivals[:count]) > self._memory_rows:
-            message = "too many new files belong into one part"
+            message = "too many new files belong in one part"
             raise SidecarError(message)
         sizes = [part.num_rows - gone for part, gone in zip(self._parts, lost, strict=True)]
         sizes = [size + int(come) for size, come in zip(sizes, change.arrivals, strict=False)]

@@ -455,7 +455,7 @@ def start_proof(store: Store, recorded: Sequence[CheckpointFile], files: Sequenc
         return None
     for each in recorded:
         if not min(each.size, _BYTES_OF_ONE_END) <= each.tail_length <= each.size:
-            message = f"it does not tell {each.name} from others"
+            message = f"it does not identify its {each.name}"
             raise SidecarError(message)
     ends = [
         store.fetch(info.path, start=info.size - each.tail_length, length=each.tail_length)

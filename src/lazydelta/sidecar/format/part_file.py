@@ -572,7 +572,7 @@ def check_aligned(index: PartFooter, stats: PartFooter) -> None:
     """Raise unless both files have the same rows: equal row counts and the same first and last keys per row group."""
     ours, theirs = ([(group.num_rows, group.first, group.last) for group in footer.groups] for footer in (index, stats))
     if ours != theirs or index.state.sort != stats.state.sort:
-        message = "its two tiers have other rows"
+        message = "the rows of its two tiers differ"
         raise SidecarError(message)
 
 
@@ -608,7 +608,7 @@ def open_part(store: Store, part: ManifestPart, layout: SidecarLayout) -> Opened
     if part.stats is not None:
         check_aligned(footer, tiers[1][0])
     if tuple(column for tier, _ in tiers for column in tier.state.columns) != layout.columns:
-        message = f"{part.file} has other columns than the manifest says"
+        message = f"{part.file} has different columns than the manifest says"
         raise SidecarError(message)
     return OpenedPart(part, footer, tiers)
 
@@ -673,8 +673,8 @@ def _check(footer: PartFooter, part: ManifestPart, layout: SidecarLayout) -> Non
     # The layout starts with the columns of the first tier.
     expected = layout.columns if part.stats is None else layout.columns[: len(columns)]
     if columns != expected or footer.state.sort != layout.sort:
-        message = f"{part.file} has other columns than the manifest says"
+        message = f"{part.file} has different columns than the manifest says"
         raise SidecarError(message)
     if sum(group.num_rows for group in footer.groups) != part.num_rows:
-        message = f"{part.file} has another number of rows than the manifest says"
+        message = f"{part.file} has a different number of rows than the manifest says"
         raise SidecarError(message)

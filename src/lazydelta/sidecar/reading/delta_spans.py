@@ -164,7 +164,7 @@ class DeltaReader:
         footer = self._opened()
         layout = footer.state.layout
         if len(footer.groups) != len(self._entry.row_groups):
-            message = "it has other row groups than the manifest says"
+            message = "it has different row groups than the manifest says"
             raise SidecarError(message)
         names = stats_column_names(layout, self._wanted)
         below = self._first - 1

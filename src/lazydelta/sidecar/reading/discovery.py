@@ -148,7 +148,7 @@ def open_manifest(
         message = f"its metadata belongs to table {metadata.id}"
         raise SidecarError(message)
     if hashlib.sha256(metadata.schema_string.encode()).hexdigest() != manifest.schema_hash:
-        message = "its metadata has another schema than the sidecar"
+        message = "its metadata and the sidecar have different schemas"
         raise SidecarError(message)
     proof = start_proof(store, manifest.checkpoint, [each.info for each in checkpoint.files])
 
@@ -445,7 +445,7 @@ class PartFooters:
         if isinstance(found, Pending):
             found = PartFooter(found.result(), expected=part.footer_sha256)
             if isinstance(part, ManifestPart) and found.state.layout != self._layout:
-                message = f"{part.file} has other columns than the manifest says"
+                message = f"{part.file} has different columns than the manifest says"
                 raise SidecarError(message)
             self._found[part.file] = found
             if self.keeps:

@@ -217,7 +217,7 @@ def _texts(values: pa.Array) -> list[str | None]:
     coded = values.dictionary_encode()
     known = [text_of(each) for each in coded.dictionary]
     if None in known:
-        message = "a partition value has no text"
+        message = "a partition value cannot be written as a string"
         raise ValueError(message)
     return [None if index is None else known[index] for index in coded.indices.to_pylist()]
 
@@ -234,7 +234,7 @@ def open_foreign(store: Store, data: bytes, snapshot: LogSnapshot, checkpoint: C
     layout = _layout(metadata, snapshot)
     footer = _ForeignFooter(metadata, layout, length)
     if [each.num_rows for each in footer.groups] != [each.num_rows for each in manifest.row_groups]:
-        message = f"{manifest.path} has other row groups than the manifest says"
+        message = f"{manifest.path} has different row groups than the manifest says"
         raise SidecarError(message)
     for number, group in enumerate(manifest.row_groups):
         end = group.byte_offset + group.byte_length

@@ -308,6 +308,6 @@ def _only(parts: Mapping[int, ManifestPart], place: BasePlace) -> dict[int, Mani
     """Return the part that contains a place."""
     found = {number: part for number, part in parts.items() if part.file == place.file}
     if not found:
-        message = f"{place.file} is no part of it any more, and the scan was divided by its row groups"
+        message = f"{place.file} is no longer part of it, and the scan was divided by its row groups"
         raise SidecarError(message)
     return found

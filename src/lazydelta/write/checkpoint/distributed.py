@@ -168,7 +168,9 @@ class SpreadCheckpoint:
             found = LogFile(FileKind.CHECKPOINT, self.version, info, self.version, 1, self.parts)
             if _owner_of(self.store, found) != self.name:
                 message = f"{file.path} was written by another writer with as many parts"
-                raise WriteError(message, path=file.path, version=self.version, hint="write it again") from None
+                raise WriteError(
+                    message, path=file.path, version=self.version, hint="write the checkpoint again"
+                ) from None
             return info.size
 
 
@@ -250,7 +252,7 @@ class _Spread:
     ) -> None:
         base = snapshot.segment.checkpoint
         if base is None:
-            message = "there is no checkpoint to share out"
+            message = "there is no checkpoint to distribute"
             raise ValueError(message)
         self._store, self._snapshot, self._state, self._units = snapshot.store, snapshot, state, units
         self._base, self._progress = base, progress
@@ -336,7 +338,7 @@ class _Spread:
         if lacking or unanswered:
             wrong = ", ".join(map(str, lacking or sorted(unanswered)))
             message = f"The checkpoint of version {job.version} lacks these parts, or has another writer's: {wrong}"
-            raise WriteError(message, path=self._store.uri, version=job.version, hint="write it again")
+            raise WriteError(message, path=self._store.uri, version=job.version, hint="write the checkpoint again")
 
     def _discard(self, job: SpreadCheckpoint) -> None:
         """Delete all parts but the first. Without the tail part the checkpoint never became visible."""

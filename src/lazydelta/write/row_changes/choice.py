@@ -66,12 +66,12 @@ class RowChoice:
         # A maximum that ignores NaN does not prove that the file has none. A row missed here would never be deleted.
         predicate = parse_predicate(where, table, now=now, by_engine=True)
         if predicate is None and where is not None:
-            message = f"The predicate {where!r} says nothing, and would choose every row"
-            raise PredicateError(message, hint="leave the predicate out if all rows are meant")
+            message = f"The predicate {where!r} is empty, and would select every row"
+            raise PredicateError(message, hint="omit the predicate to change all rows")
         try:
             expression = None if predicate is None else filter_expression(predicate, table)
         except PredicateError as error:
-            error.hint = "give it as a PyArrow expression, which may be any, or let deltalake do it on the same table"
+            error.hint = "use any PyArrow expression instead, or run it with deltalake on the same table"
             raise
         return cls(table, predicate, expression)
 

@@ -194,7 +194,9 @@ def merge_rows(
 
 def _check_clauses(request: MergeRequest) -> None:
     if not request.clauses:
-        raise OptionError("The merge has no clause, and would change nothing", hint="say what happens to which rows")
+        raise OptionError(
+            "The merge has no clause, and would change nothing", hint="add a clause such as when_matched_update_all()"
+        )
 
 
 def _check_names(handle: TableHandle, schema: pa.Schema, request: MergeRequest) -> None:
@@ -207,7 +209,7 @@ def _begun(handle: TableHandle, request: MergeRequest) -> Transaction:
     if transaction.snapshot is None:
         transaction.close()
         message = f"There is no Delta table at {handle.uri} to merge rows into"
-        raise TableNotFoundError(message, path=handle.uri, hint="check the place, or create it first")
+        raise TableNotFoundError(message, path=handle.uri, hint="check the URI, or create the table first")
     return transaction
 
 
@@ -443,7 +445,7 @@ class _Merge:
                 f"A row of {self._files[number].add.path} matches {count} rows of the source: duplicate relevant WHEN "
                 "MATCHED source rows for one row of the target"
             )
-            raise WriteError(message, hint="nothing was committed; leave one row for each key in the source")
+            raise WriteError(message, hint="nothing was committed; keep one row per key in the source")
 
     def _count(self) -> None:
         """Count the rows that the clauses concern; each row of the target once."""

@@ -118,7 +118,9 @@ class MergeNames:
             raise OptionError(message, hint="rename or drop one of them")
         given: dict[Side, str | None] = {TARGET: target_alias, SOURCE: source_alias}
         if target_alias is not None and source_alias is not None and target_alias.lower() == source_alias.lower():
-            raise OptionError(f"Source and target have the same alias {source_alias!r}", hint="give them two")
+            raise OptionError(
+                f"Source and target have the same alias {source_alias!r}", hint="use two different aliases"
+            )
         self._aliases: dict[str, Side] = {alias.lower(): side for side, alias in given.items() if alias}
         for side, name in _TABLES.items():
             self._aliases.setdefault(name, side)
@@ -133,7 +135,7 @@ class MergeNames:
                 raise OptionError(f"The column {name!r} gets two values in {clause}", hint="name each once")
             values[name] = Sql(f"{SOURCE}.{quoted(text[0])}") if isinstance(text, tuple) else self.sql(text, sides)
         if clause.action != "delete" and not values:
-            raise OptionError(f"The clause {clause} gives no column a value", hint="name columns and their values")
+            raise OptionError(f"The clause {clause} sets no columns", hint="pass columns and their values")
         return BoundClause(number, clause, condition, values)
 
     def assigned(self, clause: MergeClause) -> dict[str, str | tuple[str]]:
@@ -192,7 +194,7 @@ class MergeNames:
     def sql(self, text: Any, sides: Sequence[Side] = (TARGET, SOURCE)) -> Sql:
         """Return an expression with its names resolved to the tables that it may use."""
         if not isinstance(text, str):
-            message = f"A condition or value of a merge is SQL text, not {text!r}"
+            message = f"A condition or value of a merge is a SQL string, not {text!r}"
             raise OptionError(message, hint="write literals as in SQL: '0', \"'text'\", 'true'")
         return self._sql(syntax_tree(text), text, sides)
 
@@ -200,7 +202,7 @@ class MergeNames:
         from sqlglot import exp  # noqa: PLC0415 - loaded with the tree
 
         if next(tree.find_all(exp.Query), None) is not None:
-            raise PredicateError(f"{text!r} has a query inside", hint="use expressions over the two tables' columns")
+            raise PredicateError(f"{text!r} contains a subquery", hint="use expressions over the two tables' columns")
         used: set[str] = set()
 
         def resolved(node: Expr) -> Expr:
@@ -229,15 +231,15 @@ class MergeNames:
             low = parts[1].lower()
             if low in self._columns[side]:
                 if side not in sides:
-                    message = f"{text!r} names {'.'.join(parts)}, and the rows have no {_TABLES[side]} there"
+                    message = f"{text!r} names {'.'.join(parts)}, but rows of this clause have no {_TABLES[side]}"
                     raise PredicateError(message, hint=f"use columns of the {_TABLES[sides[0]]}")
                 return side, [self._columns[side][low], *parts[2:]]
             raise self._unknown(parts[1], side)
         low = parts[0].lower()
         found = [side for side in sides if low in self._columns[side]]
         if len(found) > 1:
-            message = f"The column {parts[0]!r} in {text!r} is one of the target and one of the source"
-            raise PredicateError(message, hint="put the alias of its table in front")
+            message = f"The column {parts[0]!r} in {text!r} is ambiguous: target and source have it"
+            raise PredicateError(message, hint="prefix it with the alias of its table")
         if not found:
             raise self._unknown(parts[0], *sides)
         return found[0], [self._columns[found[0]][low], *parts[1:]]
@@ -307,7 +309,7 @@ def _column_parts(tree: Expr, text: str) -> list[Expr]:
     from sqlglot import exp  # noqa: PLC0415 - as above
 
     if not isinstance(tree, exp.Column):
-        raise OptionError(f"{text!r} is no column of the target", hint="name a column, in backticks where needed")
+        raise OptionError(f"{text!r} is not a column of the target", hint="use a column name, in backticks if needed")
     return list(tree.parts)
 
 
@@ -332,7 +334,7 @@ def assignments(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for each in tree.expressions:
         if not isinstance(each, exp.EQ) or not isinstance(each.this, exp.Column):
-            raise PredicateError(f"{text!r} has no form of COLUMN = VALUE, …", hint="write a = source.a, b = 0")
+            raise PredicateError(f"{text!r} is not of the form COLUMN = VALUE, …", hint="write a = source.a, b = 0")
         found[sql_of(each.this, duckdb=False)] = sql_of(each.expression, duckdb=False)
     return found
 

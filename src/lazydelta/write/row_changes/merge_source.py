@@ -127,7 +127,7 @@ class _refusals:  # noqa: N801 - used like a function
         if isinstance(error, duckdb.Error):
             message = f"DuckDB cannot evaluate the merge: {error}"
             raise QueryError(
-                message, hint="nothing was committed; mind the types of columns, and DuckDB's SQL"
+                message, hint="nothing was committed; check the column types and the syntax of DuckDB's SQL"
             ) from error
 
 

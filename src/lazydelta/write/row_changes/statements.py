@@ -115,7 +115,7 @@ def _attempt(
         snapshot = transaction.snapshot
         if snapshot is None:
             message = f"There is no Delta table at {handle.uri} to change rows of"
-            raise TableNotFoundError(message, path=handle.uri, hint="check the place")
+            raise TableNotFoundError(message, path=handle.uri, hint="check the path")
         transaction.note = settings.note
         settings.note.check_seen(snapshot.transaction_version, handle.uri)
         choice = RowChoice.of(where, snapshot.schema, now=now)
@@ -192,7 +192,7 @@ def update_rows(
     as deleted ones, because they were removed from their files.
     """
     if not values:
-        raise OptionError("There is no column to update", hint="name columns and their new values")
+        raise OptionError("There is no column to update", hint="pass columns and their new values")
     return change_rows(handle, where, settings or DeleteSettings(), lambda snapshot: _new_rows(snapshot, values))
 
 
@@ -224,8 +224,8 @@ class _Updated:
             field = rows.schema.field(index)
             found = made(rows)
             if len(found) != rows.num_rows:
-                message = f"The new values of column {name!r} are {len(found)} for {rows.num_rows} rows"
-                raise OptionError(message, hint="an update gives one value for each row")
+                message = f"Column {name!r} gets {len(found)} new values for {rows.num_rows} rows"
+                raise OptionError(message, hint="an update needs one value per row")
             # The table's own check reports nulls in non-nullable columns.
             changed = changed.set_column(index, field.with_nullable(True), _cast(found, field))  # noqa: FBT003
         return self.as_table(changed.drop_columns(self.recomputed) if self.recomputed else changed)
@@ -239,5 +239,5 @@ def _cast(found: pa.Array, field: pa.Field) -> Any:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         message = f"The new values of column {field.name!r} are {found.type}, which its type {field.type} does not hold"
         raise SchemaMismatchError(
-            f"{message}: {error}", hint="cast them in the update; nothing was committed"
+            f"{message}: {error}", hint="nothing was committed; cast the values in the update"
         ) from error
