@@ -54,6 +54,7 @@ because Spark workers raise these errors.
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import Any
 
 __all__ = [
     "AccessDeniedError",
@@ -227,7 +228,11 @@ class PredicateError(LazyDeltaError, ValueError):
 
 
 class UnknownColumnError(PredicateError):
-    """The predicate or projection names a column that the table does not have."""
+    """The predicate or projection names a column that the table does not have; ``column`` is its name."""
+
+    def __init__(self, message: str, *, column: str | None = None, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.column = column
 
 
 class KqlError(PredicateError):

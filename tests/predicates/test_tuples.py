@@ -134,8 +134,11 @@ def test_numbers_beside_a_partition_of_strings_mean_what_deltalake_takes_them_fo
     assert sorted(DeltaTable(tmp_path / "t").file_uris(file_pruning_predicate=text)) == sorted(theirs)
 
 
-def test_a_number_beside_a_text_that_is_no_partition_is_a_mistake() -> None:
-    with pytest.raises(PredicateError, match="3 cannot be compared with column 's' of type string"):
-        parse_predicate("s = 3", SCHEMA)
-    with pytest.raises(PredicateError, match="3 cannot be compared with column 's' of type string"):
-        parse_predicate([("s", "=", 3)], SCHEMA)
+def test_a_number_beside_a_text_that_is_no_partition_is_its_digits_in_sql_or_a_mistake() -> None:
+    assert parse_predicate("s = 3", SCHEMA) == parse_predicate("s = '3'", SCHEMA)
+    assert parse_predicate("s NOT IN (3, 4)", SCHEMA) == parse_predicate("s NOT IN ('3', '4')", SCHEMA)
+    for where in ("s > 3", [("s", "=", 3)]):
+        with pytest.raises(PredicateError, match="3 cannot be compared with column 's' of type string"):
+            parse_predicate(where, SCHEMA)
+    with pytest.raises(PredicateError, match="3 cannot be compared"):  # a CHECK constraint, in which Spark casts
+        parse_predicate("s = 3", SCHEMA, numbers_as_text=False)

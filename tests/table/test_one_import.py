@@ -17,6 +17,7 @@ import deltalake
 import polars as pl
 import pyarrow as pa
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 import pytest
 
 import lazydelta
@@ -629,3 +630,52 @@ def test_large_types_reach_into_all_parts_of_a_column(tmp_path: Path) -> None:
     assert mine.schema == other.schema
     assert mine.to_table().schema == other.schema
     assert mine.to_table().to_pylist() == other.to_table().to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.int8(), pa.array([1, 100], pa.int64())),
+        (pa.int8(), pa.array([1, 1000], pa.int32())),
+        (pa.int8(), pa.array(["1", "2"])),
+        (pa.int8(), pa.array(["hello", "2"])),
+        (pa.float64(), pa.array([1, 2], pa.int64())),
+    ],
+)
+def test_values_of_another_type_are_written_if_the_column_holds_each(
+    tmp_path: Path, kind: pa.DataType, values: pa.Array
+) -> None:
+    found: list[Any] = []
+    for package in BOTH:
+        root = tmp_path / package.__name__
+        package.write_deltalake(root, pa.table({"n": pa.array([7], kind)}))
+        try:
+            package.write_deltalake(root, pa.table({"n": values}), mode="append", schema_mode="merge")
+        except Exception as error:  # noqa: BLE001 - the reason is compared
+            found.append(str(error).partition("Cast error: ")[2][:24])
+        else:
+            found.append(sorted(lazydelta.DeltaTable(root).to_pyarrow_table()["n"].to_pylist()))
+    assert found[0] == found[1]
+    assert found[0]
+
+
+def test_a_predicate_with_a_number_or_a_column_that_is_not_there_is_deltalakes(tmp_path: Path) -> None:
+    for package in BOTH:
+        root = tmp_path / package.__name__
+        package.write_deltalake(root, pa.table({"p": ["1", "01", "2"], "v": [1, 2, 3]}))
+        package.write_deltalake(root, pa.table({"p": ["1"], "v": [9]}), mode="overwrite", predicate="p = 1")
+        assert sorted(lazydelta.DeltaTable(root).to_pyarrow_table()["v"].to_pylist()) == [2, 3, 9]
+        with pytest.raises(package.exceptions.DeltaError, match=r"No field named q\."):
+            package.write_deltalake(root, pa.table({"p": ["1"], "v": [9]}), mode="overwrite", predicate="q = 1")
+
+
+def test_an_overwrite_of_rows_has_change_data_even_if_it_replaces_whole_files(tmp_path: Path) -> None:
+    for package in BOTH:
+        root, enabled = tmp_path / package.__name__, {"delta.enableChangeDataFeed": "true"}
+        package.write_deltalake(root, pa.table({"p": ["a", "b"], "v": [1, 5]}), partition_by="p", configuration=enabled)
+        package.write_deltalake(root, pa.table({"p": ["b"], "v": [6]}), mode="overwrite", predicate="v > 3")
+        changes = pa.table(pq.read_table(root / "_change_data"))
+        assert sorted(zip(changes["_change_type"].to_pylist(), changes["v"].to_pylist(), strict=True)) == [
+            ("delete", 5),
+            ("insert", 6),
+        ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
@@ -23,6 +24,18 @@ Operation = dict[str, Any]
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("x", pa.string()), ("p", pa.string())])
 _CONDITIONS = ("n > 3", "id % 2 = 0", "x = 'b'", "p = 'a'", "n IS NULL", "p = 'b' AND id < 6", "true")
 _WITHOUT_ARITHMETIC = tuple(each for each in _CONDITIONS if "%" not in each)
+_IMPORTED_LATE = (
+    "lazydelta.deltalake_names.altering",
+    "lazydelta.deltalake_names.maintenance",
+    "lazydelta.deltalake_names.merging",
+    "lazydelta.predicates.sql.translation",
+    "lazydelta.rows.dataset",
+    "lazydelta.stats.similar_json",
+    "pyarrow.acero",
+    "pyroaring",
+    "sqlglot.dialects.duckdb",
+    "sqlglot.optimizer.annotate_types",
+)
 _MATCHED = ("update", "delete", "set")
 _MERGED = (None, "t.n > 3", "s.n < t.n", "t.x = 'b'")
 
@@ -202,7 +215,9 @@ class Killable:
 
 
 def serve() -> None:
-    """Fork a child for each operation that is asked for."""
+    """Fork a child for each operation that is asked for, which need not import again what operations import."""
+    for name in _IMPORTED_LATE:
+        importlib.import_module(name)
     for line in sys.stdin:
         root, one, at = json.loads(line)
         child = os.fork()

@@ -227,7 +227,8 @@ def encoding_of(properties: WriterProperties | None) -> ParquetEncoding | None:
         dictionary_bytes=properties.dictionary_page_size_limit,
         batch_rows=properties.write_batch_size,
         row_group_rows=properties.max_row_group_size,
-        every=_column(properties.default_column_properties),
+        # Parquet's default, which a caller that sets properties of files expects; else the writer looks at the values.
+        every=_column(properties.default_column_properties).over(ColumnEncoding(dictionary=True)),
         columns={name: _column(each) for name, each in (properties.column_properties or {}).items()},
     )
 

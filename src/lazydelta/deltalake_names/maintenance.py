@@ -15,6 +15,7 @@ from lazydelta.maintenance.optimize import FileSizes, OptimizeResult, OptimizeSe
 from lazydelta.maintenance.vacuum import vacuum
 from lazydelta.missing_names import AnswersNames
 from lazydelta.predicates import Where
+from lazydelta.protocol.properties import TableProperties
 from lazydelta.sidecar.handle import TableHandle
 from lazydelta.write.commit import CommitNote
 from lazydelta.write.data_files import MEMORY_BUDGET
@@ -208,6 +209,10 @@ def vacuum_call(
         raise OptionError(
             f"retention_hours={retention_hours!r} is not valid", hint="pass a number of at least 0"
         ) from None
+    if retention is not None and retention < timedelta():
+        raise OptionError("The retention periods should be positive.")
+    if enforce and retention is not None:
+        _check_retention(retention, TableProperties.of(handle.newest().metadata).deleted_file_retention)
     result = vacuum(
         handle,
         retention=retention,
@@ -219,6 +224,17 @@ def vacuum_call(
     )
     result.check(handle.uri)
     return result.paths
+
+
+def _check_retention(asked: timedelta, promised: timedelta) -> None:
+    if asked < promised:
+        hours = timedelta(hours=1)
+        error = OptionError(  # deltalake's sentence: programs look for it
+            "Generic error: Invalid retention period, minimum retention for vacuum is configured to be greater than "
+            f"{promised / hours:g} hours, got {asked / hours:g} hours"
+        )
+        error.add_note("enforce_retention_duration=False switches the check off for tables without readers and writers")
+        raise error
 
 
 def _noted(commit: CommitProperties | None, hooks: PostCommitHookProperties | None) -> tuple[CommitNote, Maintain]:

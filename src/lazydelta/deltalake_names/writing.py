@@ -20,7 +20,7 @@ from lazydelta.deltalake_names.commit_properties import (
     note_of,
 )
 from lazydelta.deltalake_names.parameters import deprecate_positional_commit_args
-from lazydelta.errors import OptionError, TableExistsError
+from lazydelta.errors import OptionError, TableExistsError, UnknownColumnError
 from lazydelta.ingest.arrow import ArrowData, commit_arrow
 from lazydelta.maintenance.after_commit import after_commit
 from lazydelta.missing_names import known_arguments
@@ -99,9 +99,21 @@ def write_deltalake(  # noqa: PLR0913 - deltalake's parameters
     place = os.fspath(table_or_uri) if not isinstance(table_or_uri, ChangesTable) else snapshot_of(table_or_uri).table
     note = note_of(commit_properties, None if table is None else table.transaction_version)
     same = schema_mode == "overwrite" and predicate is not None
-    done = commit_arrow(
-        place, data, options, mode, note=note, replaces_schema=replaces, same_columns=same, encoding=encoding
-    )
+    try:
+        done = commit_arrow(
+            place,
+            data,
+            options,
+            mode,
+            note=note,
+            replaces_schema=replaces,
+            same_columns=same,
+            casts=True,
+            encoding=encoding,
+        )
+    except UnknownColumnError as error:
+        error.args = (f"No field named {error.column}. {error.args[0]}",)  # deltalake's sentence: programs look for it
+        raise
     if maintain == "keep log" and not done.already_committed:
         handle = TableHandle.open(place, storage_options) if isinstance(place, str) else place
         after_commit(handle, done.version, done.metadata, maintain=maintain)

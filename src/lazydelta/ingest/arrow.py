@@ -89,7 +89,7 @@ def write_arrow(
     return commit_arrow(uri, data, WriteOptions(**options), mode).version
 
 
-def commit_arrow(
+def commit_arrow(  # noqa: PLR0913 - keyword-only options
     uri: str | os.PathLike[str] | TableHandle,
     data: ArrowData,
     options: WriteOptions,
@@ -98,14 +98,15 @@ def commit_arrow(
     note: CommitNote | None = None,
     replaces_schema: bool = False,
     same_columns: bool = False,
+    casts: bool = False,
     encoding: ParquetEncoding | None = None,
 ) -> WriteResult:
     """Write rows as `write_arrow` does, and return the result.
 
     ``mode`` may also be ``error`` or ``ignore``, for a table that must not exist, or is left unchanged if it does.
     ``note`` is added to the commit. ``replaces_schema`` lets an overwrite change the columns of the table.
-    ``same_columns`` refuses data that lacks a column of the table. ``encoding`` is the caller's choice of Parquet
-    encoding.
+    ``same_columns`` refuses data that lacks a column of the table. ``casts`` takes numbers, and strings of integers, of
+    another type if the column holds each value. ``encoding`` is the caller's choice of Parquet encoding.
     """
     if options.app_id is not None and options.app_version is None:
         raise OptionError("app_id and app_version belong together", hint="pass both or neither")
@@ -118,7 +119,7 @@ def commit_arrow(
     source, batches = open_data(data)
     handle = uri if isinstance(uri, TableHandle) else TableHandle.open(uri, options.storage_options)
     place, txn = handle.uri if isinstance(uri, TableHandle) else os.fspath(uri), options.txn
-    more: dict[str, Any] = {"replaces_schema": replaces_schema or options.overwrite_schema}
+    more: dict[str, Any] = {"replaces_schema": replaces_schema or options.overwrite_schema, "casts": casts}
     if note is not None:
         more["note"] = note
     if mode in _CREATING:

@@ -166,7 +166,7 @@ class VacuumRecord:
         for remaining in reversed(range(_ATTEMPTS)):
             with Transaction.begin(self._table, operation=operation, parameters=parameters) as transaction:
                 transaction.note = self._note
-                transaction.metrics = {key: str(value) for key, value in metrics.items()}
+                transaction.metrics = metrics  # numbers, as deltalake writes them; Spark reads both
                 try:
                     self.last = transaction.commit()
                 except CommitConflictError:

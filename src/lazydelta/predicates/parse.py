@@ -81,7 +81,7 @@ def parse_predicate(
     nan: NanOrder | None = None,
     trust_float_max: bool = False,
     by_engine: bool = False,
-    numbers_as_text: bool = False,
+    numbers_as_text: bool | None = None,
 ) -> Predicate | None:
     """Bind ``where`` to the columns of ``schema``; None if there is no predicate.
 
@@ -90,8 +90,8 @@ def parse_predicate(
     largest value in SQL and follows IEEE 754 in all other forms. Tuples and JSON ignore it. ``trust_float_max`` is for
     tables whose writers log no maximum for a column with a NaN: if NaN is the largest value, a maximum prunes only
     then. ``by_engine`` lets an engine filter rows by SQL that lazydelta does not evaluate: the author of the SQL can
-    then call any DuckDB function. ``numbers_as_text`` orders a string partition column and a number of SQL as strings,
-    as tuples do; otherwise that is an error.
+    then call any DuckDB function. ``numbers_as_text`` says whether SQL compares a string column with an integer by its
+    digits: True for every comparison, None for ``=``, ``!=`` and ``IN`` only, False for none. What is left is an error.
     """
     if where is None or isinstance(where, Predicate):
         return where

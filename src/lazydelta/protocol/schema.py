@@ -305,7 +305,7 @@ class TableSchema(msgspec.Struct, frozen=True, dict=True):
     def _unknown(self, name: str) -> UnknownColumnError:
         known = ", ".join(each.name for each in self.fields[:20])
         more = "" if len(self.fields) <= 20 else f" and {len(self.fields) - 20} more"  # noqa: PLR2004 - a display cut
-        return UnknownColumnError(f"The table has no column {name!r}", hint=f"it has: {known}{more}")
+        return UnknownColumnError(f"The table has no column {name!r}", column=name, hint=f"it has: {known}{more}")
 
 
 # One write parses the schema of its table nine times, once in each step.

@@ -178,7 +178,7 @@ class CommitInfo:
     in_commit_timestamp: int | None
     is_blind_append: bool
     read_version: int | None
-    metrics: Mapping[str, str]
+    metrics: Mapping[str, str | int]
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def body(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ non-nullable column, and timestamps finer than a microsecond.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -28,7 +29,7 @@ from lazydelta.protocol.properties import Key
 from lazydelta.protocol.schema import NameIndex
 from lazydelta.runtime import compute as pc
 
-__all__ = ["Conformer", "grown_schema"]
+__all__ = ["Conformer", "cast_failure", "grown_schema"]
 
 _INTEGERS = {
     pa.int8(): (8, True),
@@ -92,15 +93,16 @@ def _grow_type(known: Any, given: pa.DataType, place: str) -> bool:
 class Conformer:
     """Converts batches of one schema to the table's schema: column order, types and nullability.
 
-    The constructor raises `SchemaMismatchError` if the schemas do not fit.
+    The constructor raises `SchemaMismatchError` if the schemas do not fit. With ``casts``, a column may also have
+    another type whose values Arrow checks when it casts them.
     """
 
-    def __init__(self, table: pa.Schema, data: pa.Schema) -> None:
+    def __init__(self, table: pa.Schema, data: pa.Schema, *, casts: bool = False) -> None:
         self._schema = table
         self._source = data
         # Most data already has the table's columns, possibly thousands. Such batches are passed through.
         self._is_same = table.equals(data) and all(each.nullable and not each.type.num_fields for each in table)
-        self._plans = [] if self._is_same else _plan_fields(list(table), list(data), "")
+        self._plans = [] if self._is_same else _plan_fields(list(table), list(data), "", casts=casts)
 
     @property
     def source(self) -> pa.Schema:
@@ -117,7 +119,7 @@ class Conformer:
                 column = pa.nulls(batch.num_rows, field.type) if index is None else convert(batch.column(index))
             except pa.ArrowException as error:
                 kind = batch.schema.field(index).type if index is not None else "null"
-                raise _unfit(field.name, kind, field.type, f": {error}") from error
+                raise _unfit(field.name, kind, field.type, f": {cast_failure(error, field.type)}") from error
             _check_nulls(field, column, field.name)
             columns.append(column)
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
@@ -126,7 +128,9 @@ class Conformer:
 _Plan: TypeAlias = tuple[int | None, Conversion]
 
 
-def _plan_fields(wanted: Sequence[pa.Field], given: Sequence[pa.Field], above: str) -> list[_Plan]:
+def _plan_fields(
+    wanted: Sequence[pa.Field], given: Sequence[pa.Field], above: str, *, casts: bool = False
+) -> list[_Plan]:
     used: set[int] = set()
     plans: list[_Plan] = []
     names = NameIndex(each.name for each in given)
@@ -140,7 +144,7 @@ def _plan_fields(wanted: Sequence[pa.Field], given: Sequence[pa.Field], above: s
             plans.append((None, _same))
             continue
         used.add(index)
-        plans.append((index, _plan(field.type, given[index].type, name)))
+        plans.append((index, _plan(field.type, given[index].type, name, casts=casts)))
     unknown = [each for position, each in enumerate(given) if position not in used]
     if unknown:
         first = unknown[0]
@@ -157,16 +161,16 @@ def _plan_fields(wanted: Sequence[pa.Field], given: Sequence[pa.Field], above: s
     return plans
 
 
-def _plan(wanted: pa.DataType, given: pa.DataType, name: str) -> Conversion:
+def _plan(wanted: pa.DataType, given: pa.DataType, name: str, *, casts: bool = False) -> Conversion:
     if wanted == given and not _has_required(wanted):
         return _same
     outer = outer_encoding(given)
     if outer is not None:
-        inner, decode = _plan(wanted, outer[0], name), outer[1]
+        inner, decode = _plan(wanted, outer[0], name, casts=casts), outer[1]
         return lambda array: inner(decode(array))
     if pa.types.is_null(given):
         return nulls_of(wanted)
-    plan = _nested(wanted, given, name) if pa.types.is_nested(wanted) else _leaf(wanted, given)
+    plan = _nested(wanted, given, name) if pa.types.is_nested(wanted) else _leaf(wanted, given, casts=casts)
     if plan is None:
         raise _unfit(name, given, wanted)
     return plan
@@ -248,10 +252,10 @@ def _offsets(lists: pa.Array) -> pa.Array:
     return pa.concat_arrays([zero, pc.cumulative_sum(lengths)])
 
 
-def _leaf(wanted: pa.DataType, given: pa.DataType) -> Conversion | None:
+def _leaf(wanted: pa.DataType, given: pa.DataType, *, casts: bool) -> Conversion | None:
     if pa.types.is_timestamp(wanted):
         return _timestamp(wanted, given)
-    if not _is_lossless(wanted, given):
+    if not _is_lossless(wanted, given) and not (casts and _is_checked(wanted, given)):
         return None
     return lambda array: array.cast(wanted)
 
@@ -272,6 +276,14 @@ def _is_lossless(wanted: pa.DataType, given: pa.DataType) -> bool:
     if types.is_decimal(given) and types.is_decimal(wanted):
         return bool(wanted.scale >= given.scale and wanted.precision - wanted.scale >= given.precision - given.scale)
     return bool(types.is_date(given) and types.is_date(wanted))
+
+
+def _is_checked(wanted: pa.DataType, given: pa.DataType) -> bool:
+    """Return whether Arrow's cast fails for every value that it would change."""
+    is_float = pa.types.is_floating
+    if wanted in _INTEGERS:
+        return given in _INTEGERS or given in _TEXT or is_float(given)
+    return is_float(wanted) and given in _INTEGERS
 
 
 def _holds_integer(wanted: pa.DataType, given: pa.DataType) -> bool:
@@ -310,6 +322,16 @@ def _unfit(name: str, given: pa.DataType | str, wanted: pa.DataType, why: str = 
     # deltalake's sentence: programs look for it.
     message += f": Cannot cast field {name} from {_titled(given)} to {_titled(wanted)}"
     return SchemaMismatchError(message, hint=f"cast the column to {wanted} yourself, or drop it")
+
+
+def cast_failure(error: pa.ArrowException, wanted: pa.DataType) -> str:
+    """Return why a cast failed: the value, in deltalake's words where Arrow names one, as programs look for them."""
+    text = str(error)
+    if found := re.search(r"Failed to parse string: ('.*') as a scalar of type", text, re.DOTALL):
+        return f"Cast error: Cannot cast string {found[1]} to value of {_titled(wanted)} type"
+    if found := re.search(r"value (\S+) not in range", text):
+        return f"Cast error: Can't cast value {found[1]} to type {_titled(wanted)}"
+    return text
 
 
 def _titled(kind: pa.DataType | str) -> str:

@@ -117,7 +117,8 @@ def _length(field: Field) -> tuple[str, tuple[int, str]] | None:
 
 def _constraint(name: str, text: str, table: TableSchema) -> _Constraint:
     try:
-        predicate = parse_predicate(text, table)
+        # Spark casts the column to a number, so that '01' equals 1.
+        predicate = parse_predicate(text, table, numbers_as_text=False)
         expression = None if predicate is None else to_arrow_expression(predicate, table)
         why = "it is empty" if predicate is None else _ambiguous(predicate, text)
     except PredicateError as error:
@@ -185,8 +186,8 @@ class WritePlan:
 
     ``replaces_partitions`` makes an overwrite remove only the partitions that the rows belong to. ``creates_only``
     refuses an existing table. ``replaces_schema`` makes an overwrite of the whole table replace its columns and
-    partitioning too. ``shown_mode`` is the mode recorded in the log. With a ``timestamp_column``, ``boundary`` and
-    ``partition_column`` are None only if the caller left them to the table.
+    partitioning too. ``shown_mode`` is the mode recorded in the log. ``casts`` is as in `Conformer`. With a
+    ``timestamp_column``, ``boundary`` and ``partition_column`` are None only if the caller left them to the table.
     """
 
     mode: str = "append"
@@ -204,6 +205,7 @@ class WritePlan:
     shown_mode: str | None = None
     replaces_partitions: bool = False
     creates_only: bool = False
+    casts: bool = False
 
     @classmethod
     def of(  # noqa: PLR0913 - keyword-only options
@@ -394,7 +396,7 @@ class WritePlan:
         if inserts:
             computed.check_inserted(incoming.names)
         # Raises if the data does not fit, before the first request.
-        Conformer(computed.given(table.to_arrow(), incoming.names), incoming)
+        Conformer(computed.given(table.to_arrow(), incoming.names), incoming, casts=self.casts)
         if self.mode == "overwrite" and not self.replaces_partitions:
             if self.overwrite_where is None:
                 transaction.remove_all()

@@ -70,7 +70,7 @@ class TableRows:
             batch, made = self._with_boundary(batch, self._alignment)
         if self._conform is None or not batch.schema.equals(self._conform.source):
             given = self._computed.given(self._given, batch.schema.names) if self._computed else self._given
-            self._conform = Conformer(given, batch.schema)
+            self._conform = Conformer(given, batch.schema, casts=self._plan.casts)
         rows = self._conform(batch)
         if self._computed:
             rows = self._computed.added(rows, self._given)

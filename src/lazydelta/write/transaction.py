@@ -98,7 +98,7 @@ class Transaction:
         self._txn = txn
         self.batch: BatchRecord | None = None
         self.note = CommitNote()
-        self.metrics: Mapping[str, str] | None = None  # of the operation; None uses the file counts
+        self.metrics: Mapping[str, str | int] | None = None  # of the operation; None uses the file counts
         self._lines = CommitLines()
         self._protocol: Protocol | None = None
         self._metadata: Metadata | None = None

@@ -453,7 +453,8 @@ class Terms:
             if not name.quoted or len(name.parts) > 1:
                 raise
             hint = f"a string has single quotes: {name.parts[0]!r}; {error.hint}"
-            raise UnknownColumnError(f"The table has no column {name.parts[0]!r}", hint=hint) from None
+            message = f"The table has no column {name.parts[0]!r}"
+            raise UnknownColumnError(message, column=name.parts[0], hint=hint) from None
 
     def term(self, node: Syntax) -> Term:
         """Return the meaning of ``node``."""

@@ -87,7 +87,7 @@ class Translator:
         now: int,
         nan: NanOrder,
         by_engine: bool = False,
-        numbers_as_text: bool = False,
+        numbers_as_text: bool | None = None,
     ) -> None:
         self._terms = Terms(schema, now)
         self._nan = nan
@@ -171,8 +171,8 @@ class Translator:
         if not isinstance(term, StepFunction):
             raise NoTranslationError("no column is named")
         if term.is_plain:
-            if op in {"=", "!="} or self._numbers_as_text:
-                value = _partition_text(term.column, value)
+            if self._numbers_as_text or (op in {"=", "!="} and self._numbers_as_text is None):
+                value = _as_text(term.column, value)
             return compare(term.column, op, value, negated=negated, nan=self._nan)
         if value is None:
             return Constant(None)
@@ -183,8 +183,9 @@ class Translator:
     def _membership(self, node: Syntax, term: Term, values: tuple[Syntax, ...], *, negated: bool) -> Predicate:
         items = [self._terms.constant(value) for value in values]
         if isinstance(term, StepFunction) and term.is_plain:
-            texts = [_partition_text(term.column, item) for item in items]
-            return membership(term.column, texts, negated=negated, nan=self._nan)
+            if self._numbers_as_text is not False:
+                items = [_as_text(term.column, item) for item in items]
+            return membership(term.column, items, negated=negated, nan=self._nan)
         join = conjunction if negated else disjunction
         return join([self._compare(node, term, "=", item, negated=negated) for item in items])
 
@@ -378,13 +379,13 @@ def _ordered(left: pc.Expression, op: str, right: pc.Expression) -> pc.Expressio
     return comparisons[op](right)
 
 
-def _partition_text(column: Column, value: Any) -> Any:
-    """Return the digits of an integer that is compared for equality with a string partition column, as in deltalake.
+def _as_text(column: Column, value: Any) -> Any:
+    """Return the digits of an integer that is compared for equality with a string column, as in deltalake.
 
     Order comparisons are rejected later: as strings '12' sorts before '2', which is not what a number means.
     """
     is_number = isinstance(value, int) and not isinstance(value, bool)
-    return str(value) if is_number and column.is_partition and column.type == Primitive("string") else value
+    return str(value) if is_number and column.type == Primitive("string") else value
 
 
 # SQL strings to predicates: the small parser reads common SQL, sqlglot reads the rest.
@@ -396,7 +397,7 @@ _UNQUOTED_TIMESTAMPS = (
 )
 
 
-def parse_sql(text: str, schema: TableSchema, *, now: int, nan: NanOrder = NanOrder.LARGEST, **how: bool) -> Predicate:
+def parse_sql(text: str, schema: TableSchema, *, now: int, nan: NanOrder = NanOrder.LARGEST, **how: Any) -> Predicate:
     """Translate a SQL condition. Parts without a translation become opaque, unknown columns raise an error.
 
     ``now`` is the value of ``now()``, in nanoseconds since 1970. ``how`` is as in `parse_predicate`: with

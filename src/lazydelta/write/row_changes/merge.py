@@ -41,6 +41,7 @@ from lazydelta.write.commit import removal_of
 from lazydelta.write.computed_columns import ComputedColumns, generated_columns
 from lazydelta.write.copied_rows import copy_rows, stored_columns, writer_of_copies
 from lazydelta.write.data_files import DataFileWriter
+from lazydelta.write.evolution import cast_failure
 from lazydelta.write.identity import lacking, with_used
 from lazydelta.write.plan import WritePlan, schema_of
 from lazydelta.write.row_changes.choice import RowChoice, TouchedFile, candidate_files
@@ -642,4 +643,4 @@ def _fitted(values: pa.Array, wanted: pa.Field) -> pa.Array:
             return values  # converted field by field when the rows take the table's schema
         message = f"The values of column {wanted.name!r} are {values.type}, which its type {wanted.type} does not hold"
         hint = "nothing was committed; cast them in the merge, as TRY_CAST(… AS …)"
-        raise SchemaMismatchError(f"{message}: {error}", hint=hint) from error
+        raise SchemaMismatchError(f"{message}: {cast_failure(error, wanted.type)}", hint=hint) from error

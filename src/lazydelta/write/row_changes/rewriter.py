@@ -362,19 +362,19 @@ def stage_deletion(
     recipe: FileRecipe | None = None,
     *,
     new: NewRows | None = None,
-    any_append: bool = False,
+    is_overwrite: bool = False,
     progress: Progress | None = None,
 ) -> RowsDeleted:
     """Stage the deletion of the selected rows. Written files are in place afterwards, and belong to the transaction.
 
-    With ``new`` the rows are replaced, and every affected file is read. With ``any_append`` the transaction conflicts
+    With ``new`` the rows are replaced, and every affected file is read. With ``is_overwrite`` the transaction conflicts
     with every concurrently added file that may hold selected rows. Otherwise blind appends do not conflict: their rows
     depend on nothing and may as well come after the deletion.
     """
     snapshot, handle, found = transaction.snapshot, transaction.handle, RowsDeleted()
     if snapshot is None:
         return found
-    transaction.rest_on_rows(choice, any_append=any_append)
+    transaction.rest_on_rows(choice, any_append=is_overwrite)
     begun = time.monotonic()
     changes = ChangeFiles(handle.store, choice.table) if records_changes(transaction) else None
     vectors = VectorRecorder.of(transaction)
@@ -392,8 +392,8 @@ def stage_deletion(
                 found.count(file, rewriter.gone - before)
                 found.rewrite_seconds += time.monotonic() - since
             transaction.remove_found(removal_of(file.add, now))
-        if changes is not None and leaving.count < found.removed_files:
-            # If a commit has change data, readers use only that.
+        if changes is not None and (is_overwrite or leaving.count < found.removed_files):
+            # If a commit has change data, readers use only that. Other writers have it for every overwrite of rows.
             for file in leaving:
                 rewriter.note_deleted(file)
             found.rows = rewriter.gone
@@ -448,7 +448,7 @@ def stage_replacement(transaction: Transaction, where: Where) -> None:
         stats_columns(predicate) or any(isinstance(leaf, Opaque) for leaf in leaves(predicate))
     )
     if by_rows:
-        stage_deletion(transaction, RowChoice.of(predicate, snapshot.schema), any_append=True)
+        stage_deletion(transaction, RowChoice.of(predicate, snapshot.schema), is_overwrite=True)
     else:
         transaction.remove_partitions(where)
 

@@ -25,6 +25,7 @@ from lazydelta.runtime.compute import expression_text
 from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.write.commit import CommitNote
 from lazydelta.write.computed_columns import ComputedColumns, generated_columns
+from lazydelta.write.evolution import cast_failure
 from lazydelta.write.plan import WritePlan
 from lazydelta.write.row_changes.choice import Progress, RowChoice, touched_files
 from lazydelta.write.row_changes.rewriter import FileRecipe, NewRows, RowsDeleted, stage_deletion
@@ -239,5 +240,5 @@ def _cast(found: pa.Array, field: pa.Field) -> Any:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         message = f"The new values of column {field.name!r} are {found.type}, which its type {field.type} does not hold"
         raise SchemaMismatchError(
-            f"{message}: {error}", hint="nothing was committed; cast the values in the update"
+            f"{message}: {cast_failure(error, field.type)}", hint="nothing was committed; cast the values in the update"
         ) from error
