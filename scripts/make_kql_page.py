@@ -17,7 +17,7 @@ from lazydelta.kql import query_all
 from lazydelta.kql.binding.windows import WINDOW_FUNCTIONS
 from lazydelta.kql.functions.aggregates import AGGREGATES
 from lazydelta.kql.functions.declaration import Function
-from lazydelta.kql.functions.table import GROUPS, REFUSED
+from lazydelta.kql.functions.table import GROUPS, REFUSED, REFUSED_PLUGINS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "kql.md"
 BEGIN, END = "<!-- made by scripts/make_kql_page.py -->\n", "<!-- end of what is made -->\n"
@@ -131,18 +131,6 @@ TABLE_FUNCTIONS = {
     "table": "table('E') | count",
     "toscalar": "print toscalar(T | count)",
 }
-_OUTSIDE = "it runs code or queries outside of the query"
-REFUSED_PLUGINS = dict.fromkeys(
-    ("ai_chat_completion", "ai_chat_completion_prompt", "ai_embeddings", "azure_digital_twins_query_request",
-     "cosmosdb_sql_request", "csharp", "execute_query", "execute_show_command", "external_datatable", "http_request",
-     "http_request_post", "infer_storage_schema", "infer_storage_schema_with_suggestions", "mysql_request", "python",
-     "r", "sql_request"),
-    _OUTSIDE,
-) | {
-    "estimate_rows_count": "it asks for the state of a cluster",
-    "identity": "it asks for the state of a cluster",
-    "identity_v3": "it asks for the state of a cluster",
-}  # fmt: skip
 TRIED = {
     "dcount_intersect": "T | summarize h = hll(x) | evaluate dcount_intersect(h, h)",
     "ipv4_lookup": "print ip = '1.1.1.1' | evaluate ipv4_lookup((print n = '1.1.1.0/24'), ip, n)",

@@ -128,6 +128,8 @@ CASES: list[tuple[str, list[tuple[Any, ...]]]] = [
     (STAFF + "graph-match (boss)<-[path*1..3]-(e) where boss.name == 'Alice' and e.age < 30 project e.name, managers = map(path, manager)", [("Ben", ["Alice", "Bob"]), ("Eve", ["Alice", "Bob"])]),
     (STAFF + "graph-match (m)<-[r*2..2]-(e) where all(inner_edges(r), manager != 'Eve') project e.name, p = map(inner_edges(r), employee)", [("Ben", ["Bob", "Ben"]), ("Eve", ["Bob", "Eve"])]),
     (STAFF + "graph-match (m)<-[r]-(e) where node_degree_in(m) == 2 project m.name, e.name", [("Bob", "Ben"), ("Bob", "Eve")]),
+    ("datatable(s:string, d:dynamic)[1h, 1, datetime(2020-01-01), true, 1.5, 'a']",
+     [("01:00:00", 1), ("2020-01-01T00:00:00.0000000Z", True), ("1.5", "a")]),
     (STAFF + "graph-match (m)<-[r*1..3]-(e) where node_id(e) startswith 'B' project node_id(m), map(inner_nodes(r), node_id())",
      [("Alice", []), ("Alice", ["Bob"]), ("Bob", [])]),
     (STAFF + "graph-shortest-paths (e)-[p*1..5]->(m) where e.name == 'Eve' and m.name == 'Alice' project n = array_length(map(p, manager))", [(2,)]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from lazydelta.kql.binding.scalars import Scalars
 from lazydelta.kql.binding.types import Typed, call, column, literal, quoted, to_text
 from lazydelta.kql.computing.plugins import ip_keys, ip_network, merged_schema
 from lazydelta.kql.functions.aggregates import AGGREGATE_NAMES
+from lazydelta.kql.functions.table import REFUSED_PLUGINS
 from lazydelta.kql.language import syntax
 
 if TYPE_CHECKING:
@@ -102,8 +104,12 @@ def plugin_of(
     node = operator.call
     build = PLUGINS.get(node.name) or more.get(node.name)
     if build is None:
-        known = ", ".join(sorted({*PLUGINS, *more}))
-        raise tabular.session.error(node.at, f"the plugin {node.name} is not supported", f"known: {known}")
+        known = sorted({*PLUGINS, *more})
+        near = difflib.get_close_matches(node.name.lower(), known, 1, 0.75)
+        other = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+        raise tabular.session.error(
+            node.at, f"the plugin {node.name} is not supported", REFUSED_PLUGINS.get(node.name, other)
+        )
     return build
 
 

@@ -275,7 +275,7 @@ class Scalars:
             if node.name in REFUSED:
                 raise self._session.error(node.at, f"the function {node.name}() is not supported", REFUSED[node.name])
             near = similar(node.name)
-            hint = f"did you mean {near}()?" if near else "docs/kql.md lists the functions"
+            hint = f"did you mean {near}()?" if near else "no function has a name like it"
             raise self._session.error(node.at, f"the function {node.name}() is not supported", hint)
         return function.call(self._given(node, function))
 

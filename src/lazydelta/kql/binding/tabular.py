@@ -157,8 +157,8 @@ def _cell(session: Session, scalars: Scalars, column: OutputColumn, node: syntax
     narrows = bound.kind == "long" and column.kind == "int" and bound.is_literal and abs(bound.value) < 2**31
     if fits or narrows:
         return f"CAST({bound.sql} AS {SQL_TYPES[column.kind]})"
-    if column.kind == "dynamic":
-        return converted(bound, "dynamic")
+    if column.kind in {"dynamic", "string"}:
+        return converted(bound, column.kind)
     if bound.kind == "string" and column.kind == "datetime" and bound.is_literal:
         return f"kql_timestamp({bound.sql})"
     raise session.error(node.at, f"column {column.name!r} is a {column.kind}, and this is a {bound.kind}")

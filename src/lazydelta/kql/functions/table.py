@@ -15,7 +15,7 @@ from lazydelta.kql.functions.parsing import PARSING
 from lazydelta.kql.functions.strings import STRINGS
 from lazydelta.kql.functions.times import TIMES
 
-__all__ = ["FUNCTIONS", "GROUPS", "REFUSED", "similar"]
+__all__ = ["FUNCTIONS", "GROUPS", "REFUSED", "REFUSED_PLUGINS", "similar"]
 
 GROUPS: dict[str, list[Function]] = {
     "Numbers, choices and tests": NUMBERS_AND_TESTS,
@@ -56,6 +56,17 @@ REFUSED: dict[str, str] = {
     "stored_query_result": "stored results belong to a cluster",
 }
 """Functions of the reference that are not supported, and why."""
+
+_OUTSIDE = "it runs code or queries outside of the query"
+
+REFUSED_PLUGINS: dict[str, str] = dict.fromkeys(
+    ("ai_chat_completion", "ai_chat_completion_prompt", "ai_embeddings", "azure_digital_twins_query_request",
+     "cosmosdb_sql_request", "csharp", "execute_query", "execute_show_command", "external_datatable", "http_request",
+     "http_request_post", "infer_storage_schema", "infer_storage_schema_with_suggestions", "mysql_request",
+     "postgresql_request", "python", "r", "sql_request"),
+    _OUTSIDE,
+) | dict.fromkeys(("estimate_rows_count", "identity", "identity_v3"), _CLUSTER)  # fmt: skip
+"""Plugins of the reference that are not supported, and why."""
 
 
 def similar(name: str) -> str | None:
