@@ -17,6 +17,7 @@ from lazydelta.storage import ObjectInfo, open_store
 from tests.log.support import UUIDS, Log, name_of, part_name, paths, requests, spy_on_listings, versions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 FIRST, SECOND = UUIDS
@@ -121,6 +122,32 @@ def test_everything_from_a_version_is_listed_in_order(log: Log) -> None:
     found = names(list_from(log.store, 3, 5))
     expected = [name_of(3, "crc"), name_of(3), name_of(4, "checkpoint.parquet"), name_of(4), name_of(5)]
     assert found == expected
+
+
+@pytest.mark.parametrize("checkpoint", [None, 3])
+def test_a_version_is_the_newest_until_the_log_has_anything_else(checkpoint: int | None, log: Log) -> None:
+    if checkpoint is not None:
+        log.checkpoint(checkpoint)
+    known = load_segment(log.store)
+    older = load_segment(log.store, version=5)
+    with requests() as seen:
+        assert known.is_newest(log.store)
+        assert not older.is_newest(log.store)
+    assert (seen.lists, seen.gets) == (2, [])
+    (log.folder / name_of(6)).write_bytes(b'{"commitInfo": {"operation": "another"}}\n')
+    assert not known.is_newest(log.store)
+    known = load_segment(log.store)
+    steps: list[tuple[Callable[[int], object], int]] = [
+        (log.checksum, 6),
+        (log.checkpoint, 6),
+        (log.commit, 7),
+        (log.delete, 7),
+    ]
+    for step, version in steps:
+        step(version)
+        assert not known.is_newest(log.store)
+        known = load_segment(log.store)
+        assert known.is_newest(log.store)
 
 
 def test_a_hint_lists_from_its_checkpoint_on(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from lazydelta.maintenance.vacuum import vacuum
 from lazydelta.missing_names import AnswersNames
 from lazydelta.predicates import Where
 from lazydelta.protocol.properties import TableProperties
-from lazydelta.sidecar.handle import TableHandle
+from lazydelta.sidecar.handle import Snapshot, TableHandle
 from lazydelta.write.commit import CommitNote
 from lazydelta.write.data_files import MEMORY_BUDGET
 
@@ -28,9 +28,9 @@ _LARGEST = (1 << 63) - 1
 class TableOptimizer(AnswersNames):
     """The operations of ``DeltaTable.optimize``, as in deltalake."""
 
-    def __init__(self, handle: TableHandle, committed: Callable[[], object]) -> None:
+    def __init__(self, snapshot: Snapshot, committed: Callable[[], object]) -> None:
         """Create an optimizer for a table; ``committed`` is called when there can be a newer version."""
-        self._handle = handle
+        self._snapshot = snapshot
         self._committed = committed
 
     if not TYPE_CHECKING:
@@ -148,11 +148,12 @@ class TableOptimizer(AnswersNames):
             note=note,
             **more,
         )
-        handle = self._handle
+        handle = self._snapshot.table
         result = optimize(
             handle,
             where=where,
             settings=settings,
+            known=self._snapshot,
             committed=lambda done: after_commit(handle, done.version, done.metadata, maintain=maintain),
         )
         self._committed()

@@ -73,6 +73,19 @@ class LogSegment(msgspec.Struct, frozen=True):
         """Return the files that hold the tail's actions, ascending, with compactions in place of their ranges."""
         return self.cover(self.base_version + 1, self.version, without)
 
+    def is_newest(self, store: Store) -> bool:
+        """Return whether a listing of the log has this version with the same files, and none after it."""
+        known = [each for each in (*self.commits[-1:], self.checkpoint_commit, self.checksum) if each is not None]
+        if self.checkpoint is not None:
+            known += self.checkpoint.files
+        expected = {file.info for file in known if file.version == self.version}
+        listed = set()
+        for file in list_from(store, self.version):
+            if file.info not in expected:
+                return False
+            listed.add(file.info)
+        return listed == expected
+
     def cover(self, first: int, last: int, without: Container[str] = ()) -> list[LogFile]:
         """Return the files that hold exactly the actions of these versions; ``without`` lists paths to avoid."""
         longest: dict[int, LogFile] = {}

@@ -170,14 +170,16 @@ def optimize(
     progress: OptimizeProgress | None = None,
     committed: Callable[[CommitResult], None] | None = None,
     carrier: BinCarrier = in_threads,
+    known: Snapshot | None = None,
 ) -> OptimizeResult:
     """Compact the small files of each partition. ``where`` may reference partition columns only.
 
+    ``known`` is a snapshot of the table, which is used if it is still the newest one.
     ``committed`` is called after every commit. ``carrier`` rewrites the bins. Tables with features that lazydelta
     cannot write (row tracking, clustering, …) are refused by name. An error after a commit reports what was committed:
     in its message, and with the metrics in `LazyDeltaError.committed`.
     """
-    snapshot = handle.newest()
+    snapshot = handle.newest(known)
     check_writable(snapshot.protocol, snapshot.metadata, path=handle.uri)
     settled = settings or OptimizeSettings()
     work = _Optimize(snapshot, settled, where, OptimizeResult(dry_run, snapshot.version), committed)
@@ -311,7 +313,7 @@ class _Optimize:
         self._ready = dated_in_order(self._ready, self._latest)
         for remaining in reversed(range(_OFFERS)):
             with Transaction.begin(
-                self._snapshot.table, operation="OPTIMIZE", parameters=self._parameters()
+                self._snapshot.table, operation="OPTIMIZE", parameters=self._parameters(), known=self._snapshot
             ) as transaction:
                 transaction.note = self._settings.note
                 transaction.read_version = self._snapshot.version

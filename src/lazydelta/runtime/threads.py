@@ -14,6 +14,7 @@ an iterator, and `start_thread` is for work that lasts as long as its owner. The
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 from _thread import start_new_thread
 from abc import ABC, abstractmethod
@@ -44,6 +45,7 @@ __all__ = [
     "check_complete",
     "give_way",
     "in_parallel",
+    "release_heap",
     "release_memory",
     "start_thread",
 ]
@@ -93,6 +95,16 @@ def release_memory() -> None:
     again.
     """
     pa.default_memory_pool().release_unused()
+
+
+def release_heap() -> None:
+    """Return free memory of the C library to the system too, where a stage has left hundreds of megabytes of it.
+
+    Threads that parse leave their parts of the heap as large as they were. This looks at all of it.
+    """
+    release_memory()
+    with suppress(AttributeError, OSError):  # only glibc has it
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def check_complete(what: str, *, promised: int, delivered: int) -> None:

@@ -106,8 +106,13 @@ class TableHandle(msgspec.Struct, frozen=True, eq=False):
         )
         return _carrying(found, self)
 
-    def newest(self) -> Snapshot:
-        """Pin the newest version from the current log, not from a cache, for writers that build on it."""
+    def newest(self, known: Snapshot | None = None) -> Snapshot:
+        """Pin the newest version from the current log, not from a cache, for writers that build on it.
+
+        That is ``known`` if the log has nothing newer, which takes one listing.
+        """
+        if known is not None and known.segment.is_newest(self.store):
+            return known.on(self)
         return _carrying(open_snapshot(self.store, parallelism=self.options.commit_parallelism), self)
 
     def base(self) -> ScanBase:

@@ -494,7 +494,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         """Compaction of small files: ``optimize.compact()`` moves the table to its newest version."""
         from lazydelta.deltalake_names.maintenance import TableOptimizer  # noqa: PLC0415 - not needed for reading
 
-        return TableOptimizer(self._snapshot.table, self.update_incremental)
+        return TableOptimizer(self._snapshot, self.update_incremental)
 
     def vacuum(
         self,

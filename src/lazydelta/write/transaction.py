@@ -129,14 +129,16 @@ class Transaction:
         operation: str,
         parameters: Mapping[str, Any] | None = None,
         txn: Txn | None = None,
+        known: Snapshot | None = None,
     ) -> Transaction:
         """Pin the newest version, and refuse an unsupported table before anything is written.
 
+        ``known`` is a snapshot of the table, which is used again if it is still the newest one.
         ``txn`` makes the transaction idempotent: if the table already has this version of the application,
         ``already_committed`` is true and ``commit`` writes nothing.
         """
         try:
-            snapshot = handle.newest()
+            snapshot = handle.newest(known)
         except TableNotFoundError:
             return cls(handle, None, operation=operation, parameters=parameters, txn=txn)
         check_writable(snapshot.protocol, snapshot.metadata, path=handle.uri)

@@ -23,7 +23,7 @@ from lazydelta.missing_names import known_arguments
 from lazydelta.protocol.schema import Column
 from lazydelta.runtime import compute as pc
 from lazydelta.runtime.arrays import boolean_array, from_numpy
-from lazydelta.runtime.threads import ReadAhead, in_parallel, release_memory
+from lazydelta.runtime.threads import ReadAhead, in_parallel, release_heap, release_memory
 from lazydelta.scan.timestamp_check import false_timestamps, without_bounds
 from lazydelta.sidecar.building.plan import (
     MEMORY_BUDGET,
@@ -431,7 +431,9 @@ def _sorted_parts(publication: Publication, memory_budget: int, progress: Progre
             done += len(batch)
             if progress is not None:
                 progress(done, None)
+        release_heap()
         # No read-ahead here: two threads are encoding parts, and another part is queued for them.
+        release_heap()
         for part in assemble(sort.sorted_tables(), plan.rows_in_part(memory_budget)):
             release_memory()  # each part is as large as everything in flight
             yield part
