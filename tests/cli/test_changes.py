@@ -101,11 +101,24 @@ def test_a_table_is_altered_and_restored(root: Path) -> None:
 def test_missing_files_are_found_and_manifests_written(root: Path) -> None:
     write_arrow(root, _rows(7))
     (lost,) = DeltaTable(root).file_uris(file_pruning_predicate="id = 7")
+    assert _run("generate", root, "--dry-run") == _run("generate", root, "--dry-run")
+    assert not (root / "_symlink_format_manifest").exists()
     assert "manifest" in _run("generate", root)
     Path(lost).unlink()
     assert "nothing was committed" in _run("repair", root, "--dry-run")
     assert json.loads(_run("repair", root, "--json"))["files_removed"] == [Path(lost).name]
     assert sorted(_values(root)) == [1, 2, 3]
+
+
+def test_a_dry_run_of_a_clone_or_a_conversion_makes_no_table(root: Path, tmp_path: Path) -> None:
+    other, folder = tmp_path / "clone", tmp_path / "folder"
+    folder.mkdir()
+    pq.write_table(pa.table({"x": [1]}), folder / "a.parquet")
+    for place, command in ((other, ("clone", root, "--to", other)), (folder, ("convert", folder))):
+        dry = json.loads(_run(*command, "--dry-run", "--json"))
+        assert not DeltaTable.is_deltatable(str(place))
+        assert json.loads(_run(*command, "--json")) == dry | {"dry_run": False, "version": 0}
+        assert dry["files"] == len(DeltaTable(place).file_uris())
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,8 @@ def _restored(result: dict[str, Any]) -> Iterator[str]:
 @target_command()
 @click.option("--to", required=True, metavar="URI", help="Where the new table is created.")
 @click.option("--version", "number", type=click.IntRange(0), metavar="N", help="Clone this version.")
-def clone(target: TableTarget, *, to: str, number: int | None) -> None:
+@_dry_run
+def clone(target: TableTarget, *, to: str, number: int | None, dry_run: bool) -> None:
     """Create a table that refers to the files of the table at URI, without copying them."""
     from lazydelta.maintenance.restore import shallow_clone  # noqa: PLC0415 - not needed for --help
     from lazydelta.sidecar.handle import TableHandle  # noqa: PLC0415
@@ -260,13 +261,15 @@ def clone(target: TableTarget, *, to: str, number: int | None) -> None:
     source = target.handle
     with counting(target.out, "of the source read") as progress:
         place = TableHandle.open(to, target.storage_options or None)
-        made = shallow_clone(source.snapshot(number), place, progress=progress)
-    told = {"source_version": made.source_version, "version": made.commit.version, "files": made.files}
+        made = shallow_clone(source.snapshot(number), place, dry_run=dry_run, progress=progress)
+    version = None if made.commit is None else made.commit.version
+    told = {"dry_run": dry_run, "source_version": made.source_version, "version": version, "files": made.files}
     target.out.tell(told | {"size": made.size}, _cloned)
 
 
 def _cloned(result: dict[str, Any]) -> Iterator[str]:
-    yield f"Version {result['source_version']} was cloned: {result['files']:,} files, none of them copied"
+    done = "would be" if result["dry_run"] else "was"
+    yield f"Version {result['source_version']} {done} cloned: {result['files']:,} files, none of them copied"
 
 
 @click.command("convert", context_settings=CONTEXT)
@@ -275,16 +278,23 @@ def _cloned(result: dict[str, Any]) -> Iterator[str]:
     "--partition-by", multiple=True, metavar="NAME:TYPE", help="A column that folders name=value hold; repeatable."
 )
 @click.option("--name", metavar="TEXT", help="Name the table.")
-def convert(target: TableTarget, *, partition_by: tuple[str, ...], name: str | None) -> None:
+@_dry_run
+def convert(target: TableTarget, *, partition_by: tuple[str, ...], name: str | None, dry_run: bool) -> None:
     """Make a table of the Parquet files below URI, where they are, in one commit."""
     from lazydelta.cli.write import _schema  # noqa: PLC0415 - not needed for --help
     from lazydelta.ingest.conversion import convert_parquet  # noqa: PLC0415
 
     columns = _schema(partition_by, None) if partition_by else None
     with target.out.watch(lambda: "reading the footers of the files"):
-        done = convert_parquet(target.handle, partition_by=columns, name=name)
-    told = {"uri": target.handle.store.uri, "version": done.version}
-    target.out.tell(told, lambda result: (f"{result['uri']} is a table, at version {result['version']}",))
+        files, done = convert_parquet(target.handle, partition_by=columns, name=name, dry_run=dry_run)
+    version = None if done is None else done.version
+    told = {"dry_run": dry_run, "uri": target.handle.store.uri, "version": version, "files": files}
+    target.out.tell(told, _converted)
+
+
+def _converted(result: dict[str, Any]) -> Iterator[str]:
+    done = "would be a table" if result["dry_run"] else f"is a table, at version {result['version']}"
+    yield f"{result['uri']} {done}: {result['files']:,} files"
 
 
 @click.command("repair", context_settings=CONTEXT)
@@ -309,10 +319,12 @@ def _repaired(result: dict[str, Any]) -> Iterator[str]:
 
 @click.command("generate", context_settings=CONTEXT)
 @target_command()
-def generate(target: TableTarget) -> None:
+@_dry_run
+def generate(target: TableTarget, *, dry_run: bool) -> None:
     """Write the lists of a table's files that Presto, Athena and others read."""
     from lazydelta.maintenance.restore import write_manifests  # noqa: PLC0415 - not needed for --help
 
     with counting(target.out, "listed") as progress:
-        written = write_manifests(target.handle, progress=progress)
-    target.out.tell({"manifests": written}, lambda result: (each for each in result["manifests"]))
+        written = write_manifests(target.handle, dry_run=dry_run, progress=progress)
+    told: dict[str, Any] = {"dry_run": dry_run, "manifests": written}
+    target.out.tell(told, lambda result: (each for each in result["manifests"]))

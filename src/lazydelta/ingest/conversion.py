@@ -35,7 +35,7 @@ _AT_ONCE = 1_000
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 
 
-def convert_parquet(
+def convert_parquet(  # noqa: PLR0913 - keyword-only options
     handle: TableHandle,
     *,
     partition_by: pa.Schema | None = None,
@@ -45,8 +45,9 @@ def convert_parquet(
     description: str | None = None,
     collect_stats: bool = True,
     note: CommitNote | None = None,
-) -> CommitResult:
-    """Make a table of the Parquet files below a place.
+    dry_run: bool = False,
+) -> tuple[int, CommitResult | None]:
+    """Make a table of the Parquet files below a place, and return their number; a dry run commits nothing.
 
     ``partition_by`` has the columns that the names of folders hold: as ``name=value``, or as values alone with the
     strategy ``directory``. Files and folders whose names begin with a dot or an underscore are left out. Files may lack
@@ -82,7 +83,7 @@ def convert_parquet(
             whole, partition_by=columns.names, properties=properties, name=name, description=description
         )
         stage_creation(transaction, made)
-        return transaction.commit()
+        return count, None if dry_run else transaction.commit()
 
 
 def _files(store: Store) -> Iterator[ObjectInfo]:

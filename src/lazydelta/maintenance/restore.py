@@ -312,11 +312,11 @@ def repair_table(
 # Manifests for engines that read lists of files, such as Presto and Athena.
 
 
-def write_manifests(handle: TableHandle, *, progress: Progress | None = None) -> list[str]:
+def write_manifests(handle: TableHandle, *, dry_run: bool = False, progress: Progress | None = None) -> list[str]:
     """Write a manifest for each partition, with the locations of its files, and return the paths of the manifests.
 
     The manifests of partitions without files become empty. Such engines do not know deletion vectors and mapped
-    columns, so tables with them are refused.
+    columns, so tables with them are refused. A dry run writes nothing.
     """
     snapshot = handle.newest()
     if snapshot.schema.column_mapping != "none":
@@ -346,7 +346,8 @@ def write_manifests(handle: TableHandle, *, progress: Progress | None = None) ->
     written: list[str] = []
     for folder, places in by_folder.items():
         path = "/".join(filter(None, (_MANIFESTS, folder, "manifest")))
-        handle.store.put(path, "".join(f"{each}\n" for each in places).encode())
+        if not dry_run:
+            handle.store.put(path, "".join(f"{each}\n" for each in places).encode())
         written.append(path)
     return written
 
@@ -367,15 +368,20 @@ _OF_THE_LOG = frozenset({Key.IN_COMMIT_SINCE_VERSION.lower(), Key.IN_COMMIT_SINC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloneResult:
-    """Result of a clone: the version of the source, and the number and total size of the files referred to."""
+    """Result of a clone: the version of the source, and the number and total size of the files referred to.
+
+    A dry run has no commit.
+    """
 
     source_version: int
     files: int
     size: int
-    commit: CommitResult = field(repr=False)
+    commit: CommitResult | None = field(repr=False)
 
 
-def shallow_clone(source: Snapshot, target: TableHandle, *, progress: Progress | None = None) -> CloneResult:
+def shallow_clone(
+    source: Snapshot, target: TableHandle, *, dry_run: bool = False, progress: Progress | None = None
+) -> CloneResult:
     """Create a table at ``target`` with the rows, columns and properties of ``source``.
 
     The new table has an id of its own and no history. Raises if there is a table already.
@@ -402,7 +408,7 @@ def shallow_clone(source: Snapshot, target: TableHandle, *, progress: Progress |
                 waiting = []
         transaction.add(*waiting)
         transaction.metrics = {"sourceNumOfFiles": str(files), "sourceTableSize": str(size), "numCopiedFiles": "0"}
-        commit = transaction.commit()
+        commit = None if dry_run else transaction.commit()
     return CloneResult(source_version=source.version, files=files, size=size, commit=commit)
 
 
