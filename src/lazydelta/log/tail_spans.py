@@ -127,6 +127,11 @@ class TailSpans:
         self._found: FoundSpans | None = None
         self._lock = Lock()
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether no span was found so far, so that all commits were read."""
+        return self._found is None or not self._found.spans
+
     def found(self, store: Store, segment: LogSegment, prefetch: Prefetch) -> tuple[TailSpan, ...]:
         """Return the usable spans, without those rejected since."""
         if self.base is None:

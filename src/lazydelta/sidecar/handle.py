@@ -109,10 +109,10 @@ class TableHandle(msgspec.Struct, frozen=True, eq=False):
     def newest(self, known: Snapshot | None = None) -> Snapshot:
         """Pin the newest version from the current log, not from a cache, for writers that build on it.
 
-        That is ``known`` if the log has nothing newer, which takes one listing.
+        That is ``known`` if the log has nothing newer, which takes one listing, and if all of it was read from the log.
         """
-        if known is not None and known.segment.is_newest(self.store):
-            return known.on(self)
+        if known is not None and not known.mirrored and known.spans.is_unused and known.segment.is_newest(self.store):
+            return msgspec.structs.replace(known.on(self), spans=TailSpans(), scanned_base=ScannedBase())
         return _carrying(open_snapshot(self.store, parallelism=self.options.commit_parallelism), self)
 
     def base(self) -> ScanBase:
