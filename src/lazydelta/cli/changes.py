@@ -27,7 +27,7 @@ _THEN = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _DEEDS = {"matched": {"update", "delete"}, "not matched": {"insert"}, "not matched by source": {"update", "delete"}}
-_dry_run = click.option("--dry-run", is_flag=True, help="Change nothing, and tell what would change.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Show what would change, without changing it.")
 
 
 def _clause_option(name: str, deeds: str) -> Callable[[Any], Any]:
@@ -38,12 +38,19 @@ def _clause_option(name: str, deeds: str) -> Callable[[Any], Any]:
 @click.command("merge", context_settings=CONTEXT)
 @target_command()
 @click.option("--source", required=True, metavar="PLACE", help="The rows to merge: a Delta table, or a Parquet file.")
-@click.option("--on", required=True, metavar="CONDITION", help="Which rows match, such as target.id = source.id.")
+@click.option(
+    "--on",
+    required=True,
+    metavar="CONDITION",
+    help="The condition under which rows match, such as target.id = source.id.",
+)
 @_clause_option("--when-matched", "update, update set A = B, …, or delete")
 @_clause_option("--when-not-matched", "insert, or insert set A = B, …")
 @_clause_option("--when-not-matched-by-source", "update set A = B, …, or delete")
-@click.option("--merge-schema", is_flag=True, help="Add columns of the source that the table lacks and a clause sets.")
-@click.option("--memory", type=click.IntRange(1), default=256, metavar="MIB", help="Hold this much at once, and spill.")
+@click.option("--merge-schema", is_flag=True, help="Add source columns that a clause sets and the table lacks.")
+@click.option(
+    "--memory", type=click.IntRange(1), default=256, metavar="MIB", help="Memory budget; the rest spills to disk."
+)
 @_dry_run
 def merge(  # noqa: PLR0913 - one parameter for each option
     target: TableTarget,
@@ -59,7 +66,7 @@ def merge(  # noqa: PLR0913 - one parameter for each option
 ) -> None:
     """Update, delete and insert rows by comparing them with others, in one commit.
 
-    Conditions and values are SQL of DuckDB; `source.` and `target.` stand in front of names that both tables have.
+    Conditions and values are DuckDB SQL; prefix names that both tables have with `source.` or `target.`.
     """
     from lazydelta.maintenance.after_commit import after_commit  # noqa: PLC0415 - not needed for --help
     from lazydelta.write.row_changes.merge import MergeRequest, merge_rows  # noqa: PLC0415
@@ -137,17 +144,17 @@ def _merged(result: dict[str, Any]) -> Iterator[str]:
 @click.option("--set", "properties", multiple=True, metavar="K=V", callback=pairs, help="Set a property; repeatable.")
 @click.option("--unset", multiple=True, metavar="K", help="Unset a property; repeatable.")
 @click.option("--add", multiple=True, metavar="NAME:TYPE", help="Add a column; repeatable.")
-@click.option("--rename", metavar="OLD=NEW", help="Rename a column; columns must be mapped.")
-@click.option("--drop", multiple=True, metavar="NAME", help="Drop a column; columns must be mapped; repeatable.")
-@click.option("--nullable", metavar="NAME", help="Let a column hold nulls.")
-@click.option("--comment", metavar="NAME=TEXT", help="Comment on a column.")
+@click.option("--rename", metavar="OLD=NEW", help="Rename a column; requires column mapping.")
+@click.option("--drop", multiple=True, metavar="NAME", help="Drop a column; requires column mapping; repeatable.")
+@click.option("--nullable", metavar="NAME", help="Make a column nullable.")
+@click.option("--comment", metavar="NAME=TEXT", help="Set the comment of a column.")
 @click.option("--constraint", metavar="NAME=SQL", help="Add a CHECK constraint; all rows are checked.")
 @click.option("--drop-constraint", metavar="NAME", help="Drop a CHECK constraint.")
-@click.option("--name", metavar="TEXT", help="Name the table.")
-@click.option("--description", metavar="TEXT", help="Describe the table.")
+@click.option("--name", metavar="TEXT", help="Set the name of the table.")
+@click.option("--description", metavar="TEXT", help="Set the description of the table.")
 @_dry_run
 def alter(target: TableTarget, *, dry_run: bool, **given: Any) -> None:
-    """Change columns, constraints or properties of a table, one kind in one commit."""
+    """Change columns, constraints or properties of a table; one kind of change per commit."""
     from lazydelta.write.alter import alter_table  # noqa: PLC0415 - not needed for --help
 
     asked = {name: value for name, value in given.items() if value}
@@ -210,13 +217,15 @@ def _altered(result: dict[str, Any]) -> Iterator[str]:
 @click.command("restore", context_settings=CONTEXT)
 @target_command()
 @click.option("--version", "number", type=click.IntRange(0), metavar="N", help="Restore this version.")
-@click.option("--timestamp", metavar="T", help="Restore the version of this time: ISO 8601, UTC unless it has a zone.")
-@click.option("--ignore-missing-files", is_flag=True, help="Leave files out that are gone, with their rows.")
+@click.option(
+    "--timestamp", metavar="T", help="Restore the version at this timestamp: ISO 8601, UTC unless it has a time zone."
+)
+@click.option("--ignore-missing-files", is_flag=True, help="Skip missing files and lose their rows.")
 @_dry_run
 def restore(
     target: TableTarget, *, number: int | None, timestamp: str | None, ignore_missing_files: bool, dry_run: bool
 ) -> None:
-    """Make a table what it was at an older version, in a new version."""
+    """Restore a table to an older version, as a new version."""
     if (number is None) is (timestamp is None):
         raise click.UsageError("Specify what to restore: --version N, or --timestamp T.")
     from lazydelta.maintenance.after_commit import after_commit  # noqa: PLC0415 - not needed for --help
@@ -250,7 +259,7 @@ def _restored(result: dict[str, Any]) -> Iterator[str]:
 
 @click.command("clone", context_settings=CONTEXT)
 @target_command()
-@click.option("--to", required=True, metavar="URI", help="Where the new table is created.")
+@click.option("--to", required=True, metavar="URI", help="The URI of the new table.")
 @click.option("--version", "number", type=click.IntRange(0), metavar="N", help="Clone this version.")
 @_dry_run
 def clone(target: TableTarget, *, to: str, number: int | None, dry_run: bool) -> None:
@@ -275,12 +284,15 @@ def _cloned(result: dict[str, Any]) -> Iterator[str]:
 @click.command("convert", context_settings=CONTEXT)
 @target_command()
 @click.option(
-    "--partition-by", multiple=True, metavar="NAME:TYPE", help="A column that folders name=value hold; repeatable."
+    "--partition-by",
+    multiple=True,
+    metavar="NAME:TYPE",
+    help="A partition column, from folders named name=value; repeatable.",
 )
-@click.option("--name", metavar="TEXT", help="Name the table.")
+@click.option("--name", metavar="TEXT", help="Set the name of the table.")
 @_dry_run
 def convert(target: TableTarget, *, partition_by: tuple[str, ...], name: str | None, dry_run: bool) -> None:
-    """Make a table of the Parquet files below URI, where they are, in one commit."""
+    """Convert the Parquet files below URI to a Delta table in place, in one commit."""
     from lazydelta.cli.write import _schema  # noqa: PLC0415 - not needed for --help
     from lazydelta.ingest.conversion import convert_parquet  # noqa: PLC0415
 
@@ -301,7 +313,7 @@ def _converted(result: dict[str, Any]) -> Iterator[str]:
 @target_command()
 @_dry_run
 def repair(target: TableTarget, *, dry_run: bool) -> None:
-    """Remove files from the log that do not exist, with the rows that they had."""
+    """Remove missing files, and with them their rows, from the log."""
     from lazydelta.maintenance.restore import repair_table  # noqa: PLC0415 - not needed for --help
 
     with counting(target.out, "looked for") as progress:
@@ -321,7 +333,7 @@ def _repaired(result: dict[str, Any]) -> Iterator[str]:
 @target_command()
 @_dry_run
 def generate(target: TableTarget, *, dry_run: bool) -> None:
-    """Write the lists of a table's files that Presto, Athena and others read."""
+    """Write symlink manifests of a table's files for Presto, Athena and others."""
     from lazydelta.maintenance.restore import write_manifests  # noqa: PLC0415 - not needed for --help
 
     with counting(target.out, "listed") as progress:

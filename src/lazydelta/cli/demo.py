@@ -42,7 +42,7 @@ _LEAST_ROWS = 2_000
     "--folder",
     type=click.Path(file_okay=False),
     metavar="DIR",
-    help="Work in this folder: a new or empty one, or one of an earlier demo. Default: a temporary one.",
+    help="The working folder: new, empty, or of an earlier demo. Default: a temporary folder.",
 )
 @click.option(
     "--rows",
@@ -50,7 +50,7 @@ _LEAST_ROWS = 2_000
     default=240_000,
     show_default=True,
     metavar="N",
-    help="How many rows of telemetry arrive.",
+    help="The number of telemetry rows to stream.",
 )
 @click.option(
     "--files",
@@ -58,17 +58,15 @@ _LEAST_ROWS = 2_000
     default=300_000,
     show_default=True,
     metavar="N",
-    help="Files of the table without data on which discovery is compared at scale; 0 leaves it out.",
+    help="The number of files in the metadata-only table that compares discovery at scale; 0 skips it.",
 )
-@click.option(
-    "--keep", is_flag=True, help="Keep also what arrived, the stream's checkpoint and the table without data."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document at the end.")
+@click.option("--keep", is_flag=True, help="Also keep the input, the stream's checkpoint and the metadata-only table.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document at the finished.")
 @debug_option
 def demo(*, folder: str | None, rows: int, files: int, keep: bool, as_json: bool) -> None:
     """Stream telemetry into a real table and show what lazydelta does with it.
 
-    Spark runs on this machine and needs Java. The table is left where it is, to play with.
+    Spark runs on this machine and needs Java. The table is kept for you to explore.
     """
     require("spark", "pyspark")
     from lazydelta.demo.story import tell  # noqa: PLC0415
@@ -89,7 +87,7 @@ class _Benchmarks(CommandGroup):
 
 @click.group("bench", cls=_Benchmarks, homes={"make-table": "lazydelta.testing.command"})
 def bench() -> None:
-    """Make tables to measure with."""
+    """Create tables for benchmarks."""
 
 
 # Demo output: step by step for people, one document at the end for programs.

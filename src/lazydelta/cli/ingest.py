@@ -33,55 +33,55 @@ _ONLY_BATCH = {"mode": "--mode"}
 @click.option(
     "--format",
     type=click.Choice(["json", "csv", "parquet"]),
-    help="What the files are, where their names do not tell; json means one object a line.",
+    help="The format of the files, if their names do not show it; json is one object per line.",
 )
 @click.option("--timestamp-column", metavar="A", help="Align the data files to the UTC time in this column.")
 @click.option(
     "--boundary",
     type=click.Choice(["month", "day", "hour", "minute", "second"]),
-    help="The unit of time that no data file crosses; hour, or what the table has.",
+    help="The unit of time that no data file crosses. [default: hour, or that of the table]",
 )
-@click.option("--partition-column", metavar="NAME", help="Name the column of that time; _event_hour for hours.")
-@click.option("--partition-generated", is_flag=True, help="Make the column of that time a generated column of Delta.")
-@click.option("--partition-format", metavar="FORMAT", help="How that time is written, as strftime does: %Y-%m-%d-%H.")
-@click.option("--partition-by", metavar="A,B", help="Partition by these columns as well.")
+@click.option("--partition-column", metavar="NAME", help="The name of the time column; _event_hour for hours.")
+@click.option("--partition-generated", is_flag=True, help="Make the time column a Delta generated column.")
+@click.option(
+    "--partition-format", metavar="FORMAT", help="The strftime format of the time column, such as %Y-%m-%d-%H."
+)
+@click.option("--partition-by", metavar="A,B", help="Also partition by these columns.")
 @click.option("--schema", metavar="DDL", help='The columns of a new table: "device string, ts timestamp, v double".')
-@click.option("--merge-schema", is_flag=True, help="Add columns to the table that only the files have.")
+@click.option("--merge-schema", is_flag=True, help="Add columns of the files that the table lacks.")
 @click.option(
     "--on-bad-rows",
     type=click.Choice(["reject", "fail"]),
     default="reject",
     show_default=True,
-    help="Put rows that do not fit into the rejected table, or let the first of them be an error.",
+    help="Write rows that do not fit to the rejected table, or fail on the first one.",
 )
 @click.option(
     "--max-rejected",
     metavar="N",
-    help="Let at most N rows, or this share of them (0.01, 1%), be rejected; 100% lets whole files be.",
+    help="The maximum number or share (0.01, 1%) of rejected rows; 100% accepts fully rejected files.",
 )
 @click.option(
     "--header/--no-header",
     default=None,
-    help="CSV files have a header (and it is one, whatever it looks like), or none: cells are in the order of columns.",
+    help="Whether CSV files have a header line; without one, cells are in the order of the columns.",
 )
 @click.option(
     "--null-timestamps",
     type=click.Choice(["null-partition", "reject"]),
     default="null-partition",
     show_default=True,
-    help="What becomes of rows without a time.",
+    help="How to handle rows without a timestamp.",
 )
-@click.option(
-    "--rejected-table", metavar="URI", help="Where rejected rows go; by default TABLE with _rejected after it."
-)
-@click.option("--target-file-size", metavar="SIZE", help="About the largest size of a data file, such as 128MB.")
-@click.option("--stats-columns", metavar="A,B", help="Collect statistics of these columns only.")
+@click.option("--rejected-table", metavar="URI", help="The table for rejected rows; TABLE_rejected by default.")
+@click.option("--target-file-size", metavar="SIZE", help="The approximate maximum size of a data file, such as 128MB.")
+@click.option("--stats-columns", metavar="A,B", help="Collect statistics only for these columns.")
 @click.option(
     "--compression",
     type=click.Choice(["zstd", "snappy", "gzip", "none"]),
     default="zstd",
     show_default=True,
-    help="Codec of the data files.",
+    help="The compression codec of data files.",
 )
 @click.option(
     "--property",
@@ -91,24 +91,28 @@ _ONLY_BATCH = {"mode": "--mode"}
     callback=pairs,
     help="A property of a new table, such as delta.checkpointInterval; repeatable.",
 )
-@click.option("--mode", type=click.Choice(["append", "overwrite"]), help="Add to the table, or replace all its rows.")
-@click.option("--stream", is_flag=True, help="Go on with the files that come to the folder, until Ctrl-C.")
-@click.option("--trigger", metavar="T", help='With --stream: once, available-now, or how often, such as "5 seconds".')
-@click.option("--checkpoint-location", metavar="URI", help="With --stream: where Spark notes which files are done.")
+@click.option(
+    "--mode", type=click.Choice(["append", "overwrite"]), help="Append to the table, or replace all its rows."
+)
+@click.option("--stream", is_flag=True, help="Keep ingesting new files of the folder until Ctrl-C.")
+@click.option("--trigger", metavar="T", help='With --stream: once, available-now, or an interval such as "5 seconds".')
+@click.option(
+    "--checkpoint-location", metavar="URI", help="With --stream: the folder in which Spark records its progress."
+)
 @click.option(
     "--max-files-per-trigger",
     type=click.IntRange(min=1),
     metavar="N",
-    help="With --stream: at most this many files in a commit; 1000 by default.",
+    help="With --stream: the maximum number of files per commit; 1000 by default.",
 )
-@click.option("--master", metavar="M", help="Spark's master; local[*] unless spark-submit has set it.")
-@click.option("--conf", multiple=True, metavar="K=V", callback=pairs, help="A setting of Spark; repeatable.")
+@click.option("--master", metavar="M", help="The Spark master; local[*] unless set by spark-submit.")
+@click.option("--conf", multiple=True, metavar="K=V", callback=pairs, help="A Spark configuration setting; repeatable.")
 @click.option(
     "--source-option",
     multiple=True,
     metavar="K=V",
     callback=pairs,
-    help="As --storage-option, for SOURCE, where it is not in the store of the table; repeatable.",
+    help="A --storage-option for SOURCE, if it is in another store than the table; repeatable.",
 )
 @storage_option
 @json_option

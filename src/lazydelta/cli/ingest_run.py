@@ -96,7 +96,7 @@ class _IngestTask(Protocol):
 
 
 def _wait_for(work: _IngestTask, out: Output) -> bool:
-    """Run the task to its end. Return whether Ctrl-C was pressed."""
+    """Run the task to its finished. Return whether Ctrl-C was pressed."""
 
     def guarded() -> None:
         try:

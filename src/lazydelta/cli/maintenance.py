@@ -108,15 +108,15 @@ def _retention(ctx: click.Context, parameter: click.Parameter, text: str | None)
 
 @click.command("doctor", context_settings=CONTEXT)
 @target_command()
-@click.option("--deep", is_flag=True, help="Also list the table's folder for data files that nothing refers to.")
-@click.option("--fix", is_flag=True, help="Ask for each finding whether to run its command, and run it.")
+@click.option("--deep", is_flag=True, help="Also list the table's folder to find unreferenced data files.")
+@click.option("--fix", is_flag=True, help="Offer to run the command of each finding.")
 @click.option("--yes", is_flag=True, help="With --fix, run every command without asking.")
 @click.pass_context
 def doctor(ctx: click.Context, target: TableTarget, *, deep: bool, fix: bool, yes: bool) -> None:
-    """Find what makes a table slow or endangers its readers, with what it costs and the command that mends it.
+    """Find what makes a table slow or unsafe to read, what it costs, and the command that fixes it.
 
-    The exit code is 1 if there are findings, 0 for a healthy table. A few requests are made, whatever the size of the
-    table; only --deep grows with it.
+    The exit code is 1 if there are findings, 0 for a healthy table. The number of requests does not depend on the
+    size of the table, except with --deep.
     """
     from lazydelta.maintenance.doctor import diagnose  # noqa: PLC0415 - as above
 
@@ -145,11 +145,11 @@ def doctor(ctx: click.Context, target: TableTarget, *, deep: bool, fix: bool, ye
     "--target-size",
     type=_Mebibytes(),
     metavar="MIB",
-    help="About how large files become; by default what the table says (delta.targetFileSize), 128 if nothing.",
+    help="The approximate size of new files; by default the property delta.targetFileSize, or 128.",
 )
-@click.option("--sort-by", metavar="A,B", help="Sort the rows of what is packed by these columns.")
+@click.option("--sort-by", metavar="A,B", help="Sort the rows of rewritten files by these columns.")
 @click.option(
-    "--z-order", metavar="A,B", help="Rewrite all files, with their rows along a Z-order curve of these columns."
+    "--z-order", metavar="A,B", help="Rewrite all files with their rows along a Z-order curve of these columns."
 )
 @click.option(
     "--memory",
@@ -157,10 +157,10 @@ def doctor(ctx: click.Context, target: TableTarget, *, deep: bool, fix: bool, ye
     metavar="MIB",
     default=256,
     show_default=True,
-    help="Hold this much at once; sorting uses temporary files beyond it.",
+    help="Memory budget; sorting spills to temporary files.",
 )
 @engine_options
-@click.option("--dry-run", is_flag=True, help="Change nothing, and tell what would be packed.")
+@click.option("--dry-run", is_flag=True, help="Show what would be packed, without changing it.")
 def optimize(  # noqa: PLR0913 - each is an option
     target: _Target,
     *,
@@ -174,9 +174,9 @@ def optimize(  # noqa: PLR0913 - each is an option
     conf: dict[str, str],
     dry_run: bool,
 ) -> None:
-    """Pack the small files of each partition of a table into few large ones.
+    """Compact the small files of each partition of a table into larger ones.
 
-    Rows do not change; deleted ones are left out for good. What others write meanwhile goes before.
+    Rows do not change; deleted rows are purged. Concurrent changes by other writers take precedence.
     """
     from lazydelta.maintenance import optimize as optimizing  # noqa: PLC0415
     from lazydelta.maintenance.after_commit import after_commit  # noqa: PLC0415
@@ -217,24 +217,25 @@ def optimize(  # noqa: PLR0913 - each is an option
     "--retention",
     metavar="TIME",
     callback=_retention,
-    help="Keep what was removed or written since: 168h, 7d; by default what the table says, 7 days if nothing.",
+    help="Keep files removed or written within this time, such as 168h or 7d. [default: the "
+    "retention of the table, or 7 days]",
 )
-@click.option("--no-retention-check", is_flag=True, help="Allow a retention that is shorter than the table's.")
+@click.option("--no-retention-check", is_flag=True, help="Allow a shorter retention than that of the table.")
 @click.option(
     "--keep-version",
     "keep_versions",
     type=click.IntRange(min=0),
     multiple=True,
     metavar="N",
-    help="Keep this version readable, however old it is; repeatable.",
+    help="Keep this version readable, regardless of its age; repeatable.",
 )
 @click.option(
     "--without-log",
     is_flag=True,
-    help="Clear away data files of jobs that failed before their table was there: URI is no table.",
+    help="Delete data files of jobs that failed before creating their table; URI has no log.",
 )
 @engine_options
-@click.option("--dry-run", is_flag=True, help="Delete nothing, and tell what would be deleted.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted, without deleting it.")
 def vacuum(  # noqa: PLR0913 - each is an option
     target: _Target,
     *,
@@ -247,9 +248,9 @@ def vacuum(  # noqa: PLR0913 - each is an option
     conf: dict[str, str],
     dry_run: bool,
 ) -> None:
-    """Delete the files of a table that no version within the retention refers to.
+    """Delete files that no version within the table's retention refers to.
 
-    Readers of older versions, and writers that take longer, would miss them: the retention is there for these.
+    The retention protects readers of older versions and slow writers.
     """
     from lazydelta.maintenance import vacuum as vacuuming  # noqa: PLC0415 - not needed for --help
     from lazydelta.maintenance import vacuum_files  # noqa: PLC0415
@@ -297,13 +298,13 @@ def vacuum(  # noqa: PLR0913 - each is an option
 @click.command("delete", context_settings=CONTEXT)
 @target_command()
 @where_option("Delete the rows for which this is true; SQL or JSON over any columns.")
-@click.option("--all", "every", is_flag=True, help="Delete all rows, instead of --where.")
-@click.option("--dry-run", is_flag=True, help="Change nothing, and tell what would be deleted.")
+@click.option("--all", "every", is_flag=True, help="Delete all rows.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted, without changing it.")
 def delete(target: TableTarget, *, where: str | None, every: bool, dry_run: bool) -> None:
     """Delete the rows of a table that match a predicate, in one commit.
 
-    Files without other rows leave whole, the rest is copied without the rows that match. Rows for which the predicate
-    is null stay.
+    Files in which all rows match are removed, others are rewritten without the matching rows. Rows for
+    which the predicate is null are kept.
     """
     if (where is None) is not every:
         raise click.UsageError("Specify the rows: --where PREDICATE, or --all for every row.")

@@ -88,7 +88,7 @@ def debug_option(function: F) -> F:
         is_flag=True,
         expose_value=False,
         callback=_remember_debug,
-        help="Show the trace of an error and what the library logs.",
+        help="Show tracebacks of errors and the library's log messages.",
     )(function)
 
 
@@ -124,7 +124,7 @@ storage_option = click.option(
     multiple=True,
     metavar="K=V",
     callback=pairs,
-    help="Credentials and settings of the store; repeatable. Values are never shown.",
+    help="A credential or setting of the object store; repeatable. Values are never shown.",
 )
 external_option = click.option(
     "--external-location",
@@ -133,18 +133,16 @@ external_option = click.option(
     type=(str, str),
     metavar="PREFIX K=V",
     callback=prefixed_pairs,
-    help="A folder of another account or bucket that the log may lead to, and an option of its own; repeatable.",
+    help="A folder of another account or bucket that the log may refer to, with a storage option for it; repeatable.",
 )
 library_option = click.option(
     "--option",
     multiple=True,
     metavar="K=V",
     callback=pairs,
-    help="An option of lazydelta such as delta.commit.parallelism; repeatable.",
+    help="An option of lazydelta, such as delta.commit.parallelism; repeatable.",
 )
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON for programs instead of text for people."
-)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values with a header.")
 
@@ -226,7 +224,7 @@ def table_command(function: Callable[Concatenate[TableSource, ...], None]) -> Ca
         click.option(
             "--timestamp",
             metavar="T",
-            help="Read the version at this timestamp: ISO 8601, UTC unless it has a zone.",
+            help="Read the version at this timestamp: ISO 8601, UTC unless it has a time zone.",
         ),
         storage_option,
         external_option,
@@ -245,25 +243,26 @@ def scan_options(function: Callable[..., None]) -> Callable[..., None]:
             type=click.Choice(["auto", "reverse", "forward"]),
             default="auto",
             show_default=True,
-            help="Newest files first, highest throughput, or whatever fits the question.",
+            help="The order of the scan: newest files first (reverse), highest throughput (forward), or "
+            "the better of the two.",
         ),
         click.option(
             "--within-retention",
             is_flag=True,
-            help="Refuse a version that was replaced so long ago that VACUUM may have deleted files of it.",
+            help="Refuse a version whose files VACUUM may have deleted.",
         ),
         click.option(
             "--row-limit",
             type=click.IntRange(min=0),
             metavar="N",
-            help="Stop when the files found hold this many matching rows for certain.",
+            help="Stop when the files found are certain to hold this many matching rows.",
         ),
         click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Stop after this many files."),
-        click.option("--strict", is_flag=True, help="Refuse a condition by which no file can be left out."),
+        click.option("--strict", is_flag=True, help="Fail if the condition cannot prune any file."),
         click.option(
             "--last",
             metavar="SPAN",
-            help="Only files that may hold rows of the last 1h, 30m, 2d, … of the table's time, back from now.",
+            help="List only files that may hold rows of the last 1h, 30m, 2d, …, by the table's time column.",
         ),
         where_option(
             "Leave out files that cannot hold a matching row: "
@@ -360,9 +359,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def engine_options(function: Function) -> Function:
     """Add ``--engine``, ``--master`` and ``--conf``."""
     decorated = click.option(
-        "--conf", multiple=True, metavar="K=V", callback=pairs, help="A setting of Spark; repeatable."
+        "--conf", multiple=True, metavar="K=V", callback=pairs, help="A Spark configuration setting; repeatable."
     )(function)
-    decorated = click.option("--master", metavar="M", help="Spark's master; local[*] unless spark-submit has set it.")(
+    decorated = click.option("--master", metavar="M", help="The Spark master; local[*] unless set by spark-submit.")(
         decorated
     )
     return click.option(
@@ -370,7 +369,7 @@ def engine_options(function: Function) -> Function:
         type=click.Choice(["auto", "local", "spark"]),
         default="auto",
         show_default=True,
-        help="Work in this process or on Spark; auto takes Spark for much work where there is a cluster.",
+        help="Run in this process or on Spark; auto uses Spark for large jobs if there is a cluster.",
     )(decorated)
 
 

@@ -339,7 +339,7 @@ def query_command(function: Callable[..., None]) -> Callable[..., None]:
             multiple=True,
             metavar="NAME=URI",
             callback=pairs,
-            help="A table and the name that the query gives it; repeatable.",
+            help="A table and its name in the query; repeatable.",
         ),
         click.option(
             "--catalog",
@@ -353,20 +353,16 @@ def query_command(function: Callable[..., None]) -> Callable[..., None]:
             multiple=True,
             metavar="NAME=VALUE",
             callback=pairs,
-            help="A value of the query: $NAME in SQL, NAME in KQL; repeatable.",
+            help="A query parameter: $NAME in SQL, NAME in KQL; repeatable.",
         ),
-        click.option(
-            "--now", metavar="T", help="KQL: the timestamp of now() and ago(): ISO 8601, UTC unless it has a zone."
-        ),
+        click.option("--now", metavar="T", help="KQL: the value of now(): ISO 8601, UTC unless it has a time zone."),
         csv_option,
-        click.option(
-            "--arrow", "as_arrow", is_flag=True, help="Write a stream of Arrow record batches to standard output."
-        ),
+        click.option("--arrow", "as_arrow", is_flag=True, help="Write an Arrow IPC stream to standard output."),
         click.option(
             "--parquet", type=click.Path(dir_okay=False), metavar="FILE", help="Write the rows to a Parquet file."
         ),
         click.option(
-            "--explain", is_flag=True, help="Show what of the query reaches the tables and what they read; runs SQL."
+            "--explain", is_flag=True, help="Show which conditions reach the tables and what is read; SQL queries run."
         ),
         storage_option,
         external_option,
@@ -381,11 +377,11 @@ def query_command(function: Callable[..., None]) -> Callable[..., None]:
 @query_command
 @click.option("--kql", "is_kql", is_flag=True, help="The query is KQL; the same as the command `kql`.")
 def query(question: Question, *, is_kql: bool) -> None:
-    """Ask tables in SQL, DuckDB's dialect, or in KQL.
+    """Query tables in SQL (DuckDB's dialect) or KQL.
 
-    Tables are named behind the query as NAME=URI, by --table, by a catalog file, or in place as delta('URI'). The query
-    is an argument, a file, or - for standard input. Rows are printed while they are found; files are read only until
-    the query has what it asks for.
+    Tables are given after the query as NAME=URI, with --table, in a catalog file, or inline as delta('URI'). The query
+    is an argument, a file, or - for standard input. Rows are printed as they are found; files are read only until
+    the query has its result.
     """
     question.answer(is_kql=is_kql)
 
@@ -393,34 +389,36 @@ def query(question: Question, *, is_kql: bool) -> None:
 @click.command("kql", context_settings=CONTEXT)
 @query_command
 @click.option(
-    "--rewrite", is_flag=True, help="Print the query for a cluster: externaldata over the files that may match."
+    "--rewrite", is_flag=True, help="Print the query for a Kusto cluster: externaldata over the files that may match."
 )
 @click.option(
     "--cluster-uri",
     multiple=True,
     metavar="NAME=URI",
     callback=pairs,
-    help="With --rewrite: where the cluster finds a table; repeatable.",
+    help="With --rewrite: the URI at which the cluster finds a table; repeatable.",
 )
 @click.option(
     "--secret-variable",
     metavar="NAME",
-    help="With --rewrite: the environment variable that holds a SAS token or ;key, to be put behind each address.",
+    help="With --rewrite: the environment variable with a SAS token or ;key to append to each URL.",
 )
-@click.option("--managed-identity", metavar="ID", help="With --rewrite: system, or the object id of an identity.")
-@click.option("--cap", type=click.IntRange(min=0), metavar="BYTES", help="With --rewrite: refuse more bytes of files.")
+@click.option("--managed-identity", metavar="ID", help="With --rewrite: a managed identity: system, or its object id.")
+@click.option(
+    "--cap", type=click.IntRange(min=0), metavar="BYTES", help="With --rewrite: fail if the files have more bytes."
+)
 @click.option(
     "--chart/--rows",
     "as_chart",
     default=None,
-    help="Draw the chart of a render, or print rows. A terminal gets the chart, a pipe gets rows.",
+    help="Draw the chart of a render operator, or print rows. [default: the chart in a terminal, rows in a pipe]",
 )
 @click.option(
     "--output",
     "chart_file",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="Write the chart to an .svg or .png.",
+    help="Write the chart to an .svg or .png file.",
 )
 def kql(
     question: Question,
@@ -433,9 +431,9 @@ def kql(
     as_chart: bool | None,
     chart_file: str | None,
 ) -> None:
-    """Ask tables in KQL, the language of Azure Data Explorer.
+    """Query tables in KQL, the language of Azure Data Explorer.
 
-    Rows are printed while they are found; files are read only until the query has what it asks for.
+    Rows are printed as they are found; files are read only until the query has its result.
     """
     if not rewrite:
         question.answer(is_kql=True, as_chart=as_chart, chart_file=chart_file)

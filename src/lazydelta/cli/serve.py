@@ -53,19 +53,28 @@ _MORE = ("drain_seconds", "metrics_port", "access_log", "sql", "http_port")
     callback=pairs,
     help="A folder whose tables are served as NAME/folder; repeatable.",
 )
-@click.option("--config", type=click.Path(dir_okay=False), metavar="F", help="Settings in a TOML file.")
-@click.option("--host", metavar="H", help="Where to listen; 127.0.0.1 unless tokens are given.")
-@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="The port; 0 is any that is free.")
+@click.option("--config", type=click.Path(dir_okay=False), metavar="F", help="A TOML file with settings.")
+@click.option("--host", metavar="H", help="The address to listen on; 127.0.0.1 unless tokens are required.")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="The port; 0 chooses a free port.")
 @click.option("--tls-cert", metavar="F", help="The server's certificate (PEM).")
 @click.option("--tls-key", metavar="F", help="Its private key (PEM).")
-@click.option("--client-ca", metavar="F", help="Only clients with a certificate of this authority (PEM) are let in.")
-@click.option("--tokens", metavar="F", help="Only clients with a token of this file are let in; see `token add`.")
-@click.option("--plaintext", is_flag=True, default=None, help="Tokens without TLS: where TLS ends at a proxy.")
-@click.option("--ticket-key", metavar="F", help="The key that signs tickets, which several servers may share.")
-@click.option("--drain-seconds", type=float, metavar="S", help="How long streams may go on when the server ends (30).")
-@click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="N", help="Metrics for Prometheus over HTTP.")
-@click.option("--access-log", metavar="F", help="A line of JSON for each request; - is standard error.")
-@click.option("--sql/--no-sql", default=None, help="Flight SQL on the same port (it is).")
+@click.option("--client-ca", metavar="F", help="Accept only clients with a certificate of this authority (PEM).")
+@click.option("--tokens", metavar="F", help="Accept only clients with a token in this file; see `token add`.")
+@click.option(
+    "--plaintext", is_flag=True, default=None, help="Accept tokens without TLS, behind a proxy that terminates TLS."
+)
+@click.option("--ticket-key", metavar="F", help="The key that signs tickets; several servers can share it.")
+@click.option(
+    "--drain-seconds", type=float, metavar="S", help="How many seconds streams may continue at shutdown (30)."
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="N",
+    help="Serve Prometheus metrics over HTTP on this port.",
+)
+@click.option("--access-log", metavar="F", help="Log one line of JSON per request to this file; - is standard error.")
+@click.option("--sql/--no-sql", default=None, help="Serve Flight SQL on the same port (the default).")
 @click.option(
     "--http",
     "http_port",
@@ -73,7 +82,7 @@ _MORE = ("drain_seconds", "metrics_port", "access_log", "sql", "http_port")
     is_flag=False,
     flag_value=0,
     metavar="[N]",
-    help="The page and the Kusto endpoint on this port too; any that is free if not given.",
+    help="Also serve the page and the Kusto endpoint, on this port or a free one.",
 )
 @storage_option
 @json_option
@@ -92,8 +101,8 @@ def serve(
 ) -> None:
     """Serve tables over Arrow Flight and Flight SQL, to any language; the location is printed once the server listens.
 
-    Without tokens it listens to this machine only. SIGTERM and Ctrl-C end it when the streams that run are at their
-    end.
+    Without tokens it listens on this machine only. SIGTERM and Ctrl-C stop it after running streams have
+    finished.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -103,15 +112,15 @@ def serve(
 
 @click.command("ui", context_settings=CONTEXT)
 @click.argument("tables", nargs=-1, metavar="[NAME=]URI …", required=True)
-@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="The port; any that is free.")
-@click.option("--open/--no-open", "opens", default=True, help="Open the page in a browser (it does).")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="The port; a free one by default.")
+@click.option("--open/--no-open", "opens", default=True, help="Open the page in a browser (the default).")
 @storage_option
 @json_option
 @debug_option
 def ui(*, tables: tuple[str, ...], port: int, opens: bool, storage_option: dict[str, str], as_json: bool) -> None:
-    """Look at tables in the browser: timeline, files, history, queries in SQL and KQL, and how a scan went.
+    """Explore tables in the browser: timeline, files, history, SQL and KQL queries, and scan plans.
 
-    The page is for this machine only; Ctrl-C ends it. `serve --http` offers the same to others.
+    The page is served to this machine only; Ctrl-C stops it. `serve --http` serves it to others.
     """
     # Before the server names the extra of Flight alone.
     require("http", "duckdb", "lark", "google.protobuf", "starlette", "uvicorn")
@@ -132,17 +141,19 @@ def ui(*, tables: tuple[str, ...], port: int, opens: bool, storage_option: dict[
 
 @serve.group("token", cls=CommandGroup)
 def token() -> None:
-    """Make tokens that let clients in."""
+    """Create tokens for clients."""
 
 
 @token.command("add", context_settings=CONTEXT)
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.argument("name")
-@click.option("--allow", multiple=True, metavar="TABLE", help="A table that it may read, or ROOT/*; all if not given.")
+@click.option(
+    "--allow", multiple=True, metavar="TABLE", help="A table that the token may read, or ROOT/*; all by default."
+)
 @json_option
 @debug_option
 def token_add(file: str, name: str, *, allow: tuple[str, ...], as_json: bool) -> None:
-    """Add a token to a file of tokens and print it; only its salted hash is kept."""
+    """Add a token to a file of tokens and print it; the file keeps only its salted hash."""
     from lazydelta.server.tokens import add_token  # noqa: PLC0415 - not needed for --help
 
     refuse_extra_arguments()

@@ -293,8 +293,8 @@ def is_kql(text: str) -> bool:
 
 @click.command("shell", context_settings=CONTEXT)
 @click.argument("tables", nargs=-1, metavar="[URI|NAME=URI]...")
-@click.option("--server", metavar="LOCATION", help="Ask a server by Flight SQL: grpc://host:port.")
-@click.option("--token-variable", metavar="NAME", help="With --server: the environment variable with the token.")
+@click.option("--server", metavar="LOCATION", help="Query a server over Flight SQL: grpc://host:port.")
+@click.option("--token-variable", metavar="NAME", help="With --server: the environment variable that holds the token.")
 @storage_option
 @external_option
 @library_option
@@ -308,9 +308,9 @@ def shell(
     option: dict[str, str],
     external_location: dict[str, dict[str, str]],
 ) -> None:
-    """Ask tables in SQL and KQL, line by line.
+    """Query tables interactively in SQL and KQL.
 
-    A table is a URI, called by the name of its folder, or NAME=URI. Lines are completed by the tab key and kept in a
+    A table is NAME=URI, or a URI, named after its folder. The tab key completes, and lines are kept in a
     history. Without a terminal, lines are read from standard input. `.help` lists the commands.
     """
     refuse_extra_arguments()

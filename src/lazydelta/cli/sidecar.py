@@ -90,23 +90,23 @@ _memory_option = click.option(
     metavar="MIB",
     default=512,
     show_default=True,
-    help="Work within this much memory; what is sorted and does not fit goes to temporary files.",
+    help="Memory budget; sorting spills to temporary files.",
 )
 
 
 @click.group("sidecar", cls=CommandGroup, homes={"watch": "lazydelta.cli.sidecar"})
 def sidecar() -> None:
-    """Make, check and remove the sidecars that let scans find files fast."""
+    """Build, verify and remove the sidecars that let scans find files fast."""
 
 
 @sidecar.command("build", context_settings=CONTEXT)
 @_sidecar_command
 @_version_option("Build for the checkpoint of this version, not for the newest one.")
-@click.option("--sort-by", metavar="A,B", help="Sort by these columns, not by the partition columns or the time.")
-@click.option("--force", is_flag=True, help="Build it anew even if a good one is there.")
+@click.option("--sort-by", metavar="A,B", help="Sort by these columns instead of the partition columns or the time.")
+@click.option("--force", is_flag=True, help="Build the sidecar again even if a valid one exists.")
 @_memory_option
 @engine_options
-@click.option("--dry-run", is_flag=True, help="Build nothing, and tell what would be built, and where.")
+@click.option("--dry-run", is_flag=True, help="Show what would be built and where, without building it.")
 def build(  # noqa: PLR0913 - each is an option
     target: Target,
     *,
@@ -121,8 +121,8 @@ def build(  # noqa: PLR0913 - each is an option
 ) -> None:
     """Build the sidecar of a table's newest checkpoint.
 
-    One that is there is checked, page by page, and kept if it is good. Readers see the new one when it is complete, and
-    not before.
+    An existing sidecar is checked page by page and kept if it is valid. Readers see a new one only when it is
+    complete.
     """
     from lazydelta import sidecar as library  # noqa: PLC0415
     from lazydelta.sidecar.building.build import preview  # noqa: PLC0415
@@ -159,9 +159,9 @@ def build(  # noqa: PLR0913 - each is an option
 @_sidecar_command
 @_memory_option
 def refresh(target: Target, *, memory: int) -> None:
-    """Bring the sidecar to the newest checkpoint.
+    """Update the sidecar to the newest checkpoint.
 
-    What did not change is used again, so the cost grows with the change. Where that cannot be, all is built anew.
+    Unchanged parts are reused, so the cost depends on the changes. If that is not possible, all of it is rebuilt.
     """
     from lazydelta import sidecar as library  # noqa: PLC0415
 
@@ -178,14 +178,14 @@ def refresh(target: Target, *, memory: int) -> None:
     metavar="N",
     default=100,
     show_default=True,
-    help="Write one only for so many commits that are in none yet.",
+    help="Write a delta sidecar only for at least this many commits that are in none yet.",
 )
 @_memory_option
 def delta(target: Target, *, at_least: int, memory: int) -> None:
     """Write delta sidecars for the commits since the newest checkpoint.
 
-    In a long gap between checkpoints, scans read these few files instead of a commit each. Those that are there are
-    read from end to end and kept if they are good, and small ones are merged.
+    In a long gap between checkpoints, scans read these few files instead of every commit. Existing ones are
+    verified and kept, and small ones are merged.
     """
     from lazydelta import sidecar as library  # noqa: PLC0415
 
@@ -203,7 +203,7 @@ def delta(target: Target, *, at_least: int, memory: int) -> None:
 def verify(target: Target, *, version: int | None, memory: int) -> None:
     """Prove that the sidecar equals the log: every file, every statistic, every range.
 
-    The exit code is 1 where it does not. Scans notice damage by themselves and read the checkpoint instead.
+    The exit code is 1 if it does not. Scans detect damage themselves and read the checkpoint instead.
     """
     from lazydelta import sidecar as library  # noqa: PLC0415
 
@@ -219,9 +219,9 @@ def verify(target: Target, *, version: int | None, memory: int) -> None:
 @sidecar.command("show", context_settings=CONTEXT)
 @_sidecar_command
 @_version_option("Show the sidecar of this version, not the newest one.")
-@click.option("--all", "everything", is_flag=True, help="Draw every row group, however many there are.")
+@click.option("--all", "everything", is_flag=True, help="Draw every row group.")
 def show(target: Target, *, version: int | None, everything: bool) -> None:
-    """Show what a sidecar consists of, and draw which stretch of time each of its row groups covers."""
+    """Show the parts of a sidecar, and draw the time range of each row group."""
     from lazydelta import sidecar as library  # noqa: PLC0415
 
     with target.watched("read"):
@@ -246,13 +246,13 @@ def show(target: Target, *, version: int | None, everything: bool) -> None:
     metavar="H",
     default=24.0,
     show_default=True,
-    help="Leave files alone that are younger: a build may be at work on them.",
+    help="Keep younger files, which a running build may still need.",
 )
-@click.option("--dry-run", is_flag=True, help="Delete nothing, and tell what would be deleted.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted, without deleting it.")
 def clean(target: Target, *, grace_hours: float, dry_run: bool) -> None:
     """Delete sidecar files that no manifest needs.
 
-    Sidecars whose checkpoint the log still has stay, and so does the newest valid one.
+    Sidecars of existing checkpoints and the newest valid sidecar are kept.
     """
     from lazydelta import sidecar as library  # noqa: PLC0415
 
@@ -265,7 +265,7 @@ def clean(target: Target, *, grace_hours: float, dry_run: bool) -> None:
 
 @sidecar.command("drop", context_settings=CONTEXT)
 @_sidecar_command
-@click.option("--dry-run", is_flag=True, help="Delete nothing, and tell what would be deleted.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted, without deleting it.")
 def drop(target: Target, *, dry_run: bool) -> None:
     """Delete all sidecars of a table; the table itself is not touched, and scans read its checkpoint."""
     from lazydelta import sidecar as library  # noqa: PLC0415
@@ -290,18 +290,18 @@ _QUIET = frozenset({"unchanged", "resting", "busy"})
     metavar="SECONDS",
     default=10.0,
     show_default=True,
-    help="Look at all tables this often.",
+    help="The interval between checks of all tables.",
 )
 @click.option(
     "--checkpoint",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Write a checkpoint after N commits without one; by default checkpoints are left to the writers.",
+    help="Write a checkpoint after N commits without one; by default writers do this.",
 )
 @click.option(
     "--checksum",
     is_flag=True,
-    help="Write the version checksum at the head where its writer wrote none, from a replay of the whole table.",
+    help="Write the newest version's checksum if its writer did not, by replaying the table.",
 )
 @click.option(
     "--delta",
@@ -309,18 +309,18 @@ _QUIET = frozenset({"unchanged", "resting", "busy"})
     metavar="N",
     default=100,
     show_default=True,
-    help="Write a delta sidecar for N commits since the checkpoint that are in none; 0 for never.",
+    help="Write a delta sidecar for N commits since the checkpoint that are in none; 0 disables this.",
 )
-@click.option("--once", is_flag=True, help="Look once, and end; the exit code is 2 if something failed.")
+@click.option("--once", is_flag=True, help="Check once and exit, with code 2 if something failed.")
 @click.option(
     "--memory",
     type=click.IntRange(min=16),
     metavar="MIB",
     default=512,
     show_default=True,
-    help="Build within this much memory; what does not fit goes to temporary files.",
+    help="Memory budget; the rest spills to temporary files.",
 )
-@click.option("--dry-run", is_flag=True, help="Look once, change nothing, and tell what would be done.")
+@click.option("--dry-run", is_flag=True, help="Check once and show what would be done, without changing anything.")
 @storage_option
 @library_option
 @json_option
@@ -341,7 +341,7 @@ def watch(  # noqa: PLR0913 - each is an option
 ) -> None:
     """Keep the sidecars of tables up to date until Ctrl-C, for checkpoints by any writer.
 
-    A look costs one listing and one small request for each table; one at a time looks after a table on a machine.
+    A check takes one listing and one small request per table; only one process per machine watches a table.
     """
     from lazydelta.maintenance.watch import TableWatch, WatchSettings, watch_tables  # noqa: PLC0415
     from lazydelta.sidecar.handle import TableHandle  # noqa: PLC0415 - not needed for --help

@@ -31,9 +31,9 @@ _LOOK_EVERY = 5.0
 @click.command("info", context_settings=CONTEXT)
 @table_command
 def info(source: TableSource) -> None:
-    """Show what a table is, without reading its file list.
+    """Describe a table without reading its file list.
 
-    That is its version, columns, partitioning, protocol and properties; quick on tables of any size.
+    Shows version, columns, partitioning, protocol and properties; fast for tables of any size.
     """
     output(as_json=source.as_json).tell(source.open().info(), _words("info"))
 
@@ -46,11 +46,11 @@ def info(source: TableSource) -> None:
     metavar="N",
     default=_SOME_VERSIONS,
     show_default=True,
-    help="Show this many versions; each costs a request.",
+    help="Show this many versions; each takes a request.",
 )
-@click.option("--all", "everything", is_flag=True, help="Show every version whose commit is kept.")
+@click.option("--all", "everything", is_flag=True, help="Show every version that has a commit file.")
 def history(source: TableSource, limit: int, *, everything: bool) -> None:
-    """Show what happened to a table, newest version first."""
+    """Show the history of a table, newest version first."""
     out = output(as_json=source.as_json)
     read = [0, 0]
 
@@ -68,23 +68,24 @@ def history(source: TableSource, limit: int, *, everything: bool) -> None:
 @click.option(
     "--stats-columns",
     metavar="A,B",
-    help="Also show how many rows a file has, and with --json the statistics of these columns; '' for rows alone.",
+    help="Also show the number of rows per file and, with --json, the statistics of these "
+    "columns; '' for row counts only.",
 )
-@click.option("--uris", is_flag=True, help="Show where each file is, not the path as logged.")
-@click.option("--paths", is_flag=True, help="Print the path of each file and nothing else, for xargs; --uris for URIs.")
+@click.option("--uris", is_flag=True, help="Show the URI of each file instead of its path in the log.")
+@click.option("--paths", is_flag=True, help="Print only the path of each file, for xargs; with --uris its URI.")
 @csv_option
 @click.option(
     "--newest",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Show the N newest files: the same as --strategy reverse --limit N.",
+    help="Show the N newest files; same as --strategy reverse --limit N.",
 )
-@click.option("--follow", is_flag=True, help="Go on: show what versions add and remove, as they come, until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Keep showing what new versions add and remove, until Ctrl-C.")
 @click.option(
     "--since",
     type=click.IntRange(min=-1),
     metavar="V",
-    help="With --follow, begin with what came after this version; -1 for all, by default what comes from now on.",
+    help="With --follow: start after this version; -1 for all versions. [default: new versions only]",
 )
 @click.option(
     "--interval",
@@ -92,7 +93,7 @@ def history(source: TableSource, limit: int, *, everything: bool) -> None:
     metavar="SECONDS",
     default=_LOOK_EVERY,
     show_default=True,
-    help="With --follow, how long to wait before the next look at the log.",
+    help="With --follow: the time between two reads of the log.",
 )
 def files(  # noqa: PLR0913 - the options of the command
     source: TableSource,
@@ -113,9 +114,9 @@ def files(  # noqa: PLR0913 - the options of the command
     since: int | None,
     interval: float,
 ) -> None:
-    """List the files of a table while they are found.
+    """List the files of a table as they are found.
 
-    The scan stops when the reader of its output does: `lazydelta files URI | head` costs a few requests.
+    The scan stops when the reader of its output stops: `lazydelta files URI | head` takes a few requests.
     """
     if sum([source.as_json, paths, as_csv]) > 1:
         raise click.UsageError("--json, --csv and --paths are mutually exclusive.", click.get_current_context())
@@ -173,7 +174,7 @@ def files(  # noqa: PLR0913 - the options of the command
 @click.command("explain", context_settings=CONTEXT)
 @table_command
 @scan_options
-@click.option("--all", "everything", is_flag=True, help="Show every counter, and what each means.")
+@click.option("--all", "everything", is_flag=True, help="Show every metric with its meaning.")
 def explain(  # noqa: PLR0913 - the options of the command
     source: TableSource,
     *,
@@ -186,7 +187,7 @@ def explain(  # noqa: PLR0913 - the options of the command
     strategy: str,
     within_retention: bool,
 ) -> None:
-    """Scan the files of a table and show how, why and at what cost."""
+    """Scan the files of a table and show the plan, the pruning and the cost."""
     out = output(as_json=source.as_json)
     table = source.open()
     stream = table.files(
@@ -225,7 +226,7 @@ def explain(  # noqa: PLR0913 - the options of the command
 def rows(
     source: TableSource, *, where: str | None, columns: tuple[str, ...], limit: int, everything: bool, as_csv: bool
 ) -> None:
-    """Show rows of a table; only as many files are opened as it takes."""
+    """Show rows of a table, opening only as many files as needed."""
     if as_csv and source.as_json:
         raise click.UsageError("--json and --csv are mutually exclusive.", click.get_current_context())
     out = output(as_json=source.as_json)

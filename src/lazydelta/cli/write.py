@@ -62,22 +62,22 @@ def _layout_options(function: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--boundary",
             type=click.Choice(_BOUNDARIES),
-            help="The unit of time that no data file crosses: hour by default, or what the table has.",
+            help="The unit of time that no data file crosses. [default: hour, or that of the table]",
         ),
         click.option(
             "--partition-format",
             metavar="FORMAT",
-            help="How that time is written, as strftime does (%Y-%m-%d-%H); it must sort as time.",
+            help="The strftime format of the time column, such as %Y-%m-%d-%H; it must sort as time.",
         ),
         click.option(
             "--partition-generated",
             is_flag=True,
-            help="Make the column of that time a generated column, from which Delta-Spark derives filters.",
+            help="Make the time column a generated column, from which Delta-Spark derives filters.",
         ),
         click.option(
             "--timestamp-column",
             metavar="A",
-            help="Partition by the UTC time in this column: _event_hour, or what --boundary says.",
+            help="Partition by the UTC time in this column: _event_hour, or the unit of --boundary.",
         ),
         click.option("--partition-by", metavar="A,B", help="Partition by these columns."),
     ):
@@ -105,14 +105,14 @@ _FILE = click.Path(path_type=Path)
     "columns",
     multiple=True,
     metavar="NAME:TYPE",
-    help="A column and its Delta type (id:long, price:decimal(10,2)); NAME:TYPE! has no nulls; repeatable.",
+    help="A column and its Delta type (id:long, price:decimal(10,2)); NAME:TYPE! is not nullable; repeatable.",
 )
-@click.option("--like", type=_FILE, metavar="FILE", help="Take the columns of this Parquet, CSV or JSON file.")
+@click.option("--like", type=_FILE, metavar="FILE", help="Use the columns of this Parquet, CSV or JSON file.")
 @_layout_options
 @_property_option
-@click.option("--name", help="A name for people.")
-@click.option("--description", help="A description for people.")
-@click.option("--if-absent", is_flag=True, help="Leave a table that exists as it is, without an error.")
+@click.option("--name", help="The name of the table.")
+@click.option("--description", help="The description of the table.")
+@click.option("--if-absent", is_flag=True, help="Do nothing if the table exists.")
 def create(
     target: TableTarget,
     *,
@@ -152,21 +152,23 @@ def create(
     "--format",
     "file_format",
     type=click.Choice(["parquet", "csv", "json"]),
-    help="What the files are, where their names do not tell; json means one object a line.",
+    help="The format of the files, if their names do not show it; json is one object per line.",
 )
 @_layout_options
-@click.option("--reject-null-timestamps", is_flag=True, help="Refuse rows without a time to partition by.")
-@click.option("--merge-schema", is_flag=True, help="Add columns to the table that only the files have.")
+@click.option("--reject-null-timestamps", is_flag=True, help="Reject rows without a timestamp to partition by.")
+@click.option("--merge-schema", is_flag=True, help="Add columns of the files that the table lacks.")
 @_property_option
-@click.option("--app-id", metavar="ID", help="With --app-version: append once, however often the command is run.")
-@click.option("--app-version", type=click.IntRange(min=0), metavar="N", help="Which of the application's writes it is.")
+@click.option("--app-id", metavar="ID", help="With --app-version: append only once, even if the command runs again.")
+@click.option(
+    "--app-version", type=click.IntRange(min=0), metavar="N", help="The number of this write of the application."
+)
 @click.option(
     "--file-size",
     type=click.IntRange(min=1),
     metavar="MIB",
     default=128,
     show_default=True,
-    help="About the largest size of a data file.",
+    help="The approximate maximum size of a data file.",
 )
 @click.option(
     "--memory",
@@ -174,14 +176,14 @@ def create(
     metavar="MIB",
     default=256,
     show_default=True,
-    help="Hold this much at once; less memory means smaller files.",
+    help="Memory budget; less memory means smaller files.",
 )
 @click.option(
     "--compression",
     type=click.Choice(_COMPRESSIONS),
     default="zstd",
     show_default=True,
-    help="Codec of the data files.",
+    help="The compression codec of data files.",
 )
 def append(
     target: TableTarget,
@@ -230,11 +232,11 @@ def append(
     metavar="MIB",
     default=256,
     show_default=True,
-    help="Work within this much.",
+    help="Memory budget.",
 )
 @engine_options
-@click.option("--no-sidecar", is_flag=True, help="Leave the sidecar as it is.")
-@click.option("--dry-run", is_flag=True, help="Write nothing, and tell what would be written, and where.")
+@click.option("--no-sidecar", is_flag=True, help="Do not write a sidecar.")
+@click.option("--dry-run", is_flag=True, help="Show what would be written and where, without writing it.")
 def checkpoint(
     target: TableTarget,
     *,
@@ -246,9 +248,9 @@ def checkpoint(
     no_sidecar: bool,
     dry_run: bool,
 ) -> None:
-    """Write the checkpoint of the newest version of the table at URI, unless it is there, and its sidecar.
+    """Write the checkpoint of the newest version of the table at URI, unless it exists, and its sidecar.
 
-    Readers then start from it, however many commits the table has.
+    Readers then start from it, regardless of the number of commits.
     """
     import msgspec  # noqa: PLC0415
 
@@ -282,12 +284,12 @@ def checkpoint(
 
 @click.group("log", cls=CommandGroup)
 def log() -> None:
-    """Take care of a table's log."""
+    """Maintain a table's log."""
 
 
 @log.command("clean", context_settings=CONTEXT)
 @_write_command
-@click.option("--dry-run", is_flag=True, help="Delete nothing, and tell what would be deleted.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted, without deleting it.")
 def clean(target: TableTarget, *, dry_run: bool) -> None:
     """Delete commits and checkpoints that no version within the table's retention needs.
 

@@ -191,7 +191,7 @@ def _newest_actions(commit: bytes, file: LogFile) -> dict[bytes, bytes]:
 def sidecar_beside(
     handle: TableHandle, *, memory_budget: int = MEMORY_BUDGET, progress: Progress | None = None
 ) -> BuildResult | None:
-    """Bring the sidecar to the newest checkpoint, unless the table's options switch sidecars off.
+    """Update the sidecar to the newest checkpoint, unless the table's options switch sidecars off.
 
     Readers do without it, so a failure is logged and returns None.
     """

@@ -403,7 +403,7 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         return build(self._snapshot.table, **options)  # type: ignore[arg-type]  # opened already
 
     def refresh_sidecar(self, **options: Any) -> BuildResult:
-        """Bring the sidecar to the newest checkpoint. ``options`` are those of ``lazydelta.sidecar.refresh``."""
+        """Update the sidecar to the newest checkpoint. ``options`` are those of ``lazydelta.sidecar.refresh``."""
         from lazydelta.sidecar import refresh  # noqa: PLC0415 - not needed for reading
 
         return refresh(self._snapshot.table, **options)  # type: ignore[arg-type]

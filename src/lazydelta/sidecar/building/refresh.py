@@ -249,7 +249,7 @@ def refresh(
     memory_budget: int = MEMORY_BUDGET,
     progress: Progress | None = None,
 ) -> BuildResult:
-    """Bring the sidecar to the newest checkpoint, reusing the parts that did not change.
+    """Update the sidecar to the newest checkpoint, reusing the parts that did not change.
 
     The cost grows with the size of the change. Small neighboring parts are merged along the way. If a refresh is not
     possible, the sidecar is rebuilt with the same sort order, and the result says why.
