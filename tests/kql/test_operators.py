@@ -17,6 +17,7 @@ from tests.kql.analyser import analysed
 LISTS = "range x from 1 to 8 step 1 | summarize l = make_list(x) by odd = x % 2"
 LETTERS = "datatable(a:string, b:long)['x', 1, 'x', 5, 'y', 2, 'y', 9]"
 EVENT = "Event: NotifySliceRelease (resourceName=Scheduler, totalSlices=27, sliceNumber=23, releaseTime=02/17/2016 08:40:01)"
+SUMS = "datatable(k:string, x:long)['a', 1, 'b', 10, 'a', 2, 'b', 20] | "
 TRACE = f'datatable(t:string)["{EVENT}", "nothing"]'
 USERS = (
     "datatable(UserId:string, Timestamp:datetime)['A', datetime(2017-08-01), 'D', datetime(2017-08-01),"
@@ -128,6 +129,10 @@ CASES: list[tuple[str, list[tuple[Any, ...]]]] = [
     (STAFF + "graph-match (boss)<-[path*1..3]-(e) where boss.name == 'Alice' and e.age < 30 project e.name, managers = map(path, manager)", [("Ben", ["Alice", "Bob"]), ("Eve", ["Alice", "Bob"])]),
     (STAFF + "graph-match (m)<-[r*2..2]-(e) where all(inner_edges(r), manager != 'Eve') project e.name, p = map(inner_edges(r), employee)", [("Ben", ["Bob", "Ben"]), ("Eve", ["Bob", "Eve"])]),
     (STAFF + "graph-match (m)<-[r]-(e) where node_degree_in(m) == 2 project m.name, e.name", [("Bob", "Ben"), ("Bob", "Eve")]),
+    (SUMS + "partition by k (sort by x asc | scan with_match_id=m declare (c:long=0) with (step s: true => c = x + s.c;)"
+     " | extend n = next(c)) | project k, c, n, m", [("a", 1, 3, 0), ("a", 3, None, 0), ("b", 10, 30, 0), ("b", 30, None, 0)]),
+    (SUMS + "summarize xs = make_list(x) by k | mv-apply x = xs to typeof(long) on (sort by x asc"
+     " | scan declare (c:long=0) with (step s: true => c = x + s.c;) | top 1 by c) | project k, c", [("a", 3), ("b", 30)]),
     ("datatable(s:string, d:dynamic)[1h, 1, datetime(2020-01-01), true, 1.5, 'a']",
      [("01:00:00", 1), ("2020-01-01T00:00:00.0000000Z", True), ("1.5", "a")]),
     (STAFF + "graph-match (m)<-[r*1..3]-(e) where node_id(e) startswith 'B' project node_id(m), map(inner_nodes(r), node_id())",

@@ -80,7 +80,16 @@ class Pipeline:
 
     def grow(self) -> None:
         steps: list[Callable[[], None]] = [self.where, self.extend, self.numbered, self.summed, self.top]
-        steps += [self.partition, self.scan, self.where, self.copied, self.series, self.sessions, self.looked_up]
+        steps += [
+            self.scan_of_parts,
+            self.partition,
+            self.scan,
+            self.where,
+            self.copied,
+            self.series,
+            self.sessions,
+            self.looked_up,
+        ]
         if self.has_text:
             steps += [self.parsed, self.pairs, self.anywhere]
         if self.has_array:
@@ -166,6 +175,19 @@ class Pipeline:
         self.text += f" | scan declare ({total}:long=0) with (step s: id >= 0 => {total} = id + s.{total};)"
         sums = itertools.accumulate(row["id"] for row in self.rows)
         self.rows = [row | {total: value} for row, value in zip(self.rows, sums, strict=True)]
+        self.numbers.append(total)
+
+    def scan_of_parts(self) -> None:
+        total = self.fresh()
+        order = ", ".join(f"{name} asc" for name in self.key)
+        step = f"step s: true => {total} = id + s.{total};"
+        self.text += f" | partition by k (sort by {order} | scan declare ({total}:long=0) with ({step}))"
+        sums: dict[str, int] = {}
+        made = []
+        for row in sorted(self.rows, key=lambda row: [row[name] for name in self.key]):
+            sums[row["k"]] = sums.get(row["k"], 0) + row["id"]
+            made.append(row | {total: sums[row["k"]]})
+        self.rows = made
         self.numbers.append(total)
 
     def parsed(self) -> None:

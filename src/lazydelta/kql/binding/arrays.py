@@ -164,16 +164,17 @@ def _applied(tabular: Tabular, relation: Relation, operator: syntax.MvExpand, sc
     rows, _ = _expanded(tabular, Relation(numbered, relation.columns), operator, scope)
     outer = tabular.within
     carried = {each.identity: each.identity for each in relation.columns}
+    kinds = {each.identity: each.kind for each in relation.columns} | {number: "long"}
     if outer is not None:
         carried |= {each: each for each in (*outer.keys, *outer.carried.values())}
-    tabular.within = inner = Within([number], carried)
+        kinds |= outer.kinds
+    tabular.within = inner = Within([number], carried, kinds)
     try:
         result = tabular.table_of(operator, tabular.steps(rows, operator.steps or (), scope))
     finally:
         tabular.within = outer
     if outer is not None:
-        outer.keys = [inner.carried[each] for each in outer.keys]
-        outer.carried = {name: inner.carried[each] for name, each in outer.carried.items()}
+        outer.rename(inner.carried)
     # A column of the source stays, unless the steps made another of its name.
     by_name = {each.name: each for each in result.columns}
     shown = [
@@ -215,7 +216,7 @@ def _partitioned(tabular: Tabular, relation: Relation, operator: syntax.Partitio
     plan: Plan = Attach(relation.plan, {identity: key})
     if key.op == "column":
         identity, plan = str(key.value), relation.plan
-    tabular.within = Within([identity], {})
+    tabular.within = Within([identity], {}, {identity: key.kind})
     try:
         return tabular.table_of(operator, tabular.steps(Relation(plan, relation.columns), operator.steps, scope))
     finally:

@@ -181,11 +181,12 @@ class Within:
     """The groups that operators of ``mv-apply`` and ``partition`` apply to, one by one.
 
     ``keys`` are the columns that tell groups apart. ``carried`` maps columns of the source, which are the same for all
-    rows of a group, to their present identities.
+    rows of a group, to their present identities. ``kinds`` has the types of both.
     """
 
     keys: list[str]
     carried: dict[str, str]
+    kinds: dict[str, str]
 
     def regroup(
         self, session: Session, keys: dict[str, Typed], aggregates: dict[str, tuple[str, frozenset[str]]]
@@ -193,12 +194,17 @@ class Within:
         """Add the groups to the keys of an aggregate, and the carried columns to its aggregates."""
         made = {each: session.identity() for each in self.keys}
         keys |= {new: column(old, "long", old) for old, new in made.items()}
-        self.keys = list(made.values())
-        for name, old in self.carried.items():
-            new = made.get(old) or session.identity()
+        for old in self.carried.values():
             if old not in made:
+                made[old] = new = session.identity()
                 aggregates[new] = f"first({old})", frozenset({old})
-            self.carried[name] = new
+        self.rename(made)
+
+    def rename(self, made: dict[str, str]) -> None:
+        """Take over new identities of the columns."""
+        self.keys = [made[each] for each in self.keys]
+        self.carried = {name: made[old] for name, old in self.carried.items()}
+        self.kinds = {made[old]: kind for old, kind in self.kinds.items() if old in made}
 
 
 def _attached(plan: Plan, columns: dict[str, Typed]) -> Plan:

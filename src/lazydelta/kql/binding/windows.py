@@ -209,7 +209,12 @@ class _Columns:
 
     def __init__(self, tabular: Tabular, relation: Relation, operator: syntax.ScanRows) -> None:
         identity = tabular.session.identity
+        # Inside partition and mv-apply, rows keep the columns of their group, which no name reaches.
         self.own = list(relation.columns)
+        if tabular.within is not None:
+            inside = dict.fromkeys([*tabular.within.keys, *tabular.within.carried.values()])
+            seen = {each.identity for each in self.own}
+            self.own += [OutputColumn("", tabular.within.kinds[each], each) for each in inside if each not in seen]
         self.declared = [OutputColumn(name, kind, identity()) for name, kind, _ in operator.declared]
         self.states = [
             OutputColumn(f"{step.name}.{each.name}", each.kind, identity())
@@ -217,6 +222,16 @@ class _Columns:
             for each in (*self.own, *self.declared)
         ]
         self.every = [*self.own, *self.declared, *self.states]
+
+    def partition(self, tabular: Tabular, operator: syntax.ScanRows) -> tuple[int, ...]:
+        """Return the positions of the columns whose values have sequences of their own."""
+        names, places = [each.name for each in self.own], [each.identity for each in self.own]
+        found = []
+        for pattern in operator.partition:
+            if pattern.text not in names:
+                raise tabular.session.error(pattern.at, f"there is no column {pattern.text!r}")
+            found.append(names.index(pattern.text))
+        return (*found, *(places.index(each) for each in (tabular.within.keys if tabular.within else ())))
 
 
 def scanned(tabular: Tabular, relation: Relation, operator: syntax.ScanRows, scope: Scope) -> Relation:
@@ -262,12 +277,7 @@ def scanned(tabular: Tabular, relation: Relation, operator: syntax.ScanRows, sco
             bound = _fitting(tabular, default, tabular.scalars(scope, ()).bind(default), each)
             (value,) = session.evaluator.row_function([bound], [])([])
         defaults.append(value)
-    partition = []
-    for pattern in operator.partition:
-        found = relation.find(pattern.text)
-        if found is None:
-            raise session.error(pattern.at, f"there is no column {pattern.text!r}")
-        partition.append(columns.own.index(found))
+    partition, apart = columns.partition(tabular, operator), tabular.within is not None
     match_name = dict(operator.options).get("with_match_id")
     shown = [OutputColumn(each.name, each.kind, session.identity()) for each in (*columns.own, *columns.declared)]
     match = OutputColumn(match_name or "", "long", session.identity())
@@ -278,9 +288,12 @@ def scanned(tabular: Tabular, relation: Relation, operator: syntax.ScanRows, sco
         f"v{session.identity()}",
         inputs,
         {each.identity: each.kind for each in (*shown, match)},
-        lambda: sequences(tuple(steps), width, tuple(defaults), kinds, tuple(partition)),
+        lambda: sequences(tuple(steps), width, tuple(defaults), kinds, partition, is_numbered_apart=apart),
     )
-    return Relation(plan, tuple([*shown, match] if match_name is not None else shown))
+    if tabular.within is not None:
+        tabular.within.rename({old.identity: new.identity for old, new in zip(columns.own, shown, strict=False)})
+    visible = [*shown[: len(relation.columns)], *shown[width:]]
+    return Relation(plan, tuple([*visible, match] if match_name is not None else visible))
 
 
 def _fitting(tabular: Tabular, node: syntax.Expression, bound: Typed, target: OutputColumn) -> Typed:

@@ -53,11 +53,13 @@ def sequences(
     defaults: tuple[Any, ...],
     kinds: tuple[str, ...],
     partition: tuple[int, ...],
+    *,
+    is_numbered_apart: bool = False,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return a function from rows to the rows that match, with declared columns, match and step.
 
     The first ``width`` columns of a row are its own, the others computed before. ``partition`` are the positions of
-    columns whose values have sequences of their own.
+    columns whose values have sequences of their own, each numbered from 0 if ``is_numbered_apart``.
     """
 
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -69,7 +71,8 @@ def sequences(
                 for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                     key = tuple(row[index] for index in partition)
                     if key not in scans:
-                        scans[key] = _Scan(steps, width, defaults, counter)
+                        matches = iter(range(2**62)) if is_numbered_apart else counter
+                        scans[key] = _Scan(steps, width, defaults, matches)
                     yield from scans[key].feed(row)
             for scan in scans.values():
                 yield from scan.end()
