@@ -257,10 +257,11 @@ def test_the_list_of_commands_has_whole_sentences(invoke: Invoke) -> None:
 
 def test_the_shell_completes_commands_and_options(spawn: Spawn) -> None:
     for words, expected in (
-        ("lazydelta fi", b"files"),
-        ("lazydelta files --ro", b"--row-limit"),
-        ("lazydelta sidecar v", b"verify"),
+        ("lazydelta fi", b"plain,files"),
+        ("lazydelta files --ro", b"plain,--row-limit"),
+        ("lazydelta sidecar v", b"plain,verify"),
+        ("lazydelta files ./t", b"dir,./t"),  # the shell completes it
     ):
         process = spawn(_LAZYDELTA_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(len(words.split()) - 1))
         stdout, _ = process.communicate()
-        assert stdout.split() == [b"plain," + expected]
+        assert stdout.split() == [expected]

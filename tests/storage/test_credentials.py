@@ -140,6 +140,16 @@ def test_a_function_returns_a_token_and_its_end(answer: Any, noted: Noted) -> No
     assert noted.tokens == ["Bearer secret"]
 
 
+@pytest.mark.parametrize(
+    ("credential", "said"),
+    [(lambda: 1 // 0, "ZeroDivisionError: integer division"), (lambda: "tok", r"return \(token, expiry\)")],
+)
+def test_a_function_that_fails_is_said_to(noted: Noted, credential: Any, said: str) -> None:
+    with pytest.raises(AccessDeniedError, match=said):
+        open_store("az://container/t", noted.options(credential=credential)).get("a")
+    assert not noted.tokens
+
+
 def test_a_table_takes_a_credential_and_its_pickle_does_not(noted: Noted) -> None:
     def credential() -> tuple[str, float]:
         return "secret", time.time() + 3600

@@ -10,6 +10,7 @@ from lazydelta.cli.parameters import (
     CONTEXT,
     check_uri,
     debug_option,
+    folders,
     json_option,
     pairs,
     refuse_extra_arguments,
@@ -28,8 +29,8 @@ _ONLY_BATCH = {"mode": "--mode"}
 
 
 @click.command("ingest", context_settings=CONTEXT)
-@click.argument("source")
-@click.argument("table")
+@click.argument("source", shell_complete=folders)
+@click.argument("table", shell_complete=folders)
 @click.option(
     "--format",
     type=click.Choice(["json", "csv", "parquet"]),

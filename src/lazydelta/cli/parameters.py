@@ -17,6 +17,7 @@ from lazydelta.cli.wording import printable
 from lazydelta.errors import OptionError, require
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
     from pyspark.sql import SparkSession
 
     from lazydelta.table.delta_table import DeltaTable
@@ -32,6 +33,7 @@ __all__ = [
     "debug_option",
     "engine_options",
     "external_option",
+    "folders",
     "in_debug_mode",
     "json_option",
     "library_option",
@@ -147,6 +149,13 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values with a header.")
 
 
+def folders(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Let the shell complete the location of a table: folders, but nothing of a URI."""
+    from click.shell_completion import CompletionItem  # noqa: PLC0415 - for the shell only
+
+    return [] if "://" in incomplete else [CompletionItem(incomplete, type="dir")]
+
+
 def check_uri(uri: str) -> None:
     """Refuse a URI that is not valid text: stores name objects by strings."""
     try:
@@ -219,7 +228,7 @@ def table_command(function: Callable[Concatenate[TableSource, ...], None]) -> Ca
         function(TableSource(uri, version, timestamp, storage_option, option, as_json, external_location), **rest)
 
     decorators: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
-        click.argument("uri"),
+        click.argument("uri", shell_complete=folders),
         click.option("--version", type=click.IntRange(min=0), metavar="N", help="Read this version of the table."),
         click.option(
             "--timestamp",
@@ -331,7 +340,7 @@ def target_command(
 
         shared = [debug_option, json_option, *([library_option] if library_options else []), storage_option]
         decorated: Command = command
-        for each in (*shared, click.argument("uri")):
+        for each in (*shared, click.argument("uri", shell_complete=folders)):
             decorated = each(decorated)
         return decorated
 

@@ -15,6 +15,7 @@ from lazydelta.cli.parameters import (
     CONTEXT,
     check_uri,
     debug_option,
+    folders,
     json_option,
     named_table,
     pairs,
@@ -111,7 +112,7 @@ def serve(
 
 
 @click.command("ui", context_settings=CONTEXT)
-@click.argument("tables", nargs=-1, metavar="[NAME=]URI …", required=True)
+@click.argument("tables", nargs=-1, metavar="[NAME=]URI …", required=True, shell_complete=folders)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="The port; a free one by default.")
 @click.option("--open/--no-open", "opens", default=True, help="Open the page in a browser (the default).")
 @storage_option

@@ -20,6 +20,7 @@ from lazydelta.cli.parameters import (
     check_uri,
     debug_option,
     external_option,
+    folders,
     library_option,
     named_table,
     refuse_extra_arguments,
@@ -208,6 +209,8 @@ class Session:
                 self._mode = rest
             case "timing" if rest in {"on", "off"}:
                 self._timing = rest == "on"
+            case "explain" | "mode" | "timing":
+                raise OptionError(f".{name} needs to know what", hint=".help says how it is written")
             case _:
                 raise OptionError(
                     f"There is no command .{printable(name)} {printable(rest)}".rstrip(), hint=".help lists them"
@@ -292,7 +295,7 @@ def is_kql(text: str) -> bool:
 
 
 @click.command("shell", context_settings=CONTEXT)
-@click.argument("tables", nargs=-1, metavar="[URI|NAME=URI]...")
+@click.argument("tables", nargs=-1, metavar="[URI|NAME=URI]...", shell_complete=folders)
 @click.option("--server", metavar="LOCATION", help="Query a server over Flight SQL: grpc://host:port.")
 @click.option("--token-variable", metavar="NAME", help="With --server: the environment variable that holds the token.")
 @storage_option

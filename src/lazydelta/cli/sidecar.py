@@ -20,6 +20,7 @@ from lazydelta.cli.parameters import (
     chosen_engine,
     debug_option,
     engine_options,
+    folders,
     json_option,
     library_option,
     session,
@@ -283,7 +284,7 @@ _QUIET = frozenset({"unchanged", "resting", "busy"})
 
 
 @click.command("watch", context_settings=CONTEXT)
-@click.argument("uri", nargs=-1, required=True)
+@click.argument("uri", nargs=-1, required=True, shell_complete=folders)
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.1),
