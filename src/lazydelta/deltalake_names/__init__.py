@@ -8,7 +8,6 @@ __all__ = [
     "actions",
     "changes",
     "commit_properties",
-    "maintenance",
     "parameters",
     "storage_handler",
     "writing",

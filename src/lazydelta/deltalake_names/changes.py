@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from lazydelta.deltalake_names.parameters import deprecate_positional_commit_args
+from lazydelta.deltalake_names.parameters import NOT_GIVEN, by_position, deprecate_positional_commit_args
 from lazydelta.errors import OptionError
 from lazydelta.missing_names import known_arguments
 from lazydelta.sidecar.handle import PinnedVersion, snapshot_of
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lazydelta.deltalake_names.actions import AddAction, RemoveAction
     from lazydelta.deltalake_names.altering import TableAlterer
     from lazydelta.deltalake_names.commit_properties import CommitProperties, PostCommitHookProperties, WriterProperties
+    from lazydelta.deltalake_names.maintenance import TableOptimizer
     from lazydelta.deltalake_names.merging import TableMerger
     from lazydelta.deltalake_names.storage_handler import RawDeltaTable
     from lazydelta.ingest.arrow import ArrowData
@@ -78,9 +79,26 @@ class ChangesTable(PinnedVersion):
 
         It works on the newest version, and the table then moves to the version it committed; if no row matches, nothing
         is committed. Rows for which the predicate is null stay. Files in which every row matches according to the log
-        are removed without being read; other files are copied without the matching rows. ``num_deleted_rows`` is
-        omitted if a file was removed whole and the log does not have its row count. ``args`` are the commit properties
-        by position, which deltalake deprecates.
+        are removed without being read; other files are copied without the matching rows.
+
+        Args:
+            predicate: The rows to delete; all by default.
+            writer_properties: How Parquet files are written.
+            *args: The commit properties by position, which deltalake deprecates.
+            commit_properties: What the commit records, and how often it is tried.
+            post_commithook_properties: What maintenance follows the commit.
+            where: Another name of ``predicate``.
+
+        Returns:
+            deltalake's metrics, without ``num_deleted_rows`` if the log does not have the rows of a removed file.
+
+        Raises:
+            CommitConflictError: If another writer changed the same rows first.
+
+        Example:
+            >>> DeltaTable("table").delete(where="value >= 238")["num_deleted_rows"]
+            2
+
         """
         from lazydelta.deltalake_names.actions import delete_call  # noqa: PLC0415 - not needed for reading
 
@@ -111,11 +129,31 @@ class ChangesTable(PinnedVersion):
     ) -> dict[str, Any]:
         """Update the rows for which ``predicate`` (or ``where``) is true, or all rows, and return deltalake's metrics.
 
-        ``updates`` maps columns to SQL expressions over the columns of the row, which DataFusion evaluates (``pip
-        install 'lazydelta[datafusion]'``); ``new_values`` maps columns to Python values. It works on the newest
-        version, and the table then moves to the version it committed; if no row matches, nothing is committed. Values
-        that a column cannot hold are an error, or null with ``error_on_type_mismatch=False``. ``args`` are the commit
-        properties by position, which deltalake deprecates.
+        It works on the newest version, and the table then moves to the version it committed; if no row matches, nothing
+        is committed.
+
+        Args:
+            updates: SQL expressions over the columns of the row, by column; DataFusion evaluates them
+                (``pip install 'lazydelta[datafusion]'``).
+            new_values: Python values by column.
+            predicate: The rows to update; all by default.
+            writer_properties: How Parquet files are written.
+            error_on_type_mismatch: If false, values that a column cannot hold are null instead of an error.
+            *args: The commit properties by position, which deltalake deprecates.
+            commit_properties: What the commit records, and how often it is tried.
+            post_commithook_properties: What maintenance follows the commit.
+            where: Another name of ``predicate``.
+
+        Returns:
+            deltalake's metrics.
+
+        Raises:
+            CommitConflictError: If another writer changed the same rows first.
+
+        Example:
+            >>> DeltaTable("table").update(new_values={"value": 0.0}, where="value >= 236")["num_updated_rows"]
+            4
+
         """
         from lazydelta.deltalake_names.actions import lenient, new_columns, update_call  # noqa: PLC0415 - as above
 
@@ -194,6 +232,75 @@ class ChangesTable(PinnedVersion):
 
         return TableAlterer(self)
 
+    @property
+    def optimize(self) -> TableOptimizer:
+        """Compaction of small files: ``optimize.compact()`` moves the table to its newest version."""
+        from lazydelta.deltalake_names.maintenance import TableOptimizer  # noqa: PLC0415 - as above
+
+        return TableOptimizer(self._snapshot, self.update_incremental)
+
+    def vacuum(
+        self,
+        retention_hours: float | None = None,
+        dry_run: bool = True,  # noqa: FBT001, FBT002
+        enforce_retention_duration: bool = True,  # noqa: FBT001, FBT002
+        *args: Any,
+        commit_properties: CommitProperties | None = None,
+        post_commithook_properties: PostCommitHookProperties | None = None,
+        full: bool = NOT_GIVEN,
+        keep_versions: list[int] | None = None,
+    ) -> list[str]:
+        """Delete files that no version within the retention references, and return their paths relative to the root.
+
+        The table then moves to its newest version, which records the vacuum; a dry run changes nothing.
+
+        Args:
+            retention_hours: By default the property ``delta.deletedFileRetentionDuration``, 7 days if there is none.
+            dry_run: Delete nothing, and return what would be deleted.
+            enforce_retention_duration: Refuse a shorter retention than the table promises.
+            *args: The last four parameters by position, which deltalake deprecates.
+            commit_properties: What the commit records, and how often it is tried.
+            post_commithook_properties: What maintenance follows the commit.
+            full: If false, list nothing, and delete only files that the log names as removed.
+            keep_versions: Versions whose files stay.
+
+        Returns:
+            The paths.
+
+        Raises:
+            OptionError: If the retention is shorter than the table promises.
+
+        Example:
+            >>> DeltaTable("table").vacuum()
+            []
+
+        """
+        from lazydelta.deltalake_names.maintenance import vacuum_call  # noqa: PLC0415 - as above
+
+        last = by_position(
+            "vacuum",
+            args,
+            {
+                "post_commithook_properties": post_commithook_properties,
+                "commit_properties": commit_properties,
+                "full": None if full is NOT_GIVEN else full,
+                "keep_versions": keep_versions,
+            },
+        )
+        noted = (last["commit_properties"], last["post_commithook_properties"])
+        paths = vacuum_call(
+            self._snapshot.table,
+            retention_hours,
+            dry_run,
+            enforce_retention_duration,
+            last["keep_versions"],
+            properties=noted,
+            lite=last["full"] is False,
+        )
+        if not dry_run:
+            self.update_incremental()
+        return paths
+
     @known_arguments
     def restore(
         self,
@@ -206,8 +313,25 @@ class ChangesTable(PinnedVersion):
     ) -> dict[str, Any]:
         """Make the table what it was at a version or a timestamp, in a new version, and return deltalake's metrics.
 
-        Files that are gone are an error; with ``ignore_missing_files`` they are left out, with their rows. The protocol
-        stays unless ``protocol_downgrade_allowed``.
+        Args:
+            target: A version, or a timestamp.
+            ignore_missing_files: Leave files out that are gone, with their rows, instead of an error.
+            protocol_downgrade_allowed: Take the protocol of that version, too.
+            commit_properties: What the commit records, and how often it is tried.
+            post_commithook_properties: What maintenance follows the commit.
+
+        Returns:
+            deltalake's metrics.
+
+        Raises:
+            VersionNotFoundError: If the version was cleaned up or never written.
+
+        Example:
+            >>> table = DeltaTable("table")
+            >>> metrics = table.restore(0)
+            >>> table.count()
+            240
+
         """
         from lazydelta.deltalake_names.altering import restore_call  # noqa: PLC0415 - as above
 

@@ -56,15 +56,38 @@ def write_deltalake(  # noqa: PLR0913 - deltalake's parameters
 ) -> None:
     """Write rows to a table in one commit; a table that does not exist is created.
 
-    ``table_or_uri`` is a location or a `DeltaTable`, which then moves to the written version. ``data`` is anything that
-    exports Arrow batches: a table of PyArrow, Polars, pandas or arro3, a reader, or a list of batches. ``mode``
-    controls what happens to an existing table: raise an error, append, overwrite, or ignore the write. ``schema_mode``
-    adds new columns (``merge``) or replaces the table's columns with those of the data (``overwrite``, with
-    ``mode="overwrite"``; with a ``predicate``, the data must have all of the table's columns). ``predicate`` selects
-    the rows that an overwrite replaces; new rows for which it is not true are refused. ``name``, ``description`` and
-    ``configuration`` apply to a new table.
-
     `write_arrow` is the same writer with its own options: alignment to time, exactly-once writes, memory budget.
+
+    Args:
+        table_or_uri: A location, or a `DeltaTable`, which then moves to the written version.
+        data: What exports Arrow batches: a table of PyArrow, Polars, pandas or arro3, a reader, or batches.
+        partition_by: Partition columns of a new table.
+        mode: What happens to an existing table: raise an error, append, overwrite, or ignore the write.
+        name: The name of a new table.
+        description: The description of a new table.
+        configuration: Properties of a new table.
+        schema_mode: Add new columns (``merge``), or replace the columns by those of the data (``overwrite``,
+            as the mode; with a ``predicate``, the data must have all of the table's columns).
+        storage_options: Credentials and settings of the store.
+        predicate: The rows that an overwrite replaces; new rows for which it is not true are refused.
+        target_file_size: About the largest size of a data file, in bytes.
+        writer_properties: How Parquet files are written.
+        commit_properties: What the commit records, and how often it is tried.
+        post_commithook_properties: What maintenance follows the commit.
+
+    Returns:
+        Nothing; the table has a new version.
+
+    Raises:
+        TableExistsError: If the table exists and ``mode`` is ``error``.
+        SchemaMismatchError: If the data does not fit the table.
+
+    Example:
+        >>> lazydelta.write_deltalake("new", {"id": [1, 2]})
+        >>> lazydelta.write_deltalake("new", {"id": [3]}, mode="append")
+        >>> DeltaTable("new").count()
+        3
+
     """
     if mode not in _MODES:
         raise OptionError(f"mode={mode!r} is not valid", hint=f"use one of {', '.join(_MODES)}")

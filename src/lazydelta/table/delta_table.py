@@ -10,41 +10,33 @@ import importlib
 import os
 import re
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow as pa
 
 from lazydelta.deltalake_names.changes import ChangesTable
 from lazydelta.deltalake_names.parameters import (
-    NOT_GIVEN,
     LeftToDeltalake,
     by_position,
     instead_of,
-    named_columns,
     warn_of,
 )
-from lazydelta.errors import OptionError, require
+from lazydelta.errors import OptionError
 from lazydelta.missing_names import known_arguments
-from lazydelta.predicates import Predicate, Where, conjunction, parse_predicate
+from lazydelta.predicates import Where
 from lazydelta.scan.request import RetentionGuard
-from lazydelta.table.pinned_table import DeltaTableConfig, PinnedTable
+from lazydelta.table.pinned_table import DeltaTableConfig
+from lazydelta.table.rows_table import RowsTable
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    import pandas as pd
-    import polars as pl
-    from pyarrow.dataset import Dataset, ParquetReadOptions
-
     from lazydelta.deltalake_names.commit_properties import CommitProperties, PostCommitHookProperties
-    from lazydelta.deltalake_names.maintenance import TableOptimizer
     from lazydelta.engines.sql import SqlResult
     from lazydelta.maintenance.doctor import Diagnosis
     from lazydelta.protocol.delta_types import Schema
     from lazydelta.rows.change_feed import ChangeStream
-    from lazydelta.rows.scanner import RowEstimate, RowFragment, RowScanner
     from lazydelta.rows.stream import BatchStream, RowStream
     from lazydelta.scan.scanner import Explanation
     from lazydelta.sidecar.building.publish import BuildResult
@@ -62,7 +54,7 @@ _KQL_OPERATOR = (
 )
 
 
-class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
+class DeltaTable(RowsTable, ChangesTable, LeftToDeltalake):
     """A Delta table at one version, pinned when it is opened.
 
     ``version`` is a number, or a timestamp (``datetime`` or ISO 8601 string) that selects the newest version at or
@@ -112,29 +104,6 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
 
         batches = selection_vectors(self.files(), self._snapshot.store)
         return pa.RecordBatchReader.from_batches(SELECTION_VECTORS, batches)
-
-    def scan(
-        self,
-        columns: list[str] | None = None,
-        predicate: Where = None,
-        *,
-        where: Where = None,
-        limit: int | None = None,
-    ) -> BatchStream:
-        """Return the rows that match as a stream of record batches, read while files are found.
-
-        ``predicate`` is deltalake's name of ``where``; if both are given, both must hold.
-        """
-        # A column can be requested twice; it is read once.
-        columns = self._named(columns)
-        once = self._distinct(columns)
-        found = self.rows(once, self._both(predicate, where), limit=limit)
-        if columns is None or once == columns:
-            return found
-        from lazydelta.rows.stream import IteratorStream  # noqa: PLC0415 - see the head of this module
-
-        asked = found.schema.empty_table().select(columns).schema
-        return IteratorStream(asked, (batch.select(columns) for batch in found))
 
     def load_cdf(
         self,
@@ -192,7 +161,25 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
         where: Where = None,
         limit: int | None = None,
     ) -> list[str]:
-        """Return the resolved locations of the active files: plain paths for local tables, otherwise URIs."""
+        """Return the resolved locations of the active files: plain paths for local tables, otherwise URIs.
+
+        Args:
+            partition_filters: deltalake's former name of the next one.
+            file_pruning_predicate: deltalake's name of ``where``; if both are given, both must hold.
+            where: Keep files that can hold matching rows.
+            limit: Stop after this many files.
+
+        Returns:
+            The locations.
+
+        Raises:
+            PredicateError: If a condition cannot be parsed.
+
+        Example:
+            >>> len(DeltaTable("telemetry").file_uris(where="value >= 238"))
+            1
+
+        """
         given = instead_of("partition_filters", partition_filters, file_pruning_predicate)
         where = self._all_of(given, where)
         store = self._snapshot.store
@@ -222,149 +209,6 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
             found.update(dict.fromkeys(tuple(values.get(name) or None for name in names) for values in maps))
         return [dict(zip(names, values, strict=True)) for values in found]
 
-    def count(self, where: Where = None) -> int:
-        """Return the number of live rows, or of those that match ``where``, from the log as far as it tells."""
-        return self.count_rows(where)
-
-    @known_arguments
-    def rows(
-        self, columns: Sequence[str] | str | None = None, where: Where = None, *, limit: int | None = None
-    ) -> RowStream:
-        """Return the rows that match ``where`` as a stream of record batches, read while files are found.
-
-        A column ``a.b`` is the struct ``a`` with only its field ``b``. Rows are in scan order file by file, newest
-        files first with a limit, and within a file in file order.
-
-        Args:
-            columns: The columns to read; all by default.
-            where: Keep rows for which this holds: SQL, an expression, or tuples.
-            limit: Stop after this many rows.
-
-        Returns:
-            A stream of record batches. Nothing is read before it is consumed.
-
-        Raises:
-            PredicateError: If ``where`` cannot be parsed or evaluated.
-            UnknownColumnError: If the table has no column of that name.
-
-        Example:
-            >>> DeltaTable("telemetry").rows(["value"], "value >= 238").to_list()
-            [{'value': 238.0}, {'value': 239.0}]
-
-        """
-        if isinstance(where, str) and where in self.columns and self.dtypes[where] != "bool":
-            hint = f"write rows({[*(self._named(columns) or ()), where]})"
-            raise OptionError(f"{where!r} is a column and no condition", hint=hint)
-        return self._row_scanner(columns=self._named(columns), where=self._bound(where), limit=limit).stream()
-
-    def to_pyarrow_reader(
-        self,
-        columns: Sequence[str] | None = None,
-        filters: Where = None,
-        *,
-        where: Where = None,
-        limit: int | None = None,
-    ) -> pa.RecordBatchReader:
-        """Return the rows as a PyArrow reader; closing or dropping it ends the scan."""
-        return self.rows(columns, self._both(filters, where), limit=limit).to_reader()
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Export all rows to another library; nothing is read before it pulls."""
-        return self.rows().__arrow_c_stream__(requested_schema)
-
-    def to_pyarrow_dataset(
-        self,
-        partitions: Where = None,
-        filesystem: object = None,
-        parquet_read_options: ParquetReadOptions | None = None,
-        schema: pa.Schema | None = None,
-        as_large_types: bool = False,  # noqa: FBT001, FBT002
-        file_pruning_predicate: Where = None,
-        *,
-        where: Where = None,
-    ) -> Dataset:
-        """Return the rows as a PyArrow dataset that finds its files while it is read.
-
-        ``where`` filters rows and files, ``file_pruning_predicate`` only files, as in deltalake. ``schema``
-        and ``as_large_types`` change the types, and ``parquet_read_options`` reads columns as dictionaries (INT96 is
-        always read as microseconds).
-        """
-        from lazydelta.rows.dataset import table_dataset  # noqa: PLC0415 - pyarrow.dataset takes a while
-
-        if partitions is not None and file_pruning_predicate is not None:
-            message = "`partitions` is deprecated, and `file_pruning_predicate` is given as well"
-            raise OptionError(message, hint="filter the dataset, or pass `file_pruning_predicate` alone")
-        if partitions is not None:
-            warn_of("`partitions` is deprecated; filter the dataset, or use `file_pruning_predicate`")
-        given = [self._both(partitions, where), self._bound(file_pruning_predicate)]
-        kinds = {
-            "filesystem": filesystem,
-            "schema": schema,
-            "as_large_types": as_large_types,
-            "dictionary_columns": () if parquet_read_options is None else parquet_read_options.dictionary_columns,
-        }
-        return table_dataset(self._snapshot, *given, **kinds)  # type: ignore[arg-type]
-
-    def to_pyarrow_table(
-        self,
-        partitions: Where = None,
-        columns: list[str] | None = None,
-        filesystem: object = None,
-        filters: Where = None,
-        *,
-        where: Where = None,
-        limit: int | None = None,
-    ) -> pa.Table:
-        """Return the rows as a table; ``where`` and deltalake's ``filters`` accept every form of predicate."""
-        if filesystem is not None:
-            from lazydelta.rows.dataset import check_filesystem  # noqa: PLC0415 - see the head of this module
-
-            check_filesystem(filesystem, self._snapshot.store)
-        if isinstance(partitions, list) and partitions and set(map(str, partitions)) <= set(self.columns):
-            message = "The first argument is a list of filters, as in deltalake"
-            raise OptionError(message, hint=f"write columns={partitions!r}")
-        if partitions is not None:
-            warn_of("`partitions` is deprecated; use `filters` instead")
-        columns = self._named(columns)
-        once = self._distinct(columns)  # a column can be requested twice
-        table = self.rows(once, self._both(partitions, filters, where), limit=limit).read_all()
-        return table if columns is None or once == columns else table.select(columns)
-
-    def to_polars(
-        self, columns: Sequence[str] | None = None, *, where: Where = None, limit: int | None = None
-    ) -> pl.LazyFrame:
-        """Return the table as a Polars lazy frame. With ``where``, it is a frame of the rows that match."""
-        from lazydelta.engines.polars import scan  # noqa: PLC0415 - an extra
-
-        if where is not None:
-            frame = self.rows(columns, where, limit=limit).to_polars().lazy()
-        else:
-            frame = scan(self)
-            frame = frame if columns is None else frame.select(self._named(columns))
-        return frame if limit is None else frame.head(limit)
-
-    def to_arrow(
-        self, columns: Sequence[str] | None = None, *, where: Where = None, limit: int | None = None
-    ) -> pa.Table:
-        """Return the rows as a PyArrow table."""
-        return self.to_pyarrow_table(columns=self._named(columns), where=where, limit=limit)
-
-    def to_list(
-        self, columns: Sequence[str] | None = None, *, where: Where = None, limit: int | None = None
-    ) -> list[dict[str, Any]]:
-        """Return the rows as a list of dictionaries."""
-        return self.rows(columns, where, limit=limit).to_list()
-
-    def head(self, n: int = 10, columns: Sequence[str] | None = None, *, where: Where = None) -> pa.Table:
-        """Return a few of the newest rows; no more files are read than these rows need."""
-        return self.rows(columns, where, limit=n).read_all()
-
-    def show(self, n: int = 10, columns: Sequence[str] | None = None, *, where: Where = None) -> None:
-        """Print a few of the newest rows."""
-        from lazydelta.runtime.results import text_table  # noqa: PLC0415 - for people only
-
-        print(text_table(self.head(n, columns, where=where)))  # noqa: T201 - what it is for
-
     def explain(self, where: Where = None, **keywords: Any) -> Explanation:
         """Return the plan of ``files(where, …)``, without reading any file list."""
         return self.files(where, **keywords).explain()
@@ -378,7 +222,21 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
     def sql(self, query: str, *, params: Sequence[Any] | Mapping[str, Any] | None = None, **tables: Any) -> SqlResult:
         """Return the result of a SELECT, in which the table is called ``self`` or by the name of its folder.
 
-        ``tables`` are further ones by name; see `lazydelta.sql`.
+        Args:
+            query: One SELECT; see `lazydelta.sql`.
+            params: Values of parameters.
+            **tables: Further tables by name.
+
+        Returns:
+            The result, computed while it is read.
+
+        Raises:
+            QueryError: If DuckDB refuses the query, or it fails.
+
+        Example:
+            >>> DeltaTable("telemetry").sql("SELECT count(*) AS n FROM self WHERE value < $v", params={"v": 60}).first()
+            {'n': 120}
+
         """
         from lazydelta.engines.sql import sql  # noqa: PLC0415 - an extra
 
@@ -387,7 +245,23 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
     def kql(self, query: str, *, now: datetime | None = None, **tables: Any) -> KqlResult:
         """Return the result of a KQL query, in which the table is called ``self`` or by the name of its folder.
 
-        The name can be left out: ``table.kql("where n > 3 | count")``. ``tables`` are further ones by name.
+        The name can be left out.
+
+        Args:
+            query: The query; ``where n > 3 | count`` works as well.
+            now: The timestamp of ``now()``.
+            **tables: Further tables by name.
+
+        Returns:
+            The result, computed while it is read.
+
+        Raises:
+            KqlError: If the query is invalid.
+
+        Example:
+            >>> DeltaTable("telemetry").kql("where value < 60 | count").first()
+            {'Count': 120}
+
         """
         text = query.strip().removeprefix("|")
         if text != query.strip() or re.match(_KQL_OPERATOR, text):
@@ -451,133 +325,15 @@ class DeltaTable(PinnedTable, ChangesTable, LeftToDeltalake):
 
         return html(self)
 
-    def fragments(self, number: int, *, columns: Sequence[str] | None = None, where: Where = None) -> list[RowFragment]:
-        """Return the rows as at most ``number`` fragments of similar size, for other threads or processes."""
-        from lazydelta.rows.scanner import row_fragments  # noqa: PLC0415 - as above
-
-        return row_fragments(self._row_scanner(columns=columns, where=self._bound(where)), number)
-
-    def estimate(self, where: Where = None) -> RowEstimate:
-        """Return an upper bound of the files, bytes and rows that a scan would read, from the log alone."""
-        from lazydelta.rows.scanner import estimate_rows  # noqa: PLC0415 - as above
-
-        return estimate_rows(self._row_scanner(where=self._bound(where)))
-
-    def count_rows(self, where: Where = None) -> int:
-        """Return the number of matching rows, from the log where possible, otherwise from the files concerned."""
-        return self._row_scanner(where=self._bound(where)).count()
-
-    def to_pandas(
-        self,
-        partitions: Where = None,
-        columns: list[str] | None = None,
-        filesystem: object = None,
-        filters: Where = None,
-        types_mapper: Callable[[pa.DataType], Any] | None = None,
-        *,
-        where: Where = None,
-        limit: int | None = None,
-    ) -> pd.DataFrame:
-        """Return the rows as a pandas data frame."""
-        require("pandas", "pandas")
-        table = self.to_pyarrow_table(partitions, columns, filesystem, filters, where=where, limit=limit)
-        return table.to_pandas(types_mapper=types_mapper)
-
     def retention_guard(self) -> RetentionGuard:
         """Return a guard for ``files`` that rejects a version whose files VACUUM may have deleted."""
         from lazydelta.scan.request import table_retention_guard  # noqa: PLC0415 - as above
 
         return table_retention_guard(self._snapshot)
 
-    @property
-    def optimize(self) -> TableOptimizer:
-        """Compaction of small files: ``optimize.compact()`` moves the table to its newest version."""
-        from lazydelta.deltalake_names.maintenance import TableOptimizer  # noqa: PLC0415 - not needed for reading
-
-        return TableOptimizer(self._snapshot, self.update_incremental)
-
-    def vacuum(
-        self,
-        retention_hours: float | None = None,
-        dry_run: bool = True,  # noqa: FBT001, FBT002
-        enforce_retention_duration: bool = True,  # noqa: FBT001, FBT002
-        *args: Any,
-        commit_properties: CommitProperties | None = None,
-        post_commithook_properties: PostCommitHookProperties | None = None,
-        full: bool = NOT_GIVEN,
-        keep_versions: list[int] | None = None,
-    ) -> list[str]:
-        """Delete files that no version within the retention references, and return their paths relative to the root.
-
-        The table then moves to its newest version, which records the vacuum; a dry run changes nothing. Without
-        ``retention_hours``, the table property ``delta.deletedFileRetentionDuration`` applies (7 days by default).
-        With ``full=False`` nothing is listed, and only files that the log names as removed are deleted. ``args`` are
-        the last four parameters by position, which deltalake deprecates.
-        """
-        from lazydelta.deltalake_names.maintenance import vacuum_call  # noqa: PLC0415 - not needed for reading
-
-        last = by_position(
-            "vacuum",
-            args,
-            {
-                "post_commithook_properties": post_commithook_properties,
-                "commit_properties": commit_properties,
-                "full": None if full is NOT_GIVEN else full,
-                "keep_versions": keep_versions,
-            },
-        )
-        noted = (last["commit_properties"], last["post_commithook_properties"])
-        paths = vacuum_call(
-            self._snapshot.table,
-            retention_hours,
-            dry_run,
-            enforce_retention_duration,
-            last["keep_versions"],
-            properties=noted,
-            lite=last["full"] is False,
-        )
-        if not dry_run:
-            self.update_incremental()
-        return paths
-
-    def _row_scanner(self, **keywords: Any) -> RowScanner:
-        from lazydelta.rows.request import RowRequest  # noqa: PLC0415 - as above
-        from lazydelta.rows.scanner import RowScanner  # noqa: PLC0415 - as above
-
-        request = RowRequest.of(self._snapshot.schema, **keywords)
-        return RowScanner(self._snapshot, request)
-
-    def _both(self, *conditions: Where) -> Predicate | None:
-        now = time.time_ns()
-        given = [each for each in (self._bound(condition, now) for condition in conditions) if each is not None]
-        return conjunction(given) if given else None
-
-    def _all_of(self, first: Where, second: Where) -> Where:
-        """Return the conditions of a file scan, which binds the second itself; SQL of the first is deltalake's."""
-        if isinstance(first, str):
-            first = parse_predicate(first, self._snapshot.schema, by_engine=True, numbers_as_text=True)
-        return (
-            self._both(first, second)
-            if first is not None and second is not None
-            else second
-            if first is None
-            else first
-        )
-
-    def _named(self, columns: Sequence[str] | str | None) -> list[str] | None:
-        return named_columns(columns, self._snapshot.schema)
-
-    def _distinct(self, columns: Sequence[str] | str | None) -> list[str] | None:
-        names = self._named(columns)
-        return None if names is None else list(dict.fromkeys(names))
-
     def _names(self) -> dict[str, Any]:
         folder = self.table_uri.rstrip("/").rpartition("/")[2]
         return {"self": self, folder: self} if folder.isidentifier() else {"self": self}
-
-    def _bound(self, where: Where, now: int | None = None) -> Predicate | None:
-        trust = self._snapshot.options.float_max == "trust"
-        return parse_predicate(where, self._snapshot.schema, now=now, trust_float_max=trust, by_engine=True)
 
     @classmethod
     def create(  # noqa: PLR0913 - deltalake's parameters
@@ -657,8 +413,30 @@ def scan(
 ) -> RowStream:
     """Return the rows of a table that match ``where`` as a lazy stream; nothing is read before it is consumed.
 
-    ``table`` is a location or a ``DeltaTable``. The stream has ``to_arrow``, ``to_pandas``, ``to_polars``, ``to_list``,
-    ``count`` and ``first``, and other libraries read it as an Arrow stream.
+    The stream has ``to_arrow``, ``to_pandas``, ``to_polars``, ``to_list``, ``count`` and ``first``, and other libraries
+    read it as an Arrow stream.
+
+    Args:
+        table: A location, or a `DeltaTable`.
+        columns: The columns to read; all by default.
+        where: Keep rows for which this holds: SQL, an expression, or tuples.
+        limit: Stop after this many rows.
+        version: A version, or a timestamp; the newest by default.
+        storage_options: Credentials and settings of the store.
+        options: Options of lazydelta.
+        credential: As for `DeltaTable`.
+
+    Returns:
+        A stream of record batches.
+
+    Raises:
+        TableNotFoundError: If there is no table.
+        PredicateError: If `where` cannot be parsed or evaluated.
+
+    Example:
+        >>> lazydelta.scan("telemetry", ["value"], where="value >= 238").to_list()
+        [{'value': 238.0}, {'value': 239.0}]
+
     """
     if not isinstance(table, DeltaTable):
         table = DeltaTable(table, version, storage_options, options=options, credential=credential)
@@ -687,5 +465,25 @@ def read(
     limit: int | None = None,
     **opening: Any,
 ) -> pa.Table:
-    """Return the rows of a table that match ``where`` as a PyArrow table. ``opening`` is as for ``scan``."""
+    """Return the rows of a table that match ``where`` as a PyArrow table.
+
+    Args:
+        table: A location, or a `DeltaTable`.
+        columns: The columns to read; all by default.
+        where: Keep rows for which this holds: SQL, an expression, or tuples.
+        limit: Stop after this many rows.
+        **opening: As for `scan`.
+
+    Returns:
+        The rows.
+
+    Raises:
+        TableNotFoundError: If there is no table.
+        PredicateError: If `where` cannot be parsed or evaluated.
+
+    Example:
+        >>> lazydelta.read("telemetry", where="value >= 238").num_rows
+        2
+
+    """
     return scan(table, columns, where=where, limit=limit, **opening).read_all()

@@ -239,7 +239,22 @@ class PinnedTable(PinnedVersion):
     ) -> list[dict[str, Any]]:
         """Return the commit info of the versions, newest first, as far back as commits are retained.
 
-        Each version costs a request. ``progress`` is called with the number of versions read so far and their total.
+        Each version costs a request.
+
+        Args:
+            limit: The number of versions; all by default.
+            progress: Called with the number of versions read so far and their total.
+
+        Returns:
+            A dictionary for each version.
+
+        Raises:
+            OptionError: If ``limit`` is negative.
+
+        Example:
+            >>> [each["operation"] for each in DeltaTable("telemetry").history()]
+            ['WRITE', 'WRITE', 'WRITE']
+
         """
         if limit is not None and limit < 0:
             raise OptionError(f"history(limit={limit}) is not valid", hint="pass a positive number or None")
@@ -251,7 +266,24 @@ class PinnedTable(PinnedVersion):
         return self._snapshot.transaction_version(app_id)
 
     def load_as_version(self, version: int | str | datetime) -> None:
-        """Pin another version, by number or timestamp."""
+        """Pin another version, by number or timestamp.
+
+        Args:
+            version: A number, or a timestamp (``datetime``, ISO 8601) that selects the newest version up to it.
+
+        Returns:
+            Nothing; the table is changed.
+
+        Raises:
+            VersionNotFoundError: If the version was cleaned up or never written.
+
+        Example:
+            >>> table = DeltaTable("telemetry")
+            >>> table.load_as_version(0)
+            >>> table.count()
+            240
+
+        """
         self._snapshot = self._open(version)
 
     def update_incremental(self) -> None:

@@ -73,16 +73,39 @@ def create_table(  # noqa: PLR0913 - keyword-only options
     mode: Literal["error", "ignore", "overwrite"] = "error",
     note: CommitNote | None = None,
 ) -> int:
-    """Create an empty table and return its version. With ``mode="ignore"`` an existing table is left unchanged.
+    """Create an empty table and return its version.
 
-    ``mode="overwrite"`` empties an existing table and gives it these columns and properties. It keeps its id, and
-    its protocol grows by the features that they need. ``note`` is added to the commit.
+    Args:
+        uri: The location.
+        schema: A schema of lazydelta or PyArrow, a dictionary of types by name, or a data frame.
+        partition_by: Partition columns.
+        timestamp_column: Align the table to time: its first partition column is derived from this column, and added if
+            missing. The table records the alignment, so later appends can omit it.
+        boundary: The unit of that time: ``hour`` by default.
+        partition_column: The name of that partition column: ``_event_hour`` by default, or likewise.
+        partition_format: How its values are written, by directives of ``strftime`` that sort as time; or digits.
+        partition_generated: Make it a generated column of Delta, as in `write_arrow`.
+        properties: Table properties.
+        name: A name for people.
+        description: A description for people.
+        storage_options: Credentials and settings of the store.
+        mode: ``ignore`` leaves an existing table unchanged; ``overwrite`` empties it and gives it these columns and
+            properties, while it keeps its id, and its protocol grows by the features that they need.
+        note: What is added to the commit.
 
-    ``timestamp_column`` aligns the table to time: its first partition column (``partition_column``, by default
-    ``_event_hour`` or the name for the ``boundary``) is derived from that column, and added to the schema if missing.
-    Its values are digits, or as ``partition_format`` says: directives of ``strftime`` that sort as time.
-    ``partition_generated`` makes it a generated column of Delta, as in `write_arrow`.
-    The table records the alignment, so later appends can omit it.
+    Returns:
+        The version.
+
+    Raises:
+        TableExistsError: If the table exists and ``mode`` is ``error``.
+        SchemaMismatchError: If the schema is not one of a table.
+
+    Example:
+        >>> lazydelta.create_table("empty", {"id": "bigint", "at": "timestamp"}, timestamp_column="at")
+        0
+        >>> DeltaTable("empty").columns
+        ['id', 'at', '_event_hour']
+
     """
     if mode not in {"error", "ignore", "overwrite"}:
         raise OptionError(f"mode={mode!r} is not valid", hint="use 'error', 'ignore' or 'overwrite'")
