@@ -175,7 +175,7 @@ def parsed(con: Any, sql: str) -> dict[str, Any]:
         habit = next((hint for pattern, hint in _HABITS.items() if re.search(pattern, sql, _ANY_CASE)), None)
         hint = habit or 'a name that is a keyword of SQL has double quotes: "end"'
         if said.startswith("Only SELECT statements"):
-            said, hint = "it is not a SELECT", habit or "give one SELECT; statements that change something are not run"
+            said, hint = "it is not a SELECT", habit or "send one SELECT; statements that change something are not run"
         raise QueryError(f"DuckDB cannot read the query: {said}", hint=hint)
     if len(tree["statements"]) != 1:
         if not tree["statements"]:
