@@ -36,6 +36,7 @@ MALFORMED = [
     Malformed(f"{T} | projects n", 1, 13, "'projects'"),
     Malformed(f"{T} | project-out n", 1, 13, "'project-out'"),
     Malformed(f"{T} | evaluate python(typeof(*), 'x')", 1, 22, "runs code", only_ours=True),
+    Malformed("print d = dynamic([1]) | mv-apply d on (sample 1)", 1, 41, "inside mv-apply", only_ours=True),
     Malformed(f"{T} | evaluate bag_unpak(n)", 1, 22, "did you mean bag_unpack"),
     Malformed(f"{T} | take 5 5", 1, 20, "'5'"),
     Malformed(f"{T} | take", 1, 17, "too early"),

@@ -129,6 +129,10 @@ CASES: list[tuple[str, list[tuple[Any, ...]]]] = [
     (STAFF + "graph-match (boss)<-[path*1..3]-(e) where boss.name == 'Alice' and e.age < 30 project e.name, managers = map(path, manager)", [("Ben", ["Alice", "Bob"]), ("Eve", ["Alice", "Bob"])]),
     (STAFF + "graph-match (m)<-[r*2..2]-(e) where all(inner_edges(r), manager != 'Eve') project e.name, p = map(inner_edges(r), employee)", [("Ben", ["Bob", "Ben"]), ("Eve", ["Bob", "Eve"])]),
     (STAFF + "graph-match (m)<-[r]-(e) where node_degree_in(m) == 2 project m.name, e.name", [("Bob", "Ben"), ("Bob", "Eve")]),
+    (SUMS + "partition by k (make-series n = sum(x) on x from 1 to 21 step 10 | project n)", [([3, 0],), ([10, 20],)]),
+    (SUMS + "partition by k (sample 1) | summarize dcount(k), count()", [(2, 2)]),
+    (SUMS + "partition by k (top-nested 1 of x by max(x) | extend n = row_number())", [(2, 2, 1), (20, 20, 1)]),
+    (SUMS + "where x > 99 | partition by k (sample 1 | extend y = x) | getschema | count", [(3,)]),
     (SUMS + "partition by k (sort by x asc | scan with_match_id=m declare (c:long=0) with (step s: true => c = x + s.c;)"
      " | extend n = next(c)) | project k, c, n, m", [("a", 1, 3, 0), ("a", 3, None, 0), ("b", 10, 30, 0), ("b", 30, None, 0)]),
     (SUMS + "summarize xs = make_list(x) by k | mv-apply x = xs to typeof(long) on (sort by x asc"

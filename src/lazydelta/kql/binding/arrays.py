@@ -30,9 +30,18 @@ from lazydelta.kql.language import syntax
 if TYPE_CHECKING:
     from lazydelta.kql.binding.tabular import Tabular
 
-__all__ = ["element", "operate"]
+__all__ = ["OF_ONE_PART", "element", "operate"]
 
 _MOST_PARTITIONS = 64
+OF_ONE_PART: dict[type, str] = {
+    syntax.Evaluate: "evaluate",
+    syntax.GetSchema: "getschema",
+    syntax.MakeSeries: "make-series",
+    syntax.Reduce: "reduce",
+    syntax.Sample: "sample",
+    syntax.TopNested: "top-nested",
+}
+"""Operators that do not keep groups apart: ``partition`` runs them for each value of its key."""
 _NUMBERS = {"int", "long", "real", "decimal"}
 
 
@@ -205,7 +214,7 @@ def _partitioned(tabular: Tabular, relation: Relation, operator: syntax.Partitio
     scalars = tabular.scalars(scope, relation.columns)
     key = scalars.bind(operator.key)
     # The rows of one partition by name are those of a query of their own.
-    if operator.body is not None or any(isinstance(each, syntax.As) for each in operator.steps):
+    if operator.body is not None or any(isinstance(each, (syntax.As, *OF_ONE_PART)) for each in operator.steps):
         return _partition_queries(tabular, relation, operator, key, scope)
     if tabular.within is not None:
         raise session.error(operator.at, "partition is not supported inside partition or mv-apply")
@@ -246,8 +255,7 @@ def _partition_queries(
         rows = Relation(Filter(again.plan, same, ("partition",)), again.columns)
         return tabular.table_of(operator, tabular.steps(rows, operator.steps, scope))
 
-    legs = [leg(value) for value in found]
-    return merged(tabular, legs) if legs else relation
+    return merged(tabular, [leg(value) for value in found] or [leg(None)])
 
 
 def merged(tabular: Tabular, legs: list[Relation]) -> Relation:

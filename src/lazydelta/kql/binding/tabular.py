@@ -433,6 +433,9 @@ class Tabular:
     def _operator(  # noqa: C901, PLR0912 - one case per operator
         self, relation: Relation, operator: syntax.Operator, scope: Scope
     ) -> Relation:
+        if self.within is not None and type(operator) in arrays.OF_ONE_PART:
+            word = arrays.OF_ONE_PART[type(operator)]
+            raise self._session.error(operator.at, f"{word} is not supported inside mv-apply", "write it behind")
         match operator:
             case syntax.Where():
                 return self._where(relation, operator, scope)
