@@ -99,7 +99,7 @@ def clean_log(handle: TableHandle, *, dry_run: bool = False, now: datetime | Non
     if not properties.expired_log_cleanup:
         return CleanupResult(dry_run=dry_run)
     cutoff = _cutoff(now or datetime.now(UTC), properties.log_retention)
-    first = next(list_from(store, 0), None)
+    first = next((file for file in list_from(store, 0) if file.kind is FileKind.COMMIT), None)
     if first is not None and first.info.last_modified > cutoff and in_commit_since(snapshot.metadata) is None:
         return CleanupResult(dry_run=dry_run)  # the usual case, without the times of all commits
     try:
