@@ -157,7 +157,7 @@ def test_a_missing_vector_file_is_an_error_that_names_it(store: Store, tmp_path:
 
 def test_a_cardinality_that_the_bitmap_does_not_have_is_an_error(store: Store, tmp_path: Path) -> None:
     vector, _ = stored_vector(tmp_path, [1, 2, 3])
-    with pytest.raises(DataFileError, match="lists 3 rows where the log says 2"):
+    with pytest.raises(DataFileError, match="lists 3 rows, but the log says 2"):
         read(store, changed(vector, cardinality=2))
 
 

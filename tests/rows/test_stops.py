@@ -263,7 +263,7 @@ def test_an_offset_that_names_no_file_is_counted_to(tmp_path: Path) -> None:
     ids=["deltas", "text", "negative", "later"],
 )
 def test_what_is_no_offset_of_ours_is_refused(given: dict[str, Any]) -> None:
-    with pytest.raises(OptionError, match="fresh checkpoint location"):
+    with pytest.raises(OptionError, match="new checkpoint location"):
         StreamOffset.from_dict(given)
 
 
@@ -271,11 +271,11 @@ def test_what_is_no_offset_of_ours_is_refused(given: dict[str, Any]) -> None:
     ("options", "told"),
     [
         ({"maxFilesPerTriger": "1"}, "maxFilesPerTrigger"),
-        ({"maxFilesPerTrigger": "0"}, "a number from 1"),
+        ({"maxFilesPerTrigger": "0"}, "a number of at least 1"),
         ({"maxBytesPerTrigger": "ten"}, "128MB"),
         ({"ignoreDeletes": "yes"}, "true or false"),
         ({"startingVersion": "-1"}, "latest"),
-        ({"startingVersion": "1", "startingTimestamp": "2026-01-01"}, "exclude"),
+        ({"startingVersion": "1", "startingTimestamp": "2026-01-01"}, "mutually exclusive"),
         ({"startingTimestamp": "yesterday"}, "ISO 8601"),
         ({"versionAsOf": "1"}, "startingVersion"),
     ],

@@ -306,7 +306,7 @@ def test_an_address_that_guesses_tokens_is_told_nothing_more(tmp_path: Path) -> 
 
 def test_other_machines_need_tokens_and_tls_or_names(tmp_path: Path) -> None:
     tables = {"T": TableSettings(str(tmp_path))}
-    with pytest.raises(OptionError, match="loopback only"):
+    with pytest.raises(OptionError, match="loopback interface"):
         ServeConfig(tables=tables, server=ServerSettings(host="0.0.0.0", http_port=0)).checked()
     tls = {"tls_cert": "c", "tls_key": "k", "client_ca": "a"}
     with pytest.raises(OptionError, match="by its own name"):

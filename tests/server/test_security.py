@@ -339,11 +339,11 @@ def test_tls_is_verified_by_both_sides(two_tables: dict[str, Path], certificates
 @pytest.mark.parametrize(
     ("server", "words"),
     [
-        ({"host": "0.0.0.0"}, "loopback only"),  # noqa: S104 - refused
+        ({"host": "0.0.0.0"}, "loopback interface"),  # noqa: S104 - refused
         ({"host": "192.0.2.1", "tokens": "f"}, "could be read on the network"),
-        ({"host": "example.com"}, "loopback only"),
-        ({"host": "127.0.0.1.example.com"}, "loopback only"),
-        ({"host": "::"}, "loopback only"),
+        ({"host": "example.com"}, "loopback interface"),
+        ({"host": "127.0.0.1.example.com"}, "loopback interface"),
+        ({"host": "::"}, "loopback interface"),
         ({"tls_cert": "f"}, "belong together"),
         ({"client_ca": "f"}, "part of TLS"),
         ({"port": 70_000}, "not a port"),

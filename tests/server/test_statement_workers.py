@@ -470,7 +470,7 @@ def test_those_who_wait_are_told_when_the_server_ends() -> None:
     wait_for(lambda: budgets.waiting == 1)
     budgets.close()
     thread.join(WAIT)
-    assert "about to end" in str(found[0])
+    assert "shutting down" in str(found[0])
 
 
 ROOM = LIMITS.memory + LIMITS.reading_memory

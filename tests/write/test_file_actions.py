@@ -84,7 +84,7 @@ def test_what_is_not_so_is_refused_and_nothing_is_committed(root: Path) -> None:
     active = RemoveAction(table.files().collect()[0].path, True, 5)  # noqa: FBT003
     refused: list[tuple[list[Any], dict[str, Any], type[Exception], str]] = [
         ([written(root, 41, path="p=a/nowhere.parquet")], {}, OptionError, "is not there"),
-        ([written(root, 45, path="file:///p=a/made-45.parquet")], {}, OptionError, "below the table's root"),
+        ([written(root, 45, path="file:///p=a/made-45.parquet")], {}, OptionError, "relative to the table's root"),
         ([written(root, 42, size=7)], {}, OptionError, "bytes, and the action says 7"),
         ([written(root, 43, partition_values={})], {}, OptionError, "partition columns"),
         ([written(root, 44, stats="nothing")], {}, OptionError, "not a JSON object"),
@@ -101,7 +101,7 @@ def test_what_is_not_so_is_refused_and_nothing_is_committed(root: Path) -> None:
         ([good], {"mode": "merge"}, OptionError, "is not valid"),
         ([good], {"partition_by": ["id"]}, SchemaMismatchError, "partitioned by"),
         ([good], {"schema": pa.schema([("id", pa.int32()), ("p", pa.string())])}, SchemaMismatchError, "columns"),
-        ([{"path": "x"}], {}, TypeError, "no action"),
+        ([{"path": "x"}], {}, TypeError, "not an action"),
     ]
     for actions, changed, kind, words in refused:
         given: dict[str, Any] = {"mode": "append", "schema": SCHEMA} | changed

@@ -178,10 +178,10 @@ def test_an_overwrite_does_not_mix_with_other_removes(store: Store) -> None:
     append(store, [1])
     first, second = begin(store), begin(store)
     first.remove_all()
-    with pytest.raises(WriteError, match="by itself"):
+    with pytest.raises(WriteError, match="files to remove itself"):
         first.remove(removal(files(store)[0]))
     second.remove(removal(files(store)[0]))
-    with pytest.raises(WriteError, match="the only one"):
+    with pytest.raises(WriteError, match="only one overwrite"):
         second.remove_partitions("p = 'a'")
 
 

@@ -142,7 +142,7 @@ def _inline(vector: DeletionVector, where: str, path: str) -> memoryview:
     payload = _z85(vector.path_or_inline_dv, where, path)
     # The encoding works in groups of four bytes; the last group may be padded.
     if not 0 <= len(payload) - vector.size_in_bytes < 4:  # noqa: PLR2004
-        message = f"{where} holds {len(payload)} bytes instead of {vector.size_in_bytes}"
+        message = f"{where} holds {len(payload)} bytes, but the log says {vector.size_in_bytes}"
         raise _bad(message, path)
     return memoryview(payload)[: vector.size_in_bytes]
 
@@ -199,7 +199,7 @@ def _stored(store: Store, path: str, vector: DeletionVector, where: str) -> memo
         raise _bad(message, path)
     stored_size = int.from_bytes(frame[:4], "big")
     if stored_size != size:
-        message = f"{where} is {stored_size} bytes long instead of {size}"
+        message = f"{where} is {stored_size} bytes long, but the log says {size}"
         raise _bad(message, path)
     payload = frame[4 : 4 + size]
     if zlib.crc32(payload) != int.from_bytes(frame[4 + size :], "big"):
@@ -224,7 +224,7 @@ def _decode(payload: memoryview, vector: DeletionVector, where: str, path: str) 
         message = f"{where} is not a roaring bitmap: {error}"
         raise _bad(message, path) from error
     if count != vector.cardinality:
-        message = f"{where} lists {count} rows instead of {vector.cardinality}"
+        message = f"{where} lists {count} rows, but the log says {vector.cardinality}"
         raise _bad(message, path)
     return DeletedRows(bitmap, BitMap64)
 
