@@ -514,8 +514,8 @@ def _kql_literal(value: Any) -> str:
 
 
 def _text(text: str | None, file: str | None) -> str:
-    if text is None and file is None and not sys.stdin.isatty():
-        text = "-"
+    if text is None and file is None and not sys.stdin.isatty() and (piped := sys.stdin.read()).strip():
+        return piped
     if text is None and file is None:
         raise click.UsageError("Pass the query, - to read it from standard input, or --file FILE.")
     if "-" in {text, file}:
