@@ -188,8 +188,8 @@ _WRONG = "code -1 error An option has a value of the wrong type"
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("files", os.fsdecode(b"/t\xff")), "code -1 error A text is not UTF-8"),
-        (("files", "TABLE", os.fsdecode(b'{"hour": "\xff"}')), "code -1 error A text is not UTF-8"),
+        (("files", os.fsdecode(b"/t\xff")), "code -1 error A string is not UTF-8"),
+        (("files", "TABLE", os.fsdecode(b'{"hour": "\xff"}')), "code -1 error A string is not UTF-8"),
         (("files", "TABLE", "5"), _WRONG),
         (("stream", "TABLE", '{"limit": "3"}'), _WRONG),
         (("stream", "TABLE", '{"limit": -3}'), "code -1 error limit is negative"),

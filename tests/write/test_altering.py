@@ -53,7 +53,7 @@ def test_columns_are_added_renamed_and_dropped(root: Path) -> None:
     table.alter.add_columns([Field("n", PrimitiveType("integer")), Field("s", StructType([Field("a", "long")]))])
     table.alter.add_columns(Field("s", StructType([Field("b", "string")])))
     assert table.schema().to_arrow().field("s").type == pa.struct([("a", pa.int64()), ("b", pa.string())])
-    with pytest.raises(UnsupportedFeatureError, match="mapped"):
+    with pytest.raises(UnsupportedFeatureError, match="column mapping"):
         table.alter.rename_column("x", "text")
     table.alter.set_table_properties({"delta.columnMapping.mode": "name"})
     assert _values(root)[0] == {"id": 0, "x": "x0", "n": None, "s": None}
