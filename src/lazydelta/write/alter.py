@@ -130,7 +130,8 @@ class TableChange(msgspec.Struct, frozen=True, kw_only=True):
             names = NameIndex(each["name"] for each in schema["fields"])
             for each, field in zip(given, fields, strict=True):
                 if Key.GENERATION in (each.get("metadata") or {}):
-                    message = f"New columns cannot be generated columns, as {each['name']!r} is"
+                    # deltalake's sentence: programs look for it.
+                    message = f"New columns cannot be a generated column, as {each['name']!r} is"
                     raise SchemaMismatchError(message, hint="recreate the table with this feature")
                 if names.positions(each["name"]):
                     arrow = field if isinstance(field, pa.Field) else pa.schema([field.to_arrow()]).field(0)
