@@ -433,7 +433,6 @@ def _sorted_parts(publication: Publication, memory_budget: int, progress: Progre
                 progress(done, None)
         release_heap()
         # No read-ahead here: two threads are encoding parts, and another part is queued for them.
-        release_heap()
         for part in assemble(sort.sorted_tables(), plan.rows_in_part(memory_budget)):
             release_memory()  # each part is as large as everything in flight
             yield part
