@@ -344,9 +344,9 @@ class RemoveSet:
         """Return the bytes held in memory."""
         return sum(run.memory for run in (*self._runs, *self._spilled))
 
-    def add(self, path: pa.Array, deletion_vector: pa.Array | None = None) -> Hashes:
-        """Insert the keys of files, and return their hashes; a key may be inserted again."""
-        hashes = hash_keys(path, deletion_vector)
+    def add(self, path: pa.Array, deletion_vector: pa.Array | None = None, hashes: Hashes | None = None) -> Hashes:
+        """Insert the keys of files, and return their ``hashes``, if they are not known; a key may be inserted again."""
+        hashes = hash_keys(path, deletion_vector) if hashes is None else hashes
         self.add_hashed(path, hashes)
         return hashes
 

@@ -67,12 +67,12 @@ class NotedKeys(RemoveSet):
         super().__init__(memory_limit)
         self.sent: list[bytes] = []
 
-    def add(self, path: pa.Array, deletion_vector: pa.Array | None = None) -> Hashes:
+    def add(self, path: pa.Array, deletion_vector: pa.Array | None = None, hashes: Hashes | None = None) -> Hashes:
         """Insert the keys of files, and record them."""
         if len(path):
             vectors = pa.nulls(len(path), DELETION_VECTOR) if deletion_vector is None else deletion_vector
             self.sent.append(_packed(pa.RecordBatch.from_arrays([path, vectors], names=["path", "vector"])))
-        return super().add(path, deletion_vector)
+        return super().add(path, deletion_vector, hashes)
 
 
 def keys_of(sent: Iterable[bytes]) -> RemoveSet:

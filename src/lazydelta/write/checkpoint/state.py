@@ -96,8 +96,8 @@ class ReconciledRows:
             keys[:, mask] = hash_keys(path, vector)
         known = seen.contains(keys)
         # Record every key, kept or not: an expired tombstone still supersedes older actions.
-        for mask, path, _ in parts:
-            seen.add_hashed(path, keys[:, mask])
+        for mask, path, vector in parts:
+            seen.add(path, vector, keys[:, mask])
         newest = first_occurrence(keys) & ~known
         yield from self.adds(files.filter(boolean_array(newest[added])))
         yield from self._young(tombstones, newest[~added])
