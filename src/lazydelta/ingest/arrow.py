@@ -205,7 +205,7 @@ def _from_python(make: Callable[[], pa.Table]) -> pa.Table:
         return make()
     except (pa.ArrowException, TypeError, ValueError, AttributeError) as error:
         message = f"The values do not make columns: {error}"
-        raise OptionError(message, hint='give {"column": [values, …]} or [{"column": value}, …]') from error
+        raise OptionError(message, hint='pass {"column": [values, …]} or [{"column": value}, …]') from error
 
 
 def _read(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:

@@ -170,7 +170,7 @@ def _lines(source: SourceFormat, file: SourceFile) -> Iterator[bytes]:
 def _guessed(source: SourceFormat, seen: dict[str, _Seen], timestamps: str | None) -> pa.Schema:
     if not seen:
         message = f"{source.shown} has no rows to infer the columns from"
-        raise OptionError(message, path=source.shown, hint='give a schema, such as "device string, ts timestamp"')
+        raise OptionError(message, path=source.shown, hint='pass a schema, such as "device string, ts timestamp"')
     return pa.schema([(name, _TIMESTAMP if name == timestamps else each.type()) for name, each in seen.items()])
 
 

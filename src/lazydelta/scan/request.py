@@ -98,7 +98,7 @@ def time_column(metadata: Metadata, schema: TableSchema) -> Column:
         return found[0]
     named = f"has several timestamps ({', '.join(column.name for column in found)})" if found else "has no timestamp"
     message = f"The table's time column is unknown: it {named} and is not aligned by one"
-    raise OptionError(message, hint='write the condition out, such as where="t >= now() - interval 1 hour"')
+    raise OptionError(message, hint='spell out the condition, such as where="t >= now() - interval 1 hour"')
 
 
 def last_window(
