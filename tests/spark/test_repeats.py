@@ -76,7 +76,7 @@ def test_a_restored_checkpoint_location_goes_on_where_the_source_is_the_same(
     ("run", "named"),
     [
         (_run, r"with 7 rows, .*another batch has the same number, with 7 rows"),
-        (_run_files, r"with 1 source files \(00000070-.*another one .* with 1 source files \(00000700-"),
+        (_run_files, r"with 1 source files \(00000070-.*another batch .* with 1 source files \(00000700-"),
     ],
     ids=["rows", "files"],
 )
