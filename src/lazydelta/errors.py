@@ -54,7 +54,6 @@ because Spark workers raise these errors.
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Any
 
 __all__ = [
     "AccessDeniedError",
@@ -230,8 +229,16 @@ class PredicateError(LazyDeltaError, ValueError):
 class UnknownColumnError(PredicateError):
     """The predicate or projection names a column that the table does not have; ``column`` is its name."""
 
-    def __init__(self, message: str, *, column: str | None = None, **facts: Any) -> None:
-        super().__init__(message, **facts)
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        version: int | None = None,
+        hint: str | None = None,
+        column: str | None = None,
+    ) -> None:
+        super().__init__(message, path=path, version=version, hint=hint)
         self.column = column
 
 

@@ -108,7 +108,7 @@ def test_a_condition_by_which_no_file_can_be_left_out_is_warned_of_once_where_it
     assert "upper(s) = 'S1': cannot prune, because lazydelta has no range for the function upper()" in str(
         warning.message
     )
-    assert "nor by hour(ts) = 5: cannot prune, because the hour begins again" in str(warning.message)
+    assert "nor by hour(ts) = 5: cannot prune, because the hour is periodic" in str(warning.message)
     assert warning.filename == __file__
     with pytest.warns(PredicateWarning) as caught:
         assert pa.Table.from_batches(table.rows(where="s LIKE '%1'", columns=["s"]))["s"].to_pylist() == ["s1"]

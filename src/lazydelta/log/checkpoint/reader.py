@@ -337,9 +337,12 @@ class CheckpointReader(msgspec.Struct, frozen=True):
         with corrupt_if_unreadable(file):
             if size <= 0:
                 size = self.store.head(file.path).size
+            data = None
             if size <= _READ_WHOLE and self.store.reads_directly:
                 # The decoder makes a dozen small reads, each of which takes longer than this one.
-                source = pa.BufferReader(self.store.get(file.path, length=size, if_match=file.info.etag))
+                data = self.store.get(file.path, length=size + 1, if_match=file.info.etag)
+            if data is not None and len(data) == size:
+                source = pa.BufferReader(data)
             else:
                 source = self.store.open_input(file.path, size=size, if_match=file.info.etag, read_ahead=_BUFFER)
             if watch is not None:
