@@ -325,11 +325,11 @@ def test_a_stream_never_goes_on_in_another_table(of: str, tmp_path: Path) -> Non
             batches = table.files(batch_size=1).batches()
         else:
             batches = iter(table.rows() if of == "rows" else table.fragments(1)[0])
-        with pytest.raises(PositionLostError, match="Another table"):
+        with pytest.raises(PositionLostError, match="replaced by another one"):
             list(batches)
         # What was pinned is not there any more, whatever is asked of it; opened again, it is the new one.
         for ask in (table.count, table.history, table.partitions, table.estimate, table.files, table.rows):
-            with pytest.raises(PositionLostError, match="Another table"):
+            with pytest.raises(PositionLostError, match="replaced by another one"):
                 ask()
         assert connection.table("t").count() == 27
 
