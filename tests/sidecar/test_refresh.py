@@ -314,7 +314,7 @@ def _rewound(hourly: Hourly) -> None:
     ("change", "reason"),
     [
         (_changed_metadata, "metadata changed"),
-        (_commit_gone, "commit 1 is gone"),
+        (_commit_gone, "commit 1 is missing"),
         (_part_gone, "parts of it are missing"),
         (_part_torn, "parts of it are missing or were replaced"),
         (_part_to_rewrite_damaged, "cannot be read|row group"),

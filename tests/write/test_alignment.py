@@ -66,8 +66,8 @@ def test_a_table_may_be_created_with_the_column_that_is_made(tmp_path: Path) -> 
         ({"timestamp_column": "n"}, "not a timestamp"),
         ({"timestamp_column": "at", "boundary": "week"}, "boundary='week'"),
         ({"timestamp_column": "at", "partition_column": "n"}, "is text, but here it is int64"),
-        ({"boundary": "day"}, "needs a column"),
-        ({"partition_column": "day"}, "needs a column"),
+        ({"boundary": "day"}, "needs a timestamp column"),
+        ({"partition_column": "day"}, "needs a timestamp column"),
     ],
 )
 def test_an_alignment_that_makes_no_sense_creates_nothing(
