@@ -22,6 +22,7 @@ from lazydelta.storage import observe
 from tests.scan.hand_log import HandLog, publish
 from tests.sidecar.refreshed import COLUMNS, HOURS, file_in, gone_from, same
 from tests.sidecar.sidecars import Place, rows
+from tests.support.rounds import quick
 
 if TYPE_CHECKING:
     from lazydelta.storage import Request
@@ -140,7 +141,7 @@ def test_a_drop_before_any_request_of_the_work_leaves_a_whole_sidecar_or_none(
     assert True in outcomes
 
 
-@pytest.mark.parametrize("name", ["build", "refresh"])
+@pytest.mark.parametrize("name", quick(["build", "refresh"], 1))
 def test_work_done_whole_before_any_request_of_a_drop_leaves_a_whole_sidecar_or_none(name: str, table: Path) -> None:
     """The drop looks again: what was written while it deleted is dropped too, and nothing is left in pieces."""
     number = 0
@@ -167,7 +168,7 @@ def test_work_done_whole_before_any_request_of_a_drop_leaves_a_whole_sidecar_or_
     assert number > 5
 
 
-@pytest.mark.parametrize("name", ["forced build", "refresh"])
+@pytest.mark.parametrize("name", quick(["refresh", "forced build"], 1))
 def test_a_drop_that_takes_the_temporary_file_of_a_write_does_not_fail_it(
     name: str, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

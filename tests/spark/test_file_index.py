@@ -78,7 +78,7 @@ def table_of(made: Callable[[str], Path], tmp_path_factory: pytest.TempPathFacto
 
 WRITERS = ("deletion vectors", "ours", "deltalake")
 LONG = [pytest.mark.slow, pytest.mark.timeout(3600)]
-NUMBERS = [*((each, 4) for each in WRITERS), *(pytest.param(each, 100, marks=LONG) for each in WRITERS)]
+NUMBERS = [*((each, 2) for each in WRITERS), *(pytest.param(each, 100, marks=LONG) for each in WRITERS)]
 
 
 @pytest.mark.parametrize(("writer", "number"), NUMBERS)

@@ -100,7 +100,7 @@ def test_a_table_of_sparks_catalog_is_answered_with_what_to_type() -> None:
         ({"mergeSchema": "yes"}, "mergeSchema='yes'.*true or false"),
         ({"txnVersion": "1"}, "app_version is not valid without app_id"),
         ({"txnAppId": "a", "txnVersion": "one"}, "txnVersion='one'"),
-        ({"delta.columnMapping.mode": "name"}, "delta.columnmapping.mode"),
+        ({"delta.columnMapping.maxColumnId": "9"}, "delta.columnmapping.maxcolumnid"),
     ],
     ids=str,
 )

@@ -50,7 +50,7 @@ def _tasks_of_jobs(spark: SparkSession) -> Iterator[list[int]]:
 
 # What is made differs in seconds: the quick suite has those of which nothing can be read without knowing the log.
 QUICK = ("deletion vectors", "column mapping", "type widening")
-CASES = [*((name, 3) for name in QUICK), *(pytest.param(name, 100, marks=pytest.mark.slow) for name in MADE)]
+CASES = [*((name, 2) for name in QUICK), *(pytest.param(name, 100, marks=pytest.mark.slow) for name in MADE)]
 
 
 @pytest.mark.parametrize(("name", "number"), CASES)
