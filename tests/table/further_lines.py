@@ -511,7 +511,7 @@ FURTHER_REFUSED: list[tuple[str, str]] = [
     ("ld.sql('select 1').scalar()", "use first()"),
     ("ld.sql('select 1').write_csv('x')", "use to_polars().write_csv(path)"),
     # Arguments.
-    ("t.rows(batch_size=5)", "leave it out"),
+    ("t.rows(batch_size=5)", "omit it"),
     ("t.rows('id', 'device')", "write rows(['id', 'device'])"),
     ("t.rows(lambda r: r)", "a condition is where='…'"),
     ("t.rows(last='1d')", "now() - interval '1 day'"),
@@ -532,7 +532,7 @@ FURTHER_REFUSED: list[tuple[str, str]] = [
     ("made().update(set={'b': \"'q'\"})", "write updates={'b':"),
     ("made().build_sidecar(sort=['a'])", "write sort_by=['a']"),
     # Conditions and queries.
-    ("t.rows(where='where id > 3')", "leave out WHERE"),
+    ("t.rows(where='where id > 3')", "omit WHERE"),
     ("t.rows(where='id > 3 order by id')", "the condition alone"),
     ("t.rows(where=['id > 3', 'id < 5'])", "write 'id > 3 AND id < 5'"),
     ("t.rows(where='ts > 2026-02-10')", "in single quotes"),

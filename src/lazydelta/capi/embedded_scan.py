@@ -339,7 +339,7 @@ def _admitted(batches: Iterator[pa.RecordBatch], asked: Mapping[str, Any]) -> It
             path = batch.column("path").filter(vectors.is_valid())[0].as_py()
             message = f"{path} has a deletion vector: reading the file alone returns deleted rows"
             hint = (
-                'use delta_scan_files with "handles_deletion_vectors": true and leave out the rows that '
+                'use delta_scan_files with "handles_deletion_vectors": true and skip the rows that '
                 'delta_deletion_vector_rows names, or read "of": "rows"'
             )
             raise UnsupportedFeatureError(message, hint=hint)

@@ -91,7 +91,7 @@ class NotOverTheWire:
     shallow_clone = _method("shallow_clone", _PLACES)
     sidecar_status = _method("sidecar_status", _PLACES)
     sql = _method("sql", "streams carry rows", "send the query by Flight SQL, which the same port answers")
-    table_config = _noun("table_config", "it is deltalake's, and deprecated there", "leave it out")
+    table_config = _noun("table_config", "it is deltalake's, and deprecated there", "omit it")
     to_polars = _method("to_polars", "its frames read files themselves", "polars.DataFrame(table) takes the rows")
     to_pyarrow_dataset = _method(
         "to_pyarrow_dataset", "a dataset reads files itself", "to_pyarrow_reader(columns, filters) streams the rows"

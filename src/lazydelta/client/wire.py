@@ -93,13 +93,13 @@ class ScanCommand(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
         if not 1 <= self.endpoints <= _MOST_ENDPOINTS:
             return f"endpoints={self.endpoints} is not valid", f"give a number from 1 to {_MOST_ENDPOINTS}"
         if self.endpoints > 1 and (self.limit is not None or self.row_limit is not None):
-            return "A limit cannot be divided among several endpoints", "leave out the limit, or endpoints"
+            return "A limit cannot be divided among several endpoints", "omit the limit, or endpoints"
         if self.where is not None and self.filters is not None:
             return "where and filters exclude each other", "give one of them"
         if self.of == "rows" and only_files:
-            return f"{only_files[0]} is for files, not for rows", "leave it out"
+            return f"{only_files[0]} is for files, not for rows", "omit it"
         if self.of == "files" and self.columns is not None:
-            return "columns are for rows, not for files", "leave them out, or ask for stats_columns"
+            return "columns are for rows, not for files", "omit them, or ask for stats_columns"
         if self.timeout is not None and not 0 < self.timeout <= _MOST_SECONDS:
             return f"timeout={self.timeout} is not valid", "give seconds, more than 0 and at most a week"
         return None

@@ -288,5 +288,5 @@ def _unknown(kind: str, key: str) -> OptionError:
     import difflib  # noqa: PLC0415 - for mistakes only
 
     near = difflib.get_close_matches(key, names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else "docs/operations.md lists the options; leave out what is not one"
+    hint = f"did you mean {near[0]!r}?" if near else "docs/operations.md lists the options; omit what is not one"
     return OptionError(f"There is no storage option {key!r}", hint=hint)

@@ -278,7 +278,7 @@ def union(
         raise session.error(node.at, f"union has no kind {kind!r}", "known: inner and outer")
     fuzzy = options.pop("isfuzzy", "false").lower()
     if options or fuzzy not in {"true", "false"}:
-        raise session.error(node.at, f"union does not support {next(iter(options), 'isfuzzy')}", "leave it out")
+        raise session.error(node.at, f"union does not support {next(iter(options), 'isfuzzy')}", "omit it")
     legs = [] if before is None else [("union_arg0", before)]
     missing: KqlError | None = None
     named: list[syntax.Expression] = []

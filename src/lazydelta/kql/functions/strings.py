@@ -118,7 +118,7 @@ def _indexof(given: Given) -> Typed:
         parts = f"string_split(substr({text}, {start} + 1), {wanted})"
         return given.of("long", f"CAST(kql_found({parts}, {wanted}, {start}, {nth}) AS BIGINT)")
     if nth > _FEW_OCCURRENCES:
-        raise given.complain(f"indexof() with a length finds {_FEW_OCCURRENCES} occurrences at most", "leave it out")
+        raise given.complain(f"indexof() with a length finds {_FEW_OCCURRENCES} occurrences at most", "omit it")
     # The length applies from each occurrence anew.
     position = f"({start} - 1)"
     for _ in range(nth):

@@ -41,7 +41,7 @@ _MAX_DEPTH = 200
 _HINT = "write a condition as after WHERE; text in single quotes"
 # What people write into a condition that belongs elsewhere.
 _HABITS = {
-    r"^\s*where\b": "leave out WHERE",
+    r"^\s*where\b": "omit WHERE",
     r"^\s*select\b": "write the condition alone, or run the query: sql(…)",
     r"\b(order|group)\s+by\b|\blimit\b": "write the condition alone, or sql('FROM self WHERE … ORDER BY … LIMIT …')",
     r"[^<>=]~": "write regexp_matches(column, 'pattern')",
