@@ -21,7 +21,7 @@ import lazydelta
 from lazydelta import CommitProperties, DeltaTable
 from lazydelta.errors import CommitConflictError
 from lazydelta.storage import open_store
-from tests.support.delta_spark import DeltaSpark
+from tests.support.delta_spark import DeltaSpark, RefusedError
 from tests.write.commits import commit_lines, versions
 from tests.write.peers import DeltaRs, duckdb_peer
 
@@ -30,7 +30,6 @@ pytestmark = [pytest.mark.xdist_group("other sparks"), pytest.mark.timeout(1200)
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("p", pa.int64())])
 PARTITIONS, IDS = 3, 36
 KINDS = ("merge", "delete", "optimize")
-_SIGNATURE = "spark.databricks.delta.commitInfo.userMetadata"
 _LONGEST_PAUSE = 0.5
 _PATIENCE = 2
 _MOST_ATTEMPTS = 60
@@ -59,10 +58,6 @@ class Deed:
             return {**rows, **dict(self.rows)}
         gone = {number for number, _ in self.rows} if self.kind == "delete" else set()
         return {number: value for number, value in rows.items() if number not in gone}
-
-
-class RefusedError(Exception):
-    """The commit was ruled out by another one."""
 
 
 @dataclass
@@ -117,15 +112,7 @@ def _with_spark(spark: DeltaSpark) -> Callable[[Path, Deed], None]:
             "delete": f"DELETE FROM {table} WHERE p = {deed.partition} AND id IN ({ids})",
             "optimize": f"OPTIMIZE {table} WHERE p = {deed.partition}",
         }
-        spark.sql(f"SET {_SIGNATURE}={deed.signature}")
-        try:
-            spark.sql(statements[deed.kind])
-        except AssertionError as error:
-            if "CONCURRENT" not in str(error).upper():
-                raise
-            raise RefusedError from error
-        finally:
-            spark.sql(f"RESET {_SIGNATURE}")
+        spark.commit(deed.signature, statements[deed.kind])
 
     return do
 

@@ -25,7 +25,7 @@ from lazydelta.errors import CommitConflictError
 from lazydelta.maintenance.background import BackgroundMaintenance
 from lazydelta.sidecar.handle import TableHandle
 from lazydelta.write.transaction import Transaction
-from tests.support.delta_spark import DeltaSpark
+from tests.support.delta_spark import DeltaSpark, RefusedError
 from tests.write.commits import SCHEMA, commit_lines, new_table, put_file, rows, versions
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ pytestmark = [pytest.mark.xdist_group("other sparks"), pytest.mark.timeout(900)]
 SPARK_TURNS = 40
 REMOVES = 0.4
 _LONGEST_PAUSE = 0.3
-_SIGNATURE = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 @dataclass(frozen=True)
@@ -55,10 +54,6 @@ class Deed:
     def partition(self) -> str:
         """Return the partition of the row."""
         return f"p{self.number}"
-
-
-class RefusedError(Exception):
-    """A writer says that its commit was ruled out by another one."""
 
 
 class UnknownError(Exception):
@@ -175,18 +170,10 @@ def _with_spark(spark: DeltaSpark, store: Store) -> Callable[[Deed], None]:
     table = f"delta.`{store.uri}`"
 
     def do(deed: Deed) -> None:
-        spark.sql(f"SET {_SIGNATURE}={deed.signature}")
-        try:
-            if deed.removes is None:
-                spark.sql(f"INSERT INTO {table} SELECT {deed.number}L, '{deed.partition}'")
-            else:
-                spark.sql(f"DELETE FROM {table} WHERE p = '{deed.removes}'")
-        except AssertionError as error:
-            if "CONCURRENT" not in str(error).upper():
-                raise
-            raise RefusedError from error
-        finally:
-            spark.sql(f"RESET {_SIGNATURE}")
+        if deed.removes is None:
+            spark.commit(deed.signature, f"INSERT INTO {table} SELECT {deed.number}L, '{deed.partition}'")
+        else:
+            spark.commit(deed.signature, f"DELETE FROM {table} WHERE p = '{deed.removes}'")
 
     return do
 

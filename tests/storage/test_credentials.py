@@ -150,6 +150,19 @@ def test_a_function_that_fails_is_said_to(noted: Noted, credential: Any, said: s
     assert not noted.tokens
 
 
+def test_what_a_function_says_when_it_fails_has_no_secrets(noted: Noted) -> None:
+    """A failed request names its URL, and a client what it was given."""
+
+    def failing() -> Any:
+        raise RuntimeError(
+            "GET https://login.example/token?client_secret=c2VjcmV0LW9uZQ failed, AccountKey=c2VjcmV0LXR3bw=="
+        )
+
+    with pytest.raises(AccessDeniedError, match=r"RuntimeError: GET https://login\.example/token") as caught:
+        open_store("az://container/t", noted.options(credential=failing)).get("a")
+    assert "c2VjcmV0" not in str(caught.value)
+
+
 def test_a_table_takes_a_credential_and_its_pickle_does_not(noted: Noted) -> None:
     def credential() -> tuple[str, float]:
         return "secret", time.time() + 3600

@@ -16,6 +16,13 @@ from tests.support import unavailable
 _ROOT = Path(__file__).parents[2]
 
 
+_SIGNATURE = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+class RefusedError(Exception):
+    """A writer says that its commit was ruled out by another one."""
+
+
 class DeltaSpark:
     """Runs SQL in a Spark session of its own process."""
 
@@ -26,6 +33,18 @@ class DeltaSpark:
     def sql(self, text: str) -> list[dict[str, Any]]:
         """Run a statement and return its rows; an error of Spark's is an AssertionError with its text."""
         return self._ask(sql=text)
+
+    def commit(self, signature: str, text: str) -> None:
+        """Run a statement whose commit carries a signature; `RefusedError` if another commit rules it out."""
+        self.sql(f"SET {_SIGNATURE}={signature}")
+        try:
+            self.sql(text)
+        except AssertionError as error:
+            if "CONCURRENT" not in str(error).upper():
+                raise
+            raise RefusedError from error
+        finally:
+            self.sql(f"RESET {_SIGNATURE}")
 
     def validate(self, table: str | Path) -> int:
         """Let Spark compare the newest checksum with the table, and return its version.

@@ -92,7 +92,7 @@ def write_deltalake(  # noqa: PLR0913 - deltalake's parameters
     if mode not in _MODES:
         raise OptionError(f"mode={mode!r} is not valid", hint=f"use one of {', '.join(_MODES)}")
     if not isinstance(table_or_uri, str | os.PathLike | ChangesTable):
-        message = f"The table is a {type(table_or_uri).__name__}, and no location"
+        message = f"The table is a {type(table_or_uri).__name__}, not a location"
         raise OptionError(message, hint="write write_deltalake(uri, data)")
     if schema_mode not in {None, "merge", "overwrite"}:
         raise OptionError(f"schema_mode={schema_mode!r} is not valid", hint="use 'merge' or 'overwrite'")

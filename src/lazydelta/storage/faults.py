@@ -176,8 +176,8 @@ def _denied(error: BaseException, attempt: Attempt) -> StorageError:
     if (
         failed := re.search(r"External \w+ credential provider: (.{1,300}?)(\n|$)", str(error)[:_MAX_SEARCHED])
     ) is not None:
-        message = f"The credential gave no token to read {attempt.uri}: {failed[1]}"
-        return AccessDeniedError(message, path=attempt.path, hint="mend the function, or log in")
+        message = f"The credential gave no token to read {attempt.uri}: {redact(failed[1], attempt.secrets)}"
+        return AccessDeniedError(message, path=attempt.path, hint="fix the function, or log in")
     code = re.search(_CODE, str(error))
     said = f" ({code.group(1)})" if code else ""
     return AccessDeniedError(

@@ -103,7 +103,7 @@ class RowsTable(PinnedTable):
         """
         if isinstance(where, str) and where in self.columns and self.dtypes[where] != "bool":
             hint = f"write rows({[*(self._named(columns) or ()), where]})"
-            raise OptionError(f"{where!r} is a column and no condition", hint=hint)
+            raise OptionError(f"{where!r} is a column, not a condition", hint=hint)
         return self._row_scanner(columns=self._named(columns), where=self._bound(where), limit=limit).stream()
 
     def to_pyarrow_reader(

@@ -382,7 +382,7 @@ class SqlSession:
         self._runner = con
 
     def _bound(self, query: CheckedQuery, values: Mapping[str, pa.Scalar]) -> dict[str, Any]:
-        """Return the tree of a query with literal values of parameters."""
+        """Return the tree of a query with values in place of parameters."""
         nodes = {name: self._guard.expression(literal(value)) for name, value in values.items()}
         found: dict[str, Any] = with_values(query.tree, nodes)
         return found
