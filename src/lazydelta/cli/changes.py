@@ -130,7 +130,7 @@ def _rows_of(source: str, target: TableTarget) -> tuple[pa.Schema, Iterator[pa.R
 def _merged(result: dict[str, Any]) -> Iterator[str]:
     deeds = ", ".join(f"{result[each]:,} {each}" for each in ("updated", "deleted", "inserted"))
     if result["dry_run"]:
-        yield f"{result['source_rows']:,} rows of the source: {deeds} would be; nothing was committed"
+        yield f"{result['source_rows']:,} rows of the source; a run would report {deeds}; nothing was committed"
     elif result["version"] is None:
         yield "No row changes: nothing was committed"
     else:
